@@ -1,0 +1,211 @@
+"""Errors, split by what the caller does next: fix the call, refresh and retry, back off and retry, re-open, stop.
+
+Every error carries its fields by name (``error.fields``), prints as constant text followed by ``name=value``,
+and survives pickling to another process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class PenstockError(Exception):
+    """Base of all errors raised on purpose."""
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message, fields)
+        self.message = message
+        self.fields: dict[str, Any] = fields
+
+    def __str__(self) -> str:
+        if not self.fields:
+            return self.message
+        return f"{self.message}. " + " ".join(f"{name}={value}" for name, value in self.fields.items())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.fields)
+
+
+def _rebuild(kind: type[PenstockError], message: str, fields: dict[str, Any]) -> PenstockError:
+    return kind(message, **fields)
+
+
+# --- fix the call -----------------------------------------------------------------------------------------
+
+
+class InvalidArgumentError(PenstockError):
+    """The request can never be honoured as it stands. Nothing was changed; correct the named field."""
+
+
+class InvalidNameError(InvalidArgumentError):
+    """A scope, stream or group name breaks the naming rules."""
+
+
+class InvalidCutError(InvalidArgumentError):
+    """A stream cut does not describe one consistent position of its stream, or lies where it may not."""
+
+
+class EventTooLargeError(InvalidArgumentError):
+    """One event, key or value exceeds its limit."""
+
+
+class ProtocolError(InvalidArgumentError):
+    """A peer sent bytes that no version of the protocol allows. Its connection is closed."""
+
+
+class NotFoundError(PenstockError):
+    """What was named does not exist (any more)."""
+
+
+class ScopeNotFoundError(NotFoundError):
+    """No such scope."""
+
+
+class StreamNotFoundError(NotFoundError):
+    """No such stream."""
+
+
+class SegmentNotFoundError(NotFoundError):
+    """No such segment: never created, deleted, or merged away."""
+
+
+class TransactionNotFoundError(NotFoundError):
+    """No such transaction, open or remembered."""
+
+
+class ReaderGroupNotFoundError(NotFoundError):
+    """No such reader group, or it was deleted and created anew under this name."""
+
+
+class SubscriberNotFoundError(NotFoundError):
+    """The reader group is not a subscriber of the stream."""
+
+
+class KeyNotFoundError(NotFoundError):
+    """A conditional table change named a version of a key that is absent."""
+
+
+# --- refresh and retry ------------------------------------------------------------------------------------
+
+
+class ConflictError(PenstockError):
+    """The state has moved on since the caller looked. Refresh, then decide anew."""
+
+
+class AlreadyExistsError(ConflictError):
+    """The name is taken. What exists is unchanged."""
+
+
+class NotEmptyError(ConflictError):
+    """A scope or table still holds something."""
+
+
+class SegmentSealedError(ConflictError):
+    """The segment takes no more appends. Refresh the segments, then append to a successor.
+
+    Fields: ``segment``; ``length_bytes``.
+    """
+
+
+class StreamSealedError(ConflictError):
+    """The stream takes no more events, cuts or scaling."""
+
+
+class StreamNotSealedError(ConflictError):
+    """A stream must be sealed before it is deleted."""
+
+
+class ConditionFailedError(ConflictError):
+    """A conditional append expected another length, or an attribute another value.
+
+    Fields: ``expected``; ``actual``.
+    """
+
+
+class BadKeyVersionError(ConflictError):
+    """A conditional table change expected another version of a key."""
+
+
+class WriterFencedError(ConflictError):
+    """The writer's event number does not continue what is stored: another connection took over the writer id."""
+
+
+class TransactionStateError(ConflictError):
+    """The transaction is past the state in which this verb applies. Fields: ``txn``; ``state``."""
+
+
+class GenerationMismatchError(ConflictError):
+    """The reader group was changed since the caller read it."""
+
+
+class ScaleConflictError(ConflictError):
+    """A scale is in flight, or its segments are no longer the active ones."""
+
+
+class TruncatedError(ConflictError):
+    """The data asked for has been truncated. Fields: ``segment``; ``start_offset``, where data begins now."""
+
+    @property
+    def start_offset(self) -> int:
+        return int(self.fields["start_offset"])
+
+
+class RetentionHoldError(ConflictError):
+    """A hold forbids the removal. Fields: ``hold``; ``owner``; ``reason``."""
+
+
+# --- back off and retry -----------------------------------------------------------------------------------
+
+
+class UnavailableError(PenstockError):
+    """Nothing was decided against the request; try again after a pause."""
+
+
+class NotConnectedError(UnavailableError):
+    """The connection is gone. What was in flight may or may not have happened; writer ids make a retry safe."""
+
+
+class ThrottledError(UnavailableError):
+    """A bounded resource is full. Fields: ``resource``; ``limit``."""
+
+
+class StorageFullError(UnavailableError):
+    """The disk or its budget is full. Truncation, deletion and reads go on."""
+
+
+class DeadlineExceededError(UnavailableError):
+    """The caller's deadline passed first. The request may or may not have happened."""
+
+
+# --- re-open ----------------------------------------------------------------------------------------------
+
+
+class FencedError(PenstockError):
+    """A newer owner took over. This one acknowledges nothing more; open the resource again."""
+
+
+class ContainerOfflineError(FencedError):
+    """The container stopped after a failed write or sync. What was not acknowledged is unknown; recover first."""
+
+
+# --- stop -------------------------------------------------------------------------------------------------
+
+
+class CorruptDataError(PenstockError):
+    """Stored bytes fail their checksum or contradict each other. Nothing was deleted or changed."""
+
+
+class VersionTooNewError(PenstockError):
+    """The data was written by a newer version. Nothing was changed; use that version or a later one."""
+
+
+class DirectoryInUseError(PenstockError):
+    """Another process owns the data directory."""
+
+
+class UnsupportedError(PenstockError):
+    """The operation is known but not offered here."""
+
+
+class InternalError(PenstockError):
+    """An invariant of our own is broken. Report it; the fields say which."""

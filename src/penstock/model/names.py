@@ -1,0 +1,92 @@
+"""Names of scopes, streams and segments: what is legal, how they are spelled on the wire, how they are parsed.
+
+Source: docs/design/0003-names.md. The spellings are Pravega's, so that its clients understand them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from uuid import UUID
+
+from penstock.model.errors import InvalidNameError
+from penstock.model.segments import SegmentId, epoch_of, make_segment_id, number_of
+
+SCOPE_NAME_MAX = 255
+STREAM_NAME_MAX = 250
+_USER_NAME = re.compile(r"[A-Za-z0-9.-]+\Z")
+_ANY_NAME = re.compile(r"_?[A-Za-z0-9._-]+\Z")
+_SEGMENT = re.compile(r"(\d{1,10})(?:\.#epoch\.(\d{1,10}))?\Z")
+
+MARK_PREFIX = "_MARK"
+READER_GROUP_PREFIX = "_RG"
+TABLE_SUFFIX = "_kvtable"
+SYSTEM_SCOPE = "_system"
+
+
+def check_name(kind: str, name: str, *, internal: bool = False) -> str:
+    """Return ``name`` if it is legal for ``kind`` ("scope" or "stream"), else raise ``InvalidNameError``.
+
+    User names are letters, digits, dots and dashes. Names of our own (``internal``) may also hold underscores.
+    ``.`` and ``..`` are refused everywhere, though no name ever becomes a file name.
+    """
+    limit = SCOPE_NAME_MAX if kind == "scope" else STREAM_NAME_MAX
+    pattern = _ANY_NAME if internal else _USER_NAME
+    if not 0 < len(name) <= limit or not pattern.match(name) or name in (".", ".."):
+        raise InvalidNameError(
+            f"{kind} name is not legal: use 1 to {limit} letters, digits, dots and dashes", name=repr(name[:80])
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StreamName:
+    """A stream within its scope. Prints and parses as ``scope/stream``."""
+
+    scope: str
+    stream: str
+
+    def __str__(self) -> str:
+        return f"{self.scope}/{self.stream}"
+
+    @classmethod
+    def parse(cls, text: str) -> StreamName:
+        """Parse ``scope/stream``. Raises ``InvalidNameError`` where it has not exactly two parts."""
+        scope, slash, stream = text.partition("/")
+        if not slash or not scope or not stream or "/" in stream:
+            raise InvalidNameError("a stream is written SCOPE/STREAM", name=repr(text[:80]))
+        return cls(scope, stream)
+
+    def checked(self) -> StreamName:
+        """Return self if both parts are legal user names, else raise ``InvalidNameError``."""
+        check_name("scope", self.scope)
+        check_name("stream", self.stream)
+        return self
+
+    @property
+    def is_internal(self) -> bool:
+        return self.stream.startswith("_") or self.scope.startswith("_")
+
+
+def segment_name(stream: StreamName, segment: SegmentId) -> str:
+    """``scope/stream/<number>.#epoch.<epoch>``."""
+    return f"{stream.scope}/{stream.stream}/{number_of(segment)}.#epoch.{epoch_of(segment)}"
+
+
+def parse_segment_name(name: str) -> tuple[StreamName, SegmentId]:
+    """Inverse of ``segment_name``; also takes the older spelling without epoch. Raises ``InvalidNameError``."""
+    parts = name.split("/")
+    match = _SEGMENT.match(parts[2]) if len(parts) == 3 else None
+    if match is None:
+        raise InvalidNameError("not the name of a stream segment", name=repr(name[:120]))
+    return StreamName(parts[0], parts[1]), make_segment_id(int(match[2] or 0), int(match[1]))
+
+
+def transaction_segment_name(parent: str, txn: UUID) -> str:
+    """``<segment>#transaction.<32 lower-case hex digits>``."""
+    return f"{parent}#transaction.{txn.hex}"
+
+
+def transient_segment_name(parent: str, writer: UUID, unique: UUID) -> str:
+    """``<segment>#transient.<writer>.<unique>``, both 32 lower-case hex digits."""
+    return f"{parent}#transient.{writer.hex}.{unique.hex}"

@@ -1,0 +1,99 @@
+"""Policies of a stream: how it scales, how long it keeps data."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from penstock.model.errors import InvalidArgumentError
+
+LONG_MAX = (1 << 63) - 1
+SEGMENTS_MAX = 10_000
+
+
+class ScaleType(enum.Enum):
+    FIXED = "fixed"
+    KILOBYTES_PER_S = "kbytes"
+    EVENTS_PER_S = "events"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingPolicy:
+    """How many segments, and at which rate they split and merge.
+
+    ``target_rate`` is per segment and second (events or kB); ``factor`` is into how many a hot one splits.
+    """
+
+    type: ScaleType = ScaleType.FIXED
+    target_rate: int = 0
+    factor: int = 0
+    min_segments: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_segments <= SEGMENTS_MAX:
+            raise InvalidArgumentError(f"a stream has 1 to {SEGMENTS_MAX} segments", min_segments=self.min_segments)
+        if self.type is not ScaleType.FIXED and (self.target_rate < 1 or self.factor < 2):
+            raise InvalidArgumentError(
+                "scaling by rate needs a target rate of at least 1 and a factor of at least 2",
+                target_rate=self.target_rate,
+                factor=self.factor,
+            )
+
+
+class RetentionType(enum.Enum):
+    SIZE = "size"
+    TIME = "time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionPolicy:
+    """What truncation must leave (``minimum``) and must not leave (``maximum``), in bytes or milliseconds.
+
+    ``maximum=None`` is unlimited. With subscribers, data goes once all of them have acknowledged it, within these
+    limits. Source: Pravega Stream Retention, "Size & Time Based"; a missing maximum is unlimited, a missing minimum 0.
+    """
+
+    type: RetentionType
+    minimum: int = 0
+    maximum: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.minimum < 0:
+            raise InvalidArgumentError("retention minimum is negative", minimum=self.minimum)
+        if self.maximum is not None and self.maximum < self.minimum:
+            raise InvalidArgumentError(
+                "retention minimum exceeds the maximum", minimum=self.minimum, maximum=self.maximum
+            )
+
+    @property
+    def unit(self) -> str:
+        return "bytes" if self.type is RetentionType.SIZE else "ms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamConfig:
+    """Everything a user sets on a stream. ``retention=None`` keeps all data for ever.
+
+    ``rollover_bytes=0`` means the store's default chunk size; ``timestamp_aggregation_ms`` is kept for Pravega's
+    clients and returned as it was set.
+    """
+
+    scaling: ScalingPolicy = ScalingPolicy()
+    retention: RetentionPolicy | None = None
+    tags: tuple[str, ...] = ()
+    timestamp_aggregation_ms: int = 0
+    rollover_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rollover_bytes < 0:
+            raise InvalidArgumentError("rollover size is negative", rollover_bytes=self.rollover_bytes)
+        if len(self.tags) > 128 or any(not 0 < len(tag) <= 256 for tag in self.tags):
+            raise InvalidArgumentError("a stream has at most 128 tags of 1 to 256 characters", tags=len(self.tags))
+
+
+class ReaderGroupRetention(enum.Enum):
+    """When a reader group's positions release data. Values are Pravega's field values."""
+
+    NONE = 0
+    MANUAL = 1
+    AUTOMATIC_AT_LAST_CHECKPOINT = 2

@@ -1,0 +1,53 @@
+"""Tier 2: named objects of raw segment bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from penstock.ports.files import Buffer
+
+
+class ChunkStorage(Protocol):
+    """Objects that grow at their end and lose their beginning, and are otherwise immutable.
+
+    Names are made by us and hold the owner's epoch, so that two owners never write the same object.
+    """
+
+    async def append(self, name: str, offset: int, parts: Sequence[Buffer]) -> None:
+        """Write the parts at ``offset``, creating the object where ``offset`` is 0. Not durable before ``sync``.
+
+        ``offset`` is what the caller knows to be durable: bytes beyond it, left by a failed attempt, are overwritten.
+        Raises: StorageFullError, SegmentNotFoundError (``offset`` > 0 and no such object), OSError.
+        """
+        ...
+
+    async def sync(self, name: str) -> None:
+        """Make the object durable up to its end, its name included."""
+        ...
+
+    async def read(self, name: str, offset: int, length: int) -> bytes:
+        """Up to ``length`` bytes; shorter only at the end. Raises SegmentNotFoundError where it is gone."""
+        ...
+
+    async def free_head(self, name: str, upto: int) -> None:
+        """Give the space of the bytes before ``upto`` back, as far as the backend can. They are never read again."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Remove the object; no error where it is gone."""
+        ...
+
+    async def list(self) -> Sequence[str]:
+        """All names, sorted."""
+        ...
+
+    async def allocated_bytes(self) -> int:
+        """Space that all objects take, as ``du`` counts."""
+        ...
+
+    def location(self, name: str) -> str | None:
+        """Where another process may read the object (a path), or None where it must ask the store."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,291 @@
+"""What the control plane offers, in process or over gRPC."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from uuid import UUID
+
+from penstock.model.cuts import StreamCut
+from penstock.model.names import StreamName
+from penstock.model.policies import ReaderGroupRetention, StreamConfig
+from penstock.model.segments import KeyRange, SegmentId, SegmentRange
+
+PAGE_MAX = 1000
+LEASE_MIN_MS = 10_000
+LEASE_MAX_MS = 600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Successor:
+    """A segment that follows; it may be read once all ``predecessors`` are read to their end."""
+
+    range: SegmentRange
+    predecessors: Sequence[SegmentId]
+
+
+class ScaleStatus(enum.Enum):
+    IN_PROGRESS = "in progress"
+    DONE = "done"
+    UNKNOWN_EPOCH = "unknown epoch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleResult:
+    """New segments, and the epoch that was active before."""
+
+    segments: Sequence[SegmentRange]
+    epoch_before: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    host: str
+    port: int
+
+
+class TransactionStatus(enum.Enum):
+    OPEN = "open"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ABORTING = "aborting"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+
+
+class PingStatus(enum.Enum):
+    OK = "ok"
+    LEASE_TOO_LARGE = "lease too large"
+    MAX_LIFETIME = "maximum lifetime exceeded"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """An open transaction and the segments from whose names its own are derived."""
+
+    id: UUID
+    segments: Sequence[SegmentRange]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderGroupConfig:
+    """A reader group. An unbounded start cut is the head, an unbounded end cut none."""
+
+    scope: str
+    name: str
+    id: UUID
+    generation: int = 0
+    retention: ReaderGroupRetention = ReaderGroupRetention.NONE
+    start_cuts: Mapping[StreamName, StreamCut] = field(default_factory=dict)
+    end_cuts: Mapping[StreamName, StreamCut] = field(default_factory=dict)
+    refresh_ms: int = 3000
+    checkpoint_interval_ms: int = 30_000
+    max_outstanding_checkpoints: int = 3
+    rollover_bytes: int = 0
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.scope}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriberInfo:
+    """A subscriber of a stream, as ``scope/group``. ``cut=None``: it has published nothing."""
+
+    name: str
+    generation: int
+    cut: StreamCut | None
+    updated_ms: int
+    lag_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamDescription:
+    """A stream as it stands. Sizes are exact at the time of asking; ``held_by`` names who keeps the head where it is."""
+
+    stream: StreamName
+    config: StreamConfig
+    epoch: int
+    sealed: bool
+    segments: Sequence[SegmentRange]
+    head: StreamCut
+    tail: StreamCut
+    size_bytes: int
+    written_bytes: int
+    subscribers: Sequence[SubscriberInfo]
+    held_by: str
+    disk_bytes: int
+    pending_free_bytes: int
+    freed_bytes: int
+
+
+class ControllerService(Protocol):
+    """The control plane. Every change is durable when a call returns, and safe to repeat.
+
+    Calls that name a stream may raise ScopeNotFoundError or StreamNotFoundError; all may raise UnavailableError.
+    Source: Pravega's controller API, docs/design/0006-controller.md.
+    """
+
+    async def create_scope(self, scope: str) -> None:
+        """Raises AlreadyExistsError, InvalidNameError."""
+        ...
+
+    async def delete_scope(self, scope: str) -> None:
+        """Raises ScopeNotFoundError, NotEmptyError."""
+        ...
+
+    async def scope_exists(self, scope: str) -> bool: ...
+
+    async def list_scopes(self, *, after: str = "", limit: int = PAGE_MAX) -> Sequence[str]:
+        """Names behind ``after``, sorted. Empty: the end."""
+        ...
+
+    async def create_stream(self, stream: StreamName, config: StreamConfig) -> None:
+        """Raises ScopeNotFoundError, AlreadyExistsError, InvalidNameError."""
+        ...
+
+    async def update_stream(self, stream: StreamName, config: StreamConfig) -> None:
+        """Replace the configuration; another fixed number of segments scales. Raises StreamSealedError."""
+        ...
+
+    async def stream_exists(self, stream: StreamName) -> bool: ...
+
+    async def get_config(self, stream: StreamName) -> StreamConfig: ...
+
+    async def list_streams(
+        self, scope: str, *, tag: str | None = None, after: str = "", limit: int = PAGE_MAX
+    ) -> Sequence[str]:
+        """Stream names of the scope behind ``after``, sorted, internal ones included. Empty: the end."""
+        ...
+
+    async def seal_stream(self, stream: StreamName) -> None:
+        """Abort open transactions, seal all active segments. Idempotent."""
+        ...
+
+    async def delete_stream(self, stream: StreamName) -> None:
+        """Raises StreamNotSealedError."""
+        ...
+
+    async def truncate_stream(self, stream: StreamName, cut: StreamCut) -> None:
+        """Move the head to ``cut``. Equal to the head: nothing happens. Raises: InvalidCutError (not a cut of the stream, or
+        behind the head, or beyond the tail), StreamSealedError, RetentionHoldError."""
+        ...
+
+    async def describe_stream(self, stream: StreamName) -> StreamDescription: ...
+
+    async def current_segments(self, stream: StreamName) -> Sequence[SegmentRange]:
+        """Active segments in key order; empty once the stream is sealed."""
+        ...
+
+    async def epoch_segments(self, stream: StreamName, epoch: int) -> Sequence[SegmentRange]:
+        """Raises InvalidArgumentError for an epoch that never was."""
+        ...
+
+    async def head(self, stream: StreamName) -> StreamCut: ...
+
+    async def tail(self, stream: StreamName) -> StreamCut:
+        """A cut at the current end. Also for sealed streams."""
+        ...
+
+    async def successors(self, stream: StreamName, segment: SegmentId) -> Sequence[Successor]:
+        """Empty: the stream ends at this segment, or the segment is still active (then it is not sealed)."""
+        ...
+
+    async def segments_between(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
+        """All segments from ``start`` to ``end``, both included, oldest first. Unbounded: head, tail. Raises InvalidCutError
+        where ``end`` is before ``start``."""
+        ...
+
+    async def segment_ranges(self, stream: StreamName, segments: Sequence[SegmentId]) -> Mapping[SegmentId, KeyRange]:
+        """Key ranges of segments that exist or existed."""
+        ...
+
+    async def is_segment_active(self, stream: StreamName, segment: SegmentId) -> bool: ...
+
+    async def is_cut_valid(self, stream: StreamName, cut: StreamCut) -> bool: ...
+
+    async def scale(
+        self, stream: StreamName, *, sealed: Sequence[SegmentId], new_ranges: Sequence[KeyRange]
+    ) -> ScaleResult:
+        """Replace active segments by new ones over the same keys. Raises ScaleConflictError, InvalidArgumentError,
+        StreamSealedError."""
+        ...
+
+    async def scale_status(self, stream: StreamName, epoch: int) -> ScaleStatus: ...
+
+    async def endpoint(self, segment: str) -> Endpoint:
+        """Who serves the segment. No check that it exists."""
+        ...
+
+    async def create_transaction(self, stream: StreamName, *, lease_ms: int) -> Transaction:
+        """Its segments exist when this returns. Raises InvalidArgumentError (lease), StreamSealedError."""
+        ...
+
+    async def ping_transaction(self, stream: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus: ...
+
+    async def commit_transaction(self, stream: StreamName, txn: UUID) -> None:
+        """Decide to commit; the merge follows, and survives any crash. Repeating is fine. Raises TransactionNotFoundError,
+        TransactionStateError (aborted)."""
+        ...
+
+    async def abort_transaction(self, stream: StreamName, txn: UUID) -> None:
+        """As commit, the other way."""
+        ...
+
+    async def transaction_status(self, stream: StreamName, txn: UUID) -> TransactionStatus: ...
+
+    async def list_completed_transactions(self, stream: StreamName) -> Sequence[tuple[UUID, TransactionStatus]]:
+        """Newest first, at most 500."""
+        ...
+
+    async def commit_batch(self, stream: StreamName, *, writer: str, batch: int, transactions: Sequence[UUID]) -> bool:
+        """Commit the transactions as batch number ``batch`` of the named writer, exactly once.
+
+        One compare-and-set decides: where the writer has committed this batch or a later one, the offered transactions are
+        aborted and the answer is False; else all of them commit, and the answer is True once they are readable. A repeat
+        after a crash finishes what was decided. Raises TransactionNotFoundError (one has expired; nothing is committed).
+        """
+        ...
+
+    async def last_batch(self, stream: StreamName, *, writer: str) -> int | None:
+        """The last batch that the writer committed, or None."""
+        ...
+
+    async def create_reader_group(self, config: ReaderGroupConfig) -> ReaderGroupConfig:
+        """Create, or return the stored one unchanged. Subscribers are registered with all streams of the start cuts.
+
+        A start cut given explicitly (or, from our own client, always) is published as the first acknowledged cut.
+        """
+        ...
+
+    async def update_reader_group(self, config: ReaderGroupConfig) -> int:
+        """Replace; returns the new generation. Raises ReaderGroupNotFoundError, GenerationMismatchError."""
+        ...
+
+    async def get_reader_group(self, scope: str, name: str) -> ReaderGroupConfig: ...
+
+    async def delete_reader_group(self, scope: str, name: str, *, group_id: UUID | None = None) -> None: ...
+
+    async def list_reader_groups(self, scope: str) -> Sequence[str]: ...
+
+    async def list_subscribers(self, stream: StreamName) -> Sequence[str]: ...
+
+    async def update_subscriber_cut(
+        self, subscriber: str, *, group_id: UUID | None, generation: int | None, cut: StreamCut
+    ) -> None:
+        """Publish what the subscriber has consumed. Raises, in this order: StreamNotFoundError, SubscriberNotFoundError,
+        GenerationMismatchError, InvalidCutError (not a cut, or behind the last one)."""
+        ...
+
+    async def run_retention(self, stream: StreamName) -> Mapping[str, Any]:
+        """Run one retention cycle now, and return the planner's decision (docs/formats/planner.md)."""
+        ...
+
+    async def explain_retention(self, stream: StreamName) -> Mapping[str, Any]:
+        """What a cycle would decide now, without doing it, in the same form."""
+        ...

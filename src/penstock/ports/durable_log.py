@@ -1,0 +1,50 @@
+"""Tier 1: a fenced log of frames."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import NewType, Protocol
+
+from penstock.ports.files import Buffer
+
+LogAddress = NewType("LogAddress", int)
+"""Sequence number of a frame: 1 for the first of a log, strictly increasing, never reused."""
+
+
+class DurableLog(Protocol):
+    """Fenced log of frames, shared by the containers of one process.
+
+    Laws. Appends become durable and resolve in call order. Once one fails, all later ones fail with
+    ``ContainerOfflineError``: the log must be opened again. A frame is replayed whole or not at all. What was acknowledged
+    is replayed by every later opening until truncated. What was not is replayed by every later opening, or by none.
+    Opening fences every earlier opening: it acknowledges nothing more.
+    """
+
+    @property
+    def epoch(self) -> int:
+        """Grows with every opening."""
+        ...
+
+    async def append(self, parts: Sequence[Buffer]) -> LogAddress:
+        """Append one frame made of the parts; return once it is durable (``fdatasync``).
+
+        Calls of one pass of the event loop share one write and one sync. The parts may be reused once this returns.
+        Cancelled: the frame may or may not become durable. Raises: StorageFullError (nothing written, the log goes on),
+        ContainerOfflineError, InvalidArgumentError (frame over the limit).
+        """
+        ...
+
+    async def truncate(self, upto: LogAddress) -> None:
+        """Forget the frames at and below ``upto``; whole files are recycled. Never touches later frames."""
+        ...
+
+    def replay(self) -> AsyncIterator[tuple[LogAddress, bytes]]:
+        """All frames not truncated, in order. Called once, before the first append.
+
+        A torn tail is trimmed. Raises CorruptDataError where a frame below the durable mark is damaged: nothing was deleted.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Wait for what is in flight, release the files."""
+        ...

@@ -1,0 +1,84 @@
+"""Files of one data directory. One await per I/O primitive, so that simulation can crash between any two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+"""What writers take. The callee must be done with it when the call returns."""
+
+
+class File(Protocol):
+    """One open file. Calls on one file never overlap: the caller awaits each before the next."""
+
+    async def write_at(self, offset: int, parts: Sequence[Buffer]) -> None:
+        """Write the parts back to back at ``offset``; all of them, or raise.
+
+        Readable at once by this process; durable only after ``sync``. After an error any prefix may have been written.
+        Raises: StorageFullError (no space or quota), OSError (anything else).
+        """
+        ...
+
+    async def sync(self) -> None:
+        """Make all earlier writes durable, the size included. After an ``OSError`` the file must not be trusted or
+        written again: the kernel may have dropped the pages and forgotten."""
+        ...
+
+    async def read_at(self, offset: int, length: int) -> bytes:
+        """Up to ``length`` bytes; shorter only at the end of the file."""
+        ...
+
+    async def size(self) -> int: ...
+
+    async def resize(self, length: int) -> None:
+        """Cut off or extend by zeros. Durable after ``sync``."""
+        ...
+
+    async def punch(self, start: int, end: int) -> None:
+        """Give the space of ``start <= offset < end`` back to the disk, as far as whole blocks lie inside; those bytes
+        then read as zeros. Where the file system cannot, nothing happens."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Files(Protocol):
+    """A directory tree of ours. Paths are relative, with ``/``, made by us of digits, letters, ``.``, ``-``, ``_``.
+
+    A created, renamed or unlinked name is durable only after ``sync_dir`` of its directory.
+    """
+
+    async def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and writing. Raises FileNotFoundError unless ``create``."""
+        ...
+
+    async def exists(self, path: str) -> bool: ...
+
+    async def list(self, directory: str) -> Sequence[str]:
+        """Names in the directory, sorted; empty where it does not exist."""
+        ...
+
+    async def make_dir(self, directory: str) -> None:
+        """Create with parents; no error where it exists."""
+        ...
+
+    async def rename(self, source: str, target: str) -> None:
+        """Atomically, replacing ``target``."""
+        ...
+
+    async def unlink(self, path: str) -> None:
+        """Remove a file. No error where it is missing."""
+        ...
+
+    async def sync_dir(self, directory: str) -> None: ...
+
+    async def allocated_bytes(self, directory: str) -> int:
+        """Disk space of all files below, as ``du`` counts."""
+        ...
+
+    async def free_bytes(self) -> int: ...
+
+    def location(self, path: str) -> str | None:
+        """The path by which another process of this host may read the file, or None where there is none."""
+        ...

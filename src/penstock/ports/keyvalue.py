@@ -1,0 +1,39 @@
+"""An ordered key-value store: where containers checkpoint their metadata and tables keep their index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+
+class KeyValueStore(Protocol):
+    """Ordered map from bytes to bytes, with atomic, durable batches.
+
+    Laws. ``commit`` is all or nothing, also across power loss, and durable when it returns. Reads see every commit that
+    returned, and none partly. Keys are ordered as unsigned bytes.
+    """
+
+    async def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """The values, in the order of the keys; None where absent."""
+        ...
+
+    async def scan(
+        self, start: bytes, end: bytes, *, limit: int, reverse: bool = False
+    ) -> Sequence[tuple[bytes, bytes]]:
+        """Up to ``limit`` entries with ``start <= key < end``, in key order (or from the end backwards)."""
+        ...
+
+    async def commit(
+        self,
+        puts: Iterable[tuple[bytes, bytes]],
+        deletes: Iterable[bytes] = (),
+        *,
+        delete_ranges: Iterable[tuple[bytes, bytes]] = (),
+    ) -> None:
+        """Apply ``delete_ranges`` (half-open), then ``deletes``, then ``puts``, as one atomic and durable step.
+
+        Cancelled: may or may not have happened. Raises: StorageFullError, CorruptDataError, OSError.
+        """
+        ...
+
+    async def close(self) -> None: ...

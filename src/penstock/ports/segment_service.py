@@ -1,0 +1,279 @@
+"""What a segment store offers, in process or over the wire."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from penstock.model.errors import PenstockError
+from penstock.ports.files import Buffer
+
+NO_EVENT = -(1 << 63)
+"""Last event number of a writer that the segment does not know; also "attribute is absent"."""
+
+READ_MAX_BYTES = 2 << 20
+APPEND_MAX_BYTES = (1 << 24) - 1
+KEY_MAX_BYTES = 8192
+VALUE_MAX_BYTES = (1 << 20) - 8192
+TABLE_BATCH_MAX = 256
+
+ANY_VERSION = -(1 << 63)
+KEY_ABSENT = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentInfo:
+    """Durable state of a segment. ``start_offset <= offset < length`` can be read."""
+
+    name: str
+    start_offset: int
+    length: int
+    sealed: bool
+    last_modified_ms: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Append:
+    """One atomic append. ``data`` is borrowed until the append is done.
+
+    ``event_number`` is the writer's highest in the data, ``event_count`` how many it holds. ``previous`` is what the caller
+    knows to be the writer's last stored number (from ``setup_append`` or its last append). ``expected_offset`` makes it
+    conditional on the segment's length.
+    """
+
+    segment: str
+    writer: UUID
+    data: Buffer
+    event_number: int
+    event_count: int = 1
+    previous: int
+    expected_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """A durable append: the segment's length right after it."""
+
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRead:
+    """Bytes from ``offset`` on. ``parts`` are views, valid until the event loop is yielded to unless kept referenced
+    (a kept view holds its buffer in memory). ``end_of_segment``: sealed, and nothing lies behind these bytes."""
+
+    offset: int
+    parts: Sequence[Buffer]
+    at_tail: bool
+    end_of_segment: bool
+
+
+class TableKind(enum.Enum):
+    HASH = "hash"
+    SORTED = "sorted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableEntry:
+    """An entry as read. ``version=KEY_ABSENT`` and an empty value: there is no such key."""
+
+    key: bytes
+    value: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePut:
+    """Set ``key`` if its version is ``version`` (``ANY_VERSION``: always; ``KEY_ABSENT``: only if absent)."""
+
+    key: bytes
+    value: bytes
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRemoval:
+    """Remove ``key`` under the same conditions as ``TablePut``. Removing an absent key unconditionally is fine."""
+
+    key: bytes
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDelta:
+    """Entries changed since a position, oldest change first, removed keys left out."""
+
+    entries: Sequence[TableEntry]
+    should_clear: bool
+    reached_end: bool
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkBlock:
+    """A run of whole appends inside a chunk: its place in the segment, its checksum, how many events it holds."""
+
+    start_offset: int
+    end_offset: int
+    crc32c: int
+    event_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRange:
+    """A chunk that holds bytes of a segment. ``location`` is a path another process can read, or None.
+
+    The byte of segment offset ``o`` lies at ``o - start_offset`` in the chunk. ``blocks`` begin at event boundaries.
+    """
+
+    name: str
+    location: str | None
+    start_offset: int
+    end_offset: int
+    blocks: Sequence[ChunkBlock]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSpace:
+    """What a segment takes on disk, and what is still to be given back."""
+
+    name: str
+    live_bytes: int
+    tiered_bytes: int
+    pending_free_bytes: int
+    freed_bytes: int
+
+
+AppendDone = Callable[[Appended | PenstockError], None]
+
+
+class SegmentService(Protocol):
+    """A store of segments. All effects are durable when a call returns; all are safe to repeat.
+
+    Every call may raise ContainerOfflineError, UnavailableError and its subclasses, and, where a segment is named,
+    SegmentNotFoundError.
+    """
+
+    async def create_segment(self, name: str, *, rollover_bytes: int = 0) -> None:
+        """Raises AlreadyExistsError."""
+        ...
+
+    async def setup_append(self, name: str, writer: UUID) -> int:
+        """The last event number that the segment holds of this writer, or ``NO_EVENT``. Works on sealed segments too."""
+        ...
+
+    async def append(self, request: Append) -> Appended:
+        """Append atomically and durably.
+
+        Appends of one segment take their place in call order. Raises: SegmentSealedError, WriterFencedError (the stored
+        number is not ``previous``), ConditionFailedError (``expected_offset`` is not the length; the writer's state is as
+        before), InvalidArgumentError (larger than ``APPEND_MAX_BYTES``, no events, or a number not above ``previous``).
+        """
+        ...
+
+    async def read(self, name: str, offset: int, max_bytes: int, *, wait: bool = True) -> SegmentRead:
+        """Read from ``offset`` what is there, at most ``max_bytes``; at the tail wait for more, or for the seal, if ``wait``.
+
+        Never returns bytes that a crash could take back. Without ``wait`` an empty read at the tail returns at once.
+        Raises: TruncatedError (``offset`` lies before the start), InvalidArgumentError (behind the end of a sealed segment).
+        """
+        ...
+
+    async def info(self, name: str) -> SegmentInfo: ...
+
+    async def seal(self, name: str) -> int:
+        """Seal, and return the final length. Idempotent."""
+        ...
+
+    async def truncate(self, name: str, offset: int) -> None:
+        """Drop the bytes before ``offset``. At or before the start: nothing happens. Raises InvalidArgumentError beyond the
+        length."""
+        ...
+
+    async def delete(self, name: str) -> None: ...
+
+    async def create_transient(self, parent: str, writer: UUID) -> str:
+        """Create a segment to be merged into ``parent``, and return its name."""
+        ...
+
+    async def merge(self, target: str, source: str) -> int:
+        """Move the whole of ``source`` to the end of ``target`` as one atomic step; ``source`` is gone after. Returns the
+        new length of the target. Where the source was merged into this target already, returns the target's length.
+        Raises: SegmentSealedError (target), InvalidArgumentError (a truncated source), SegmentNotFoundError."""
+        ...
+
+    async def get_attribute(self, name: str, attribute: UUID) -> int:
+        """The value, or ``NO_EVENT`` where absent."""
+        ...
+
+    async def update_attribute(self, name: str, attribute: UUID, value: int, *, expected: int | None) -> bool:
+        """Compare and set (``NO_EVENT`` = absent; None = always). Returns whether it was set."""
+        ...
+
+    async def create_table(self, name: str, *, kind: TableKind = TableKind.HASH, key_bytes: int = 0) -> None:
+        """Create a table segment; ``SORTED`` ones have keys of exactly ``key_bytes``. Raises AlreadyExistsError."""
+        ...
+
+    async def delete_table(self, name: str, *, must_be_empty: bool = False) -> None:
+        """Raises NotEmptyError."""
+        ...
+
+    async def table_update(self, name: str, puts: Sequence[TablePut]) -> Sequence[int]:
+        """Apply all or nothing; conditions look at the state before the batch; the last of equal keys wins. Returns a
+        version for each item, in order, all larger than any before. Raises: KeyNotFoundError, BadKeyVersionError,
+        EventTooLargeError, InvalidArgumentError (more than ``TABLE_BATCH_MAX`` items)."""
+        ...
+
+    async def table_remove(self, name: str, removals: Sequence[TableRemoval]) -> None:
+        """As ``table_update``."""
+        ...
+
+    async def table_get(self, name: str, keys: Sequence[bytes]) -> Sequence[TableEntry]:
+        """One entry per key, in order."""
+        ...
+
+    async def table_scan(
+        self, name: str, *, after: bytes | None, limit: int, first: bytes | None = None, last: bytes | None = None
+    ) -> Sequence[TableEntry]:
+        """Up to ``limit`` entries in key order, behind key ``after``, within the inclusive bounds. Empty: the end. Keys that
+        neither come nor go during the scan are never missed."""
+        ...
+
+    async def table_delta(self, name: str, position: int, limit: int) -> TableDelta:
+        """Entries changed at or behind ``position`` (0, or one returned earlier). Raises InvalidArgumentError beyond the
+        end."""
+        ...
+
+    async def table_info(self, name: str) -> tuple[SegmentInfo, int, int]:
+        """Segment info (``length`` is the position behind the last change), entry count, key length."""
+        ...
+
+    async def chunk_ranges(self, name: str, start: int, end: int) -> Sequence[ChunkRange]:
+        """The tiered part of ``start <= offset < end``, in order; what lies behind the last range is not tiered yet."""
+        ...
+
+    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int) -> None:
+        """Keep the segment's chunks on disk until that wall time, whatever is truncated or deleted. Repeating extends."""
+        ...
+
+    async def release_lease(self, lease: UUID) -> None: ...
+
+    async def next_event_boundary(self, name: str, offset: int) -> int:
+        """The smallest known event boundary at or behind ``offset``; the length where none is known."""
+        ...
+
+    async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]:
+        """What each existing segment takes; absent ones are left out."""
+        ...
+
+
+class LocalSegmentService(SegmentService, Protocol):
+    """A store in this process, which can also take appends without a task or a future each."""
+
+    def submit_append(self, request: Append, done: AppendDone) -> None:
+        """Enqueue at once; ``done`` is called exactly once, from the event loop, in order of submission per segment, with
+        the result or with what ``append`` would have raised. Never raises; the segment must have been set up."""
+        ...

@@ -1,0 +1,52 @@
+# `make demo` and `make test` each set up what they need, into .venv, and run.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+
+.PHONY: help setup demo test test-fast lint format bench soak proto lock clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    set up, then run the main job: flights through a store, Spark and retention (3 minutes)"
+	@echo "make test    set up, then lint, type-check and run all tests (under 15 minutes on two cores)"
+	@echo "make setup   only set up: .venv from the hash-locked requirements"
+	@echo "make lint | format | bench | soak | proto | lock | clean"
+
+setup:
+	@if [ -z "$(PYTHON)" ]; then echo "setup: no Python found; Python 3.11 or later is needed" >&2; exit 1; fi
+	@$(PYTHON) scripts/setup.py
+
+demo: setup
+	@$(BIN)/penstock demo --data ./data
+
+test: setup lint
+	$(BIN)/python -m pytest -q
+
+test-fast: setup
+	$(BIN)/python -m pytest -q -m "not spark and not server"
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/python -m bench
+
+soak: setup
+	$(BIN)/python -m pytest -q -m slow
+
+proto: setup
+	$(BIN)/python -m penstock.net.proto.generate
+
+lock: setup
+	$(BIN)/python -m pip install --no-cache-dir -q "pip-tools>=7.4"
+	$(BIN)/pip-compile -q --generate-hashes --allow-unsafe --strip-extras -o requirements/build.txt requirements/build.in
+	$(BIN)/pip-compile -q --generate-hashes --allow-unsafe --strip-extras --extra demo --extra dev --constraint requirements/build.txt -o requirements/lock.txt pyproject.toml
+
+clean:
+	rm -rf .venv data build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

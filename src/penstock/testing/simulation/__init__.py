@@ -1,0 +1,1 @@
+"""Deterministic simulation: one seed replays one run, byte for byte, in seconds instead of days."""

@@ -1,0 +1,236 @@
+"""Files in memory behind a page cache that can lose, tear and flip what was not synced.
+
+A *process crash* keeps the cache. A *power loss* keeps, of each file, what was synced and, of each later write, all,
+nothing, a prefix, or a damaged copy; and of each directory, the changes that were synced and any of the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from penstock.model.errors import StorageFullError
+from penstock.ports.files import Buffer
+
+_BLOCK = 4096
+
+
+class NodeCrashed(BaseException):
+    """Raised out of every I/O of a crashed node, through all handlers: dead processes do not clean up."""
+
+
+@dataclass(slots=True)
+class _Inode:
+    """A file's bytes as the process sees them, as the disk holds them, and the writes in between."""
+
+    cache: bytearray = field(default_factory=bytearray)
+    disk: bytes = b""
+    unsynced: list[tuple[int, bytes] | int] = field(default_factory=list)
+    punched: list[tuple[int, int]] = field(default_factory=list)
+
+    def lose_power(self, rng: random.Random) -> None:
+        image = bytearray(self.disk)
+        for change in self.unsynced:
+            if isinstance(change, int):
+                if rng.random() < 0.5:
+                    del image[change:]
+                    image.extend(bytes(change - len(image)))
+                continue
+            offset, data = change
+            fate = rng.randrange(4)
+            if fate == 0:
+                continue
+            if fate == 1:
+                data = data[: rng.randrange(len(data) + 1)]
+            elif fate == 2 and data:
+                flipped = bytearray(data)
+                flipped[rng.randrange(len(flipped))] ^= 1 << rng.randrange(8)
+                data = bytes(flipped)
+            _place(image, offset, data)
+        self.cache, self.disk, self.unsynced = image, bytes(image), []
+
+
+def _place(image: bytearray, offset: int, data: bytes) -> None:
+    if len(image) < offset:
+        image.extend(bytes(offset - len(image)))
+    image[offset : offset + len(data)] = data
+
+
+class SimDisk:
+    """What survives a process: inodes, and the directory as seen and as durable."""
+
+    def __init__(self, rng: random.Random, *, capacity_bytes: int = 1 << 40) -> None:
+        self.rng = rng
+        self.capacity_bytes = capacity_bytes
+        self.names: dict[str, _Inode] = {}
+        self.durable_names: dict[str, _Inode] = {}
+        self.directories: dict[str, None] = {"": None}
+        self.generation = 0
+        self.latency_s = 0.0003
+        self.sync_error: bool = False
+
+    def crash(self, *, power: bool) -> None:
+        """Kill the process that uses the disk; with ``power`` also lose what was not durable."""
+        self.generation += 1
+        if not power:
+            return
+        names = dict(self.durable_names)
+        for path in sorted({*self.names, *self.durable_names}):
+            if self.names.get(path) is not self.durable_names.get(path) and self.rng.random() < 0.5:
+                inode = self.names.get(path)
+                if inode is None:
+                    names.pop(path, None)
+                else:
+                    names[path] = inode
+        survivors = {id(inode): inode for inode in names.values()}
+        for inode in survivors.values():
+            inode.lose_power(self.rng)
+        self.names, self.durable_names = names, dict(names)
+
+    def used_bytes(self) -> int:
+        return sum(len(inode.cache) for inode in self.names.values())
+
+
+class SimFiles:
+    """``ports.files.Files`` of one process over a ``SimDisk``; dies with the next crash of the disk."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+        self._generation = disk.generation
+
+    async def step(self) -> None:
+        """One instant of I/O: time passes, and the node may be dead at its end."""
+        await asyncio.sleep(self._disk.rng.expovariate(1 / self._disk.latency_s))
+        self.check_alive()
+
+    def check_alive(self) -> None:
+        if self._generation != self._disk.generation:
+            raise NodeCrashed
+
+    async def open(self, path: str, *, create: bool = False) -> SimFile:
+        await self.step()
+        inode = self._disk.names.get(path)
+        if inode is None:
+            if not create:
+                raise FileNotFoundError(2, "no such file", path)
+            inode = self._disk.names[path] = _Inode()
+        return SimFile(self, self._disk, inode)
+
+    async def exists(self, path: str) -> bool:
+        await self.step()
+        return path in self._disk.names
+
+    async def list(self, directory: str) -> Sequence[str]:
+        await self.step()
+        prefix = f"{directory}/" if directory else ""
+        found = {path[len(prefix) :].split("/")[0] for path in self._disk.names if path.startswith(prefix)}
+        found.update(
+            item[len(prefix) :].split("/")[0]
+            for item in self._disk.directories
+            if item.startswith(prefix) and item != directory
+        )
+        return sorted(found - {""})
+
+    async def make_dir(self, directory: str) -> None:
+        await self.step()
+        parts = directory.split("/")
+        for end in range(1, len(parts) + 1):
+            self._disk.directories["/".join(parts[:end])] = None
+
+    async def rename(self, source: str, target: str) -> None:
+        await self.step()
+        if source not in self._disk.names:
+            raise FileNotFoundError(2, "no such file", source)
+        self._disk.names[target] = self._disk.names.pop(source)
+
+    async def unlink(self, path: str) -> None:
+        await self.step()
+        self._disk.names.pop(path, None)
+
+    async def sync_dir(self, directory: str) -> None:
+        await self.step()
+        for path in sorted({*self._disk.names, *self._disk.durable_names}):
+            if path.rpartition("/")[0] != directory:
+                continue
+            inode = self._disk.names.get(path)
+            if inode is None:
+                self._disk.durable_names.pop(path, None)
+            else:
+                self._disk.durable_names[path] = inode
+
+    async def allocated_bytes(self, directory: str) -> int:
+        await self.step()
+        prefix = f"{directory}/" if directory else ""
+        return sum(
+            len(inode.cache) - sum(end - start for start, end in inode.punched)
+            for path, inode in self._disk.names.items()
+            if path.startswith(prefix)
+        )
+
+    async def free_bytes(self) -> int:
+        await self.step()
+        return max(0, self._disk.capacity_bytes - self._disk.used_bytes())
+
+    def location(self, path: str) -> str | None:
+        return None
+
+
+class SimFile:
+    """``ports.files.File``."""
+
+    def __init__(self, files: SimFiles, disk: SimDisk, inode: _Inode) -> None:
+        self._files = files
+        self._disk = disk
+        self._inode = inode
+
+    async def write_at(self, offset: int, parts: Sequence[Buffer]) -> None:
+        data = b"".join(parts)
+        # A process may die in the middle of a write: its first part is then in the cache.
+        cut = self._disk.rng.randrange(len(data) + 1) if self._disk.rng.random() < 0.2 else 0
+        await self._files.step()
+        growth = max(0, offset + len(data) - len(self._inode.cache))
+        if growth and self._disk.used_bytes() + growth > self._disk.capacity_bytes:
+            raise StorageFullError("no space left on the device", growth_bytes=growth)
+        if cut:
+            self._write(offset, data[:cut])
+            await self._files.step()
+        self._write(offset + cut, data[cut:])
+
+    def _write(self, offset: int, data: bytes) -> None:
+        _place(self._inode.cache, offset, data)
+        self._inode.unsynced.append((offset, data))
+
+    async def sync(self) -> None:
+        await self._files.step()
+        if self._disk.sync_error:
+            # The kernel reports once, and forgets: the pages are clean now and were never written.
+            self._inode.unsynced.clear()
+            raise OSError(5, "input/output error")
+        self._inode.disk = bytes(self._inode.cache)
+        self._inode.unsynced.clear()
+
+    async def read_at(self, offset: int, length: int) -> bytes:
+        await self._files.step()
+        return bytes(self._inode.cache[offset : offset + length])
+
+    async def size(self) -> int:
+        await self._files.step()
+        return len(self._inode.cache)
+
+    async def resize(self, length: int) -> None:
+        await self._files.step()
+        del self._inode.cache[length:]
+        self._inode.cache.extend(bytes(length - len(self._inode.cache)))
+        self._inode.unsynced.append(length)
+
+    async def punch(self, start: int, end: int) -> None:
+        await self._files.step()
+        first, last = -(-start // _BLOCK) * _BLOCK, end // _BLOCK * _BLOCK
+        if first < last:
+            self._write(first, bytes(last - first))
+            self._inode.punched.append((first, last))
+
+    async def close(self) -> None:
+        self._files.check_alive()

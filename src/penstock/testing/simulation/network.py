@@ -1,0 +1,244 @@
+"""A network in memory: streams of bytes cut into random pieces, delayed, silently cut, or reset.
+
+Bytes of one direction arrive in order. Addresses are (host, port); any host name will do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+_HIGH_WATER = 64 * 1024
+
+
+class SimNetwork:
+    """All listeners and connections of one simulation.
+
+    ``latency_s`` is the mean of one delivery. ``partitioned`` holds hosts whose bytes do not arrive for now: they arrive
+    after the heal, as with TCP.
+    """
+
+    def __init__(self, loop: Any, rng: random.Random) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.latency_s = 0.0002
+        self.partitioned: dict[str, None] = {}
+        self._listeners: dict[int, tuple[Callable[[], Any], SimServer]] = {}
+        self._transports: dict[SimTransport, None] = {}
+        self._next_port = 20_000
+
+    def listen(self, factory: Callable[[], Any], host: str, port: int) -> SimServer:
+        """Raises OSError where the port is taken."""
+        if port == 0:
+            self._next_port += 1
+            port = self._next_port
+        if port in self._listeners:
+            raise OSError(98, "address already in use")
+        server = SimServer(self, host, port)
+        self._listeners[port] = (factory, server)
+        return server
+
+    def close_listener(self, port: int) -> None:
+        self._listeners.pop(port, None)
+
+    async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[SimTransport, Any]:
+        """Raises ConnectionRefusedError where nobody listens."""
+        await asyncio.sleep(self.delay())
+        if port not in self._listeners:
+            raise ConnectionRefusedError(111, f"nobody listens on port {port}")
+        server_factory, _ = self._listeners[port]
+        client_protocol, server_protocol = factory(), server_factory()
+        client = SimTransport(self, client_protocol, host, ("client", 0), (host, port))
+        server = SimTransport(self, server_protocol, host, (host, port), ("client", 0))
+        client.peer, server.peer = server, client
+        self._transports[client] = self._transports[server] = None
+        server_protocol.connection_made(server)
+        client_protocol.connection_made(client)
+        return client, client_protocol
+
+    def delay(self) -> float:
+        return self.rng.expovariate(1 / self.latency_s)
+
+    def reset_all(self, port: int) -> None:
+        """Break every connection to that port, as when its process dies."""
+        for transport in [item for item in self._transports if item.local[1] == port]:
+            if transport.peer is not None:
+                transport.peer.lose(ConnectionResetError(104, "connection reset by peer"))
+            transport.drop()
+
+    def forget(self, transport: SimTransport) -> None:
+        self._transports.pop(transport, None)
+
+
+class SimServer:
+    """What ``create_server`` returns."""
+
+    def __init__(self, network: SimNetwork, host: str, port: int) -> None:
+        self._network = network
+        self._port = port
+        self.sockets = [_Socket(host, port)]
+
+    def close(self) -> None:
+        self._network.close_listener(self._port)
+
+    async def wait_closed(self) -> None: ...
+
+    def is_serving(self) -> bool:
+        return True
+
+
+class _Socket:
+    def __init__(self, host: str, port: int) -> None:
+        self._name = (host, port)
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._name
+
+
+class SimTransport(asyncio.Transport):
+    """One end of a connection."""
+
+    def __init__(
+        self, network: SimNetwork, protocol: Any, host: str, local: tuple[str, int], remote: tuple[str, int]
+    ) -> None:
+        super().__init__()
+        self._network = network
+        self._protocol = protocol
+        self._host = host
+        self.local, self.remote = local, remote
+        self.peer: SimTransport | None = None
+        self._inbox: deque[bytes] = deque()
+        self._inbox_bytes = 0
+        self._delivering = False
+        self._paused = False
+        self._writing_paused = False
+        self._closing = False
+        self._lost = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return {"peername": self.remote, "sockname": self.local}.get(name, default)
+
+    def set_protocol(self, protocol: Any) -> None:
+        self._protocol = protocol
+
+    def get_protocol(self) -> Any:
+        return self._protocol
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def get_write_buffer_size(self) -> int:
+        return self.peer._inbox_bytes if self.peer is not None else 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def write(self, data: Any) -> None:
+        if self._closing or self.peer is None or not len(data):
+            return
+        self.peer._receive(bytes(data))
+        if self.peer._inbox_bytes > _HIGH_WATER and not self._writing_paused:
+            self._writing_paused = True
+            self._protocol.pause_writing()
+
+    def writelines(self, parts: Any) -> None:
+        self.write(b"".join(bytes(part) for part in parts))
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        self._schedule()
+
+    def is_reading(self) -> bool:
+        return not self._paused
+
+    def close(self) -> None:
+        """Stop reading; the peer sees the end after what was written before."""
+        if self._closing:
+            return
+        self._closing = True
+        peer = self.peer
+        if peer is not None:
+            peer._receive(b"")
+        self._network.loop.call_soon(self._finish, None)
+
+    def abort(self) -> None:
+        self.lose(None)
+        if self.peer is not None:
+            self.peer.lose(ConnectionResetError(104, "connection reset by peer"))
+
+    def lose(self, error: Exception | None) -> None:
+        self._closing = True
+        self._network.loop.call_soon(self._finish, error)
+
+    def drop(self) -> None:
+        """Vanish without telling the protocol: its process is dead."""
+        self._lost = self._closing = True
+        self._inbox.clear()
+        self._network.forget(self)
+
+    def _finish(self, error: Exception | None) -> None:
+        if self._lost:
+            return
+        self._lost = True
+        self._inbox.clear()
+        self._network.forget(self)
+        self._protocol.connection_lost(error)
+
+    def _receive(self, data: bytes) -> None:
+        if self._lost:
+            return
+        self._inbox.append(data)
+        self._inbox_bytes += len(data)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._delivering and self._inbox and not self._paused and not self._lost:
+            self._delivering = True
+            self._network.loop.call_later(self._network.delay(), self._deliver)
+
+    def _deliver(self) -> None:
+        self._delivering = False
+        if self._lost or self._paused or not self._inbox:
+            return
+        if self._host in self._network.partitioned:
+            self._delivering = True
+            self._network.loop.call_later(0.2, self._deliver)
+            return
+        data = self._inbox.popleft()
+        if not data:
+            self._protocol.eof_received()
+            self.lose(None)
+            return
+        # Pieces of any size, as TCP may give them; usually whole, or the run takes for ever.
+        if len(data) > 1 and self._network.rng.random() < 0.2:
+            cut = self._network.rng.randrange(1, len(data))
+            self._inbox.appendleft(data[cut:])
+            data = data[:cut]
+        self._inbox_bytes -= len(data)
+        self._hand_over(data)
+        peer = self.peer
+        if peer is not None and peer._writing_paused and self._inbox_bytes <= _HIGH_WATER // 4:
+            peer._writing_paused = False
+            if not peer._lost:
+                peer._protocol.resume_writing()
+        self._schedule()
+
+    def _hand_over(self, data: bytes) -> None:
+        if not isinstance(self._protocol, asyncio.BufferedProtocol):
+            self._protocol.data_received(data)
+            return
+        view = memoryview(data)
+        while view and not self._lost:
+            room = memoryview(self._protocol.get_buffer(len(view)))
+            taken = min(len(room), len(view))
+            room[:taken] = view[:taken]
+            self._protocol.buffer_updated(taken)
+            view = view[taken:]

@@ -1,0 +1,130 @@
+"""``penstock write`` and ``penstock read``: events as lines."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
+from penstock.app.units import format_size
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from penstock.client.blocking import Store
+
+_INPUT_BYTES = 1 << 20
+
+
+def write(
+    stream: StreamArgument,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key",
+            metavar="KEY",
+            help="Routing key: .FIELD of JSON events (.a,.b joins two), or a fixed text. Events of one key stay in order.",
+            show_default=False,
+        ),
+    ] = None,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write standard input, one event a line. Returns once all of it is durable."""
+    choose = _key_chooser(key)
+    events = size_bytes = 0
+    with open_target(controller, data) as store:
+        _require_stream(store, stream)
+        with store.stream(stream).writer() as writer:
+            for lines in _lines(sys.stdin.buffer):
+                writer.write_many(lines, None if choose is None else [choose(line) for line in lines])
+                events += len(lines)
+                size_bytes += sum(map(len, lines))
+            writer.flush()
+    if json:
+        print(jsonlib.dumps({"stream": stream, "events": events, "bytes": size_bytes}))
+    else:
+        print(f"wrote {events} events, {format_size(size_bytes)}, to {stream}", file=sys.stderr)
+
+
+def _require_stream(store: Store, stream: str) -> None:
+    """Fail before anything is read: a pipe cannot be read twice."""
+    store.stream(stream).describe()
+
+
+def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
+    """Runs of lines without their ends. A pipe that trickles is handed on line by line, a file by the megabyte."""
+    rest = b""
+    while chunk := source.read1(_INPUT_BYTES):  # type: ignore[attr-defined]
+        lines = (rest + chunk).split(b"\n")
+        rest = lines.pop()
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+def _key_chooser(key: str | None) -> Callable[[bytes], str] | None:
+    if key is None:
+        return None
+    if not key.startswith("."):
+        return lambda line: key
+    fields = [part.removeprefix(".") for part in key.split(",")]
+    if not all(fields):
+        raise InvalidArgumentError("a key is .FIELD, .FIELD,.FIELD or a fixed text", key=repr(key))
+
+    def from_fields(line: bytes) -> str:
+        try:
+            event: Any = jsonlib.loads(line)
+            return "/".join(str(event[field]) for field in fields)
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidArgumentError(
+                "the event has no such field to take its routing key from", key=key, event=repr(line[:80])
+            ) from error
+
+    return from_fields
+
+
+def read(
+    stream: StreamArgument,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more at the tail.")] = False,
+    start: Annotated[str, typer.Option("--from", metavar="head|tail|CUT", help="Where to begin.")] = "head",
+    limit: Annotated[int | None, typer.Option("--max", help="Stop after so many events.", show_default=False)] = None,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print the events, one a line, to the tail as it is now."""
+    if limit is not None and limit < 1:
+        raise InvalidArgumentError("--max is at least 1", max=limit)
+    begin = start if start in ("head", "tail") else StreamCut.from_text(start)
+    out = sys.stdout.buffer
+    left = limit if limit is not None else -1
+    with open_target(controller, data) as store:
+        _require_stream(store, stream)
+        with store.stream(stream).reader(start=begin, until_tail=not follow) as reader:
+            for event in reader:
+                if json:
+                    out.write(_as_json(event.data, event.segment, event.offset))
+                else:
+                    out.write(event.data)
+                out.write(b"\n")
+                if follow:
+                    out.flush()
+                left -= 1
+                if left == 0:
+                    break
+    out.flush()
+
+
+def _as_json(data: bytes, segment: int, offset: int) -> bytes:
+    try:
+        event: Any = jsonlib.loads(data)
+    except ValueError:
+        event = data.decode("utf-8", "backslashreplace")
+    return jsonlib.dumps({"event": event, "segment": segment, "offset": offset}, ensure_ascii=False).encode()

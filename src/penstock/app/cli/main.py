@@ -1,0 +1,85 @@
+"""The command line ``penstock``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import typer
+
+from penstock.app.cli import data, groups, retention, scopes, servers, streams
+from penstock.app.cli.output import EXIT_CODES, exit_code, print_error
+from penstock.model.errors import PenstockError
+
+OVERVIEW = """\
+Penstock keeps ordered, durable streams of events, and promises when data goes away.
+
+Start here:
+  penstock standalone --data ./data                     a store on localhost:9090, in this terminal
+  penstock stream create demo/clicks --segments 4       in another one
+  echo '{"user": 7}' | penstock write demo/clicks
+  penstock read demo/clicks                             what is there; --follow waits for more
+  penstock retention set demo/clicks --type size --min 10MB --max 100MB
+  penstock retention explain demo/clicks                what would go, what is held, by whom
+
+Every command takes --help and --json. They reach a store on localhost:9090, or --controller HOST:PORT,
+or work on --data DIR without any server.
+"""
+
+EXIT_HELP = "Exit status: 0 done; " + "; ".join(f"{code} {text}" for _, code, text in EXIT_CODES if text) + "."
+
+app = typer.Typer(
+    name="penstock",
+    help=OVERVIEW,
+    epilog=EXIT_HELP,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+app.add_typer(scopes.app, name="scope")
+app.add_typer(streams.app, name="stream")
+app.add_typer(retention.app, name="retention")
+app.add_typer(groups.app, name="group")
+app.command("standalone")(servers.standalone)
+app.command("demo")(servers.demo)
+app.command("write")(data.write)
+app.command("read")(data.read)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from penstock import __version__
+
+        print(f"penstock {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    if context.invoked_subcommand is None:
+        print(OVERVIEW)
+        print("Commands: " + ", ".join(sorted(context.command.commands)))  # type: ignore[attr-defined]
+
+
+def main() -> None:
+    """Run the command line and leave with the status that ``EXIT_CODES`` names."""
+    try:
+        status = app(standalone_mode=False)
+    except PenstockError as error:
+        print_error(error, as_json="--json" in sys.argv)
+        sys.exit(exit_code(error))
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output went away, as with `| head`: not an error of ours.
+        sys.stdout = None
+        sys.exit(0)
+    sys.exit(status if isinstance(status, int) else 0)

@@ -1,0 +1,90 @@
+"""What the command line prints: tables for people, JSON for programs, one line for an error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.model.errors import (
+    ConflictError,
+    CorruptDataError,
+    DirectoryInUseError,
+    FencedError,
+    InvalidArgumentError,
+    NotFoundError,
+    PenstockError,
+    TruncatedError,
+    UnavailableError,
+    VersionTooNewError,
+)
+
+EXIT_CODES: Sequence[tuple[type[PenstockError], int, str]] = (
+    (InvalidArgumentError, 2, "the request can never work as it stands"),
+    (NotFoundError, 3, "what was named does not exist"),
+    (TruncatedError, 6, "the data asked for has been truncated"),
+    (ConflictError, 4, "the state does not allow it (exists already, sealed, changed meanwhile)"),
+    (UnavailableError, 5, "the store cannot be reached or is out of room; try again"),
+    (FencedError, 5, ""),
+    (CorruptDataError, 7, "stored data is damaged or foreign; nothing was changed"),
+    (VersionTooNewError, 7, ""),
+    (DirectoryInUseError, 8, "another process uses the data directory"),
+    (PenstockError, 1, "anything else"),
+)
+
+
+def exit_code(error: PenstockError) -> int:
+    """The exit status that tells a script what to do next."""
+    return next(code for kind, code, _ in EXIT_CODES if isinstance(error, kind))
+
+
+def print_error(error: PenstockError, *, as_json: bool) -> None:
+    """One line to standard error, or one JSON object."""
+    if as_json:
+        body = {"error": type(error).__name__, "message": error.message, "fields": error.fields}
+        print(json.dumps(body, default=str), file=sys.stderr)
+    else:
+        print(f"penstock: {error}", file=sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, default=str, ensure_ascii=False), flush=True)
+
+
+def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, as_json: bool, title: str = "") -> None:
+    """A table; with ``as_json`` one object per line."""
+    if as_json:
+        for row in rows:
+            print_json(dict(zip(columns, row, strict=True)))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for index, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    Console().print(table)
+
+
+def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
+    """Names and values, one a line; with ``as_json`` one object."""
+    if as_json:
+        print_json(facts)
+        return
+    width = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        if isinstance(value, list | tuple):
+            value = "\n".join(str(item) for item in value).replace("\n", "\n" + " " * (width + 2))
+        print(f"{name:<{width}}  {value}")
+
+
+def say(message: str, *, as_json: bool, **fields: Any) -> None:
+    """Confirm what was done."""
+    if as_json:
+        print_json({"ok": True, "message": message, **fields})
+    else:
+        print(message)

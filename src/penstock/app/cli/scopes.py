@@ -1,0 +1,42 @@
+"""``penstock scope``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.app.cli.output import print_rows, say
+from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, open_target
+
+app = typer.Typer(help="Create, list and delete scopes. A scope is a namespace of streams.", no_args_is_help=True)
+
+ScopeArgument = Annotated[str, typer.Argument(metavar="SCOPE", show_default=False)]
+
+
+@app.command()
+def create(
+    scope: ScopeArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
+) -> None:
+    """Create a scope."""
+    with open_target(controller, data) as store:
+        store.create_scope(scope)
+    say(f"created scope {scope}", as_json=json, scope=scope)
+
+
+@app.command("list")
+def list_scopes(controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False) -> None:
+    """List all scopes."""
+    with open_target(controller, data) as store:
+        scopes = list(store.scopes())
+    print_rows(["scope"], [[scope] for scope in scopes], as_json=json)
+
+
+@app.command()
+def delete(
+    scope: ScopeArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
+) -> None:
+    """Delete an empty scope."""
+    with open_target(controller, data) as store:
+        store.delete_scope(scope)
+    say(f"deleted scope {scope}", as_json=json, scope=scope)

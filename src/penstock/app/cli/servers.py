@@ -1,0 +1,59 @@
+"""``penstock standalone`` and ``penstock demo``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.app.cli.output import print_json
+from penstock.app.cli.target import JsonOption
+from penstock.app.settings import CONTROLLER_PORT, STORE_PORT, EmbeddedSettings, StandaloneSettings
+from penstock.app.units import parse_duration_ms, parse_size
+
+
+def standalone(
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Where everything is kept.")] = Path("./data"),
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    controller_port: Annotated[int, typer.Option(help="Controller API; 0 takes a free port.")] = CONTROLLER_PORT,
+    store_port: Annotated[int, typer.Option(help="Segment store; 0 takes a free port.")] = STORE_PORT,
+    advertise: Annotated[
+        str | None, typer.Option(metavar="HOST", help="What clients are told to connect to.", show_default=False)
+    ] = None,
+    memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory budget of caches and buffers.")] = "256MiB",
+    log: Annotated[str, typer.Option(metavar="SIZE", help="Disk budget of the write-ahead log.")] = "256MiB",
+    retention_cycle: Annotated[str, typer.Option(metavar="TIME", help="How often retention looks.")] = "60s",
+    insecure: Annotated[bool, typer.Option("--insecure", help="Allow addresses beyond loopback, unprotected.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Run a store: one process, all ports on loopback. Stops cleanly on Ctrl-C, and survives anything else."""
+    from penstock.app.standalone import run
+
+    settings = StandaloneSettings(
+        store=EmbeddedSettings(
+            data=data,
+            memory_bytes=parse_size(memory),
+            log_bytes=parse_size(log),
+            retention_cycle_ms=parse_duration_ms(retention_cycle),
+        ),
+        host=host,
+        controller_port=controller_port,
+        store_port=store_port,
+        advertised_host=advertise,
+        insecure=insecure,
+    )
+    run(settings, ready=print_json if json else print)
+
+
+def demo(
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Where the demo keeps its files.")] = Path(
+        "./data"
+    ),
+    events: Annotated[int | None, typer.Option(help="Only so many events.", show_default=False)] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")] = False,
+) -> None:
+    """The main job: 336,776 flights through a store, a Spark query and retention, with a kill -9 in the middle."""
+    from penstock.app.demo.run import run_demo
+
+    raise typer.Exit(run_demo(data, limit=events, plain=plain))

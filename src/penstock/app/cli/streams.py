@@ -1,0 +1,196 @@
+"""``penstock stream``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.app.cli.output import print_facts, print_rows, say
+from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, as_fields, parse_policy, sentence
+from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
+from penstock.app.units import format_size
+from penstock.model.cuts import StreamCut
+from penstock.model.segments import epoch_of, number_of
+from penstock.ports.controller_service import StreamDescription
+
+app = typer.Typer(help="Create, list, describe, scale, truncate, seal and delete streams.", no_args_is_help=True)
+
+
+@app.command()
+def create(
+    stream: StreamArgument,
+    segments: Annotated[int, typer.Option("--segments", help="How many segments share the keys.")] = 1,
+    kind: TypeOption = None,
+    minimum: MinOption = None,
+    maximum: MaxOption = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="May be given more than once.")] = None,
+    if_absent: Annotated[bool, typer.Option("--if-absent", help="No error where it exists.")] = False,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Create a stream, and its scope where that is missing."""
+    policy = parse_policy(kind, minimum, maximum)
+    with open_target(controller, data) as store:
+        store.create_stream(
+            stream, segments=segments, retention=policy, tags=tuple(tag or ()), if_absent=if_absent, create_scope=True
+        )
+    say(f"created stream {stream} with {segments} segments; {sentence(policy)}", as_json=json, stream=stream)
+
+
+@app.command("list")
+def list_streams(
+    scope: Annotated[str, typer.Argument(metavar="SCOPE", show_default=False)],
+    everything: Annotated[bool, typer.Option("--all", help="Internal streams too.")] = False,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List the streams of a scope."""
+    with open_target(controller, data) as store:
+        names = [name for name in store.streams(scope) if everything or not name.startswith("_")]
+    print_rows(["stream"], [[f"{scope}/{name}"] for name in names], as_json=json)
+
+
+@app.command()
+def describe(
+    stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
+) -> None:
+    """Say all that is known of a stream: segments, head and tail, sizes, policy, subscribers, who holds the head."""
+    with open_target(controller, data) as store:
+        found = store.stream(stream).describe()
+    print_facts(_json_facts(found) if json else _text_facts(found), as_json=json)
+
+
+def _json_facts(found: StreamDescription) -> dict[str, object]:
+    return {
+        "stream": str(found.stream),
+        "epoch": found.epoch,
+        "sealed": found.sealed,
+        "segments": [
+            {
+                "segment": f"{number_of(item.segment)}#{epoch_of(item.segment)}",
+                "low": item.keys.low,
+                "high": item.keys.high,
+            }
+            for item in found.segments
+        ],
+        "head": _offsets(found.head),
+        "tail": _offsets(found.tail),
+        "head_cut": found.head.to_text(),
+        "tail_cut": found.tail.to_text(),
+        "size_bytes": found.size_bytes,
+        "written_bytes": found.written_bytes,
+        "disk_bytes": found.disk_bytes,
+        "freed_bytes": found.freed_bytes,
+        "pending_free_bytes": found.pending_free_bytes,
+        "retention": as_fields(found.config.retention),
+        "tags": list(found.config.tags),
+        "held_by": found.held_by,
+        "subscribers": [
+            {
+                "name": item.name,
+                "generation": item.generation,
+                "cut": None if item.cut is None else _offsets(item.cut),
+                "lag_bytes": item.lag_bytes,
+                "updated_ms": item.updated_ms,
+            }
+            for item in found.subscribers
+        ],
+    }
+
+
+def _text_facts(found: StreamDescription) -> dict[str, object]:
+    return {
+        "stream": f"{found.stream}{' (sealed)' if found.sealed else ''}, epoch {found.epoch}",
+        "segments": [
+            f"{number_of(item.segment)}#{epoch_of(item.segment)}  keys [{item.keys.low:.4f}, {item.keys.high:.4f})"
+            for item in found.segments
+        ],
+        "head": _show(found.head),
+        "tail": _show(found.tail),
+        "size": f"{format_size(found.size_bytes)} of {format_size(found.written_bytes)} ever written",
+        "disk": f"{format_size(found.disk_bytes)}; freed {format_size(found.freed_bytes)}, "
+        f"to be freed {format_size(found.pending_free_bytes)}",
+        "retention": sentence(found.config.retention),
+        "held by": found.held_by,
+        "subscribers": [
+            f"{item.name}  {format_size(item.lag_bytes)} behind the tail" if item.cut else f"{item.name}  silent"
+            for item in found.subscribers
+        ]
+        or "none",
+        "tags": ", ".join(found.config.tags) or "none",
+    }
+
+
+def _offsets(cut: StreamCut) -> dict[str, int]:
+    return {f"{number_of(item)}#{epoch_of(item)}": offset for item, offset in sorted(cut.positions.items())}
+
+
+def _show(cut: StreamCut) -> str:
+    return "  ".join(f"{name}:{offset}" for name, offset in _offsets(cut).items()) or "empty"
+
+
+@app.command()
+def scale(
+    stream: StreamArgument,
+    segments: Annotated[int, typer.Option("--segments", help="How many there shall be.", show_default=False)],
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Replace the active segments by another number of equal ones. Order per key is kept."""
+    with open_target(controller, data) as store:
+        handle = store.stream(stream)
+        before = len(handle.describe().segments)
+        result = handle.scale(segments=segments)
+    say(
+        f"{stream}: {before} segments became {segments}, epoch {result.epoch_before + 1}",
+        as_json=json,
+        stream=stream,
+        epoch=result.epoch_before + 1,
+    )
+
+
+@app.command()
+def truncate(
+    stream: StreamArgument,
+    at: Annotated[str, typer.Option("--at", metavar="CUT", help="tail, or the text of a stream cut.")],
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Drop everything before a cut. Subscribers that have not read it lose it."""
+    with open_target(controller, data) as store:
+        handle = store.stream(stream)
+        cut = handle.tail() if at == "tail" else StreamCut.from_text(at)
+        handle.truncate(cut)
+    say(f"truncated {stream} at {_show(cut)}", as_json=json, stream=stream, head=_offsets(cut))
+
+
+@app.command()
+def seal(
+    stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
+) -> None:
+    """End a stream: it takes no more events and can still be read."""
+    with open_target(controller, data) as store:
+        store.stream(stream).seal()
+    say(f"sealed {stream}", as_json=json, stream=stream)
+
+
+@app.command()
+def delete(
+    stream: StreamArgument,
+    force: Annotated[bool, typer.Option("--seal", help="Seal it first.")] = False,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Delete a sealed stream and its data."""
+    with open_target(controller, data) as store:
+        handle = store.stream(stream)
+        if force:
+            handle.seal()
+        handle.delete()
+    say(f"deleted {stream}", as_json=json, stream=stream)

@@ -1,0 +1,50 @@
+"""How a command reaches its store: a server, or a data directory in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.app.settings import CONTROLLER_PORT
+from penstock.model.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from penstock.client.blocking import Store
+
+DEFAULT_CONTROLLER = f"localhost:{CONTROLLER_PORT}"
+
+ControllerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--controller",
+        metavar="HOST:PORT",
+        envvar="PENSTOCK_CONTROLLER",
+        help=f"The store to reach.  [default: {DEFAULT_CONTROLLER}]",
+        show_default=False,
+    ),
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="Work on this data directory, without a server.", show_default=False),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+StreamArgument = Annotated[str, typer.Argument(metavar="SCOPE/STREAM", show_default=False)]
+
+
+@contextmanager
+def open_target(controller: str | None, data: Path | None) -> Iterator[Store]:
+    """The store that the options name. Raises InvalidArgumentError where both are given."""
+    if controller is not None and data is not None:
+        raise InvalidArgumentError("give --controller or --data, not both")
+    import penstock
+
+    if data is not None:
+        with penstock.open(data) as store:
+            yield store
+    else:
+        with penstock.connect(controller or DEFAULT_CONTROLLER) as store:
+            yield store

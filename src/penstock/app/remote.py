@@ -1,0 +1,27 @@
+"""A store that runs elsewhere, reached over Pravega's protocols."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from penstock.client.blocking import Store
+from penstock.net.dial.controller import RemoteController, dial_controller
+from penstock.net.dial.segments import RemoteSegments
+
+
+@asynccontextmanager
+async def open_remote(address: str) -> AsyncIterator[tuple[RemoteSegments, RemoteController]]:
+    """Services of the store whose controller listens on ``address`` (``host:port``).
+
+    Raises: NotConnectedError where nothing answers, InvalidArgumentError where it is not an address.
+    """
+    async with AsyncExitStack() as stack:
+        controller = await stack.enter_async_context(dial_controller(address))
+        segments = await stack.enter_async_context(RemoteSegments(controller, controller.native))
+        yield segments, controller
+
+
+def connect_store(address: str = "localhost:9090") -> Store:
+    """A store that runs elsewhere, with the same API as an embedded one. Close it, or use it in a ``with`` block."""
+    return Store(lambda: open_remote(address))

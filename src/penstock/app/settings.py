@@ -1,0 +1,83 @@
+"""Settings of a running store: plain values, checked whole, once, at start."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.model.errors import InvalidArgumentError
+
+CONTROLLER_PORT = 9090
+STORE_PORT = 12345
+MEMORY_MIN_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedSettings:
+    """A store inside this process.
+
+    ``memory_bytes`` bounds what the store caches and buffers (default 256 MiB: it fits a laptop and a gateway; at least
+    64 MiB). ``log_bytes`` is the disk that tier 1 may take (default 256 MiB, taken as needed).
+    ``retention_cycle_ms`` is how often streams with a policy are looked at (default 60 s).
+    """
+
+    data: Path
+    memory_bytes: int = 256 << 20
+    log_bytes: int = 256 << 20
+    log_file_bytes: int = 16 << 20
+    chunk_bytes: int = 16 << 20
+    retention_cycle_ms: int = 60_000
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes < MEMORY_MIN_BYTES:
+            raise InvalidArgumentError(
+                "memory budget is too small", memory_bytes=self.memory_bytes, least_bytes=MEMORY_MIN_BYTES
+            )
+        if self.log_bytes < 3 * self.log_file_bytes:
+            raise InvalidArgumentError(
+                "the log needs at least three files", log_bytes=self.log_bytes, file_bytes=self.log_file_bytes
+            )
+        if self.retention_cycle_ms < 10:
+            raise InvalidArgumentError("retention cycle is under 10 ms", retention_cycle_ms=self.retention_cycle_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandaloneSettings:
+    """One process that serves clients. Port 0 takes a free one.
+
+    Binds to loopback only, unless ``insecure`` says that an unprotected port may be reached from elsewhere.
+    ``advertised_host`` is what clients are told to connect to (default: the bound host).
+    """
+
+    store: EmbeddedSettings
+    host: str = "127.0.0.1"
+    controller_port: int = CONTROLLER_PORT
+    store_port: int = STORE_PORT
+    advertised_host: str | None = None
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("controller_port", "store_port"):
+            if not 0 <= getattr(self, name) < 1 << 16:
+                raise InvalidArgumentError("no such port", **{name: getattr(self, name)})
+        if not self.insecure and not is_loopback(self.host):
+            raise InvalidArgumentError(
+                "refusing to listen beyond loopback without authentication; --insecure allows it", host=self.host
+            )
+
+    @property
+    def advertised(self) -> str:
+        if self.advertised_host is not None:
+            return self.advertised_host
+        return "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a listener on ``host`` can be reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,108 @@
+"""A real ``penstock standalone`` in a process of its own, for tests and benchmarks: started, killed, started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.model.errors import UnavailableError
+
+
+class ServerProcess:
+    """A server on ``data`` and two ports that stay the same over restarts.
+
+    Use it in a ``with`` block: it starts there, and is stopped at the end however the block ends.
+    """
+
+    def __init__(self, data: Path, *options: str) -> None:
+        self.data = data
+        self.options: Sequence[str] = options
+        self.controller_port, self.store_port = free_ports(2)
+        self.process: subprocess.Popen[str] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.controller_port}"
+
+    @property
+    def log(self) -> Path:
+        return self.data.with_name(self.data.name + ".log")
+
+    def start(self, timeout_s: float = 30) -> float:
+        """Start, and return how long it took until it served, in seconds. Raises UnavailableError with its log."""
+        started = time.monotonic()
+        self.data.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "penstock", "standalone", "--json", "--data", str(self.data)),
+                    *("--controller-port", str(self.controller_port), "--store-port", str(self.store_port)),
+                    *self.options,
+                ],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            )
+        out = self.process.stdout
+        if out is None or not select.select([out], [], [], timeout_s)[0]:
+            self.kill()
+            raise UnavailableError("the server did not start in time", log=self.tail())
+        line = out.readline()
+        if not line or not json.loads(line).get("serving"):
+            self.process.wait(5)
+            raise UnavailableError("the server did not start", log=self.tail())
+        return time.monotonic() - started
+
+    def kill(self) -> None:
+        """``kill -9``, and wait until it is gone."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """End in good order; returns the exit status."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: int) -> int:
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            status = self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait(5)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self.process = None
+        return status
+
+    def tail(self) -> str:
+        """The last lines of the server's log."""
+        if not self.log.exists():
+            return ""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
+
+    def __enter__(self) -> ServerProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody uses now."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [item.getsockname()[1] for item in held]
+    for item in held:
+        item.close()
+    return ports

@@ -1,0 +1,172 @@
+"""Scenarios for the official Pravega Python client, each run as a process of its own:
+
+    python official_scenarios.py HOST:PORT SCENARIO
+
+Prints one JSON object with what the client saw.
+"""
+
+import asyncio
+import json
+import sys
+
+import pravega_client
+
+
+def read_all(group, expected, name="r1", release=True):
+    """Events of a group until ``expected`` have come, as text."""
+
+    async def go():
+        reader = group.create_reader(name)
+        found = []
+        while len(found) < expected:
+            part = await asyncio.wait_for(reader.get_segment_slice_async(), 40)
+            found.extend(bytes(event.data()) for event in part)
+            reader.release_segment(part)
+        reader.reader_offline()
+        return found
+
+    return asyncio.run(go())
+
+
+def scopes_and_streams(manager):
+    made = manager.create_scope("admin")
+    again = manager.create_scope("admin")
+    scaling = pravega_client.StreamScalingPolicy.fixed_scaling_policy(3)
+    retention = pravega_client.StreamRetentionPolicy.by_size(10_000)
+    created = manager.create_stream_with_policy("admin", "tagged", scaling, retention, ["t1", "t2"])
+    duplicate = manager.create_stream("admin", "tagged", 1)
+    tags = manager.get_stream_tags("admin", "tagged")
+    updated = manager.update_stream_with_policy(
+        scope_name="admin",
+        stream_name="tagged",
+        scaling_policy=scaling,
+        retention_policy=pravega_client.StreamRetentionPolicy.by_time(60_000),
+        tags=["t3"],
+    )
+    tags_after = manager.get_stream_tags("admin", "tagged")
+    for number in range(5):
+        manager.create_stream("admin", f"s{number}", 1)
+    streams = sorted(manager.list_stream("admin"))
+    sealed = manager.seal_stream("admin", "s0")
+    deleted = manager.delete_stream("admin", "s0")
+    manager.create_scope("empty")
+    gone = manager.delete_scope("empty")
+    return {
+        "made": made,
+        "again": again,
+        "created": created,
+        "duplicate": duplicate,
+        "tags": tags,
+        "updated": updated,
+        "tags_after": tags_after,
+        "streams": streams,
+        "sealed": sealed,
+        "deleted": deleted,
+        "gone": gone,
+        "scopes": sorted(manager.list_scope()),
+        "after": sorted(manager.list_stream("admin")),
+    }
+
+
+def events(manager):
+    manager.create_scope("ev")
+    manager.create_stream("ev", "st", 3)
+    writer = manager.create_writer("ev", "st")
+    for number in range(300):
+        writer.write_event(f"k{number % 7}:{number}", routing_key=f"k{number % 7}")
+    writer.flush()
+    big = bytes(range(256)) * (9 * 4096)
+    writer.write_event_bytes(big, routing_key="big")
+    writer.flush()
+    found = read_all(manager.create_reader_group("rg", "ev", "st"), 301)
+    texts = [item.decode() for item in found if len(item) < 100]
+    return {
+        "count": len(found),
+        "unique": len(set(found)),
+        "big": sum(item == big for item in found),
+        "ordered": all(
+            [int(item.split(":")[1]) for item in texts if item.startswith(f"k{key}:")] == list(range(key, 300, 7))
+            for key in range(7)
+        ),
+    }
+
+
+def transactions(manager):
+    manager.create_scope("tx")
+    manager.create_stream("tx", "st", 2)
+    writer = manager.create_transaction_writer("tx", "st", 17)
+    committed = writer.begin_txn()
+    for number in range(20):
+        committed.write_event(f"c{number}", routing_key=str(number))
+    opened = committed.is_open()
+    committed.commit()
+    aborted = writer.begin_txn()
+    aborted.write_event("never", routing_key="1")
+    aborted.abort()
+    again = writer.begin_txn()
+    same = writer.get_txn(again.get_txn_id())
+    again.write_event("last", routing_key="1")
+    again.commit()
+    found = [item.decode() for item in read_all(manager.create_reader_group("rg", "tx", "st"), 21)]
+    return {
+        "opened": opened,
+        "open_after": committed.is_open(),
+        "same": same.get_txn_id() == again.get_txn_id(),
+        "found": sorted(found),
+    }
+
+
+def byte_stream(manager):
+    manager.create_scope("by")
+    manager.create_stream("by", "st", 1)
+    stream = manager.create_byte_stream("by", "st")
+    written = stream.write(b"hello, bytes" * 1000)
+    stream.flush()
+    head, tail = stream.current_head_offset(), stream.current_tail_offset()
+    room = bytearray(12)
+    stream.seek(12, 0)
+    got = stream.readinto(room)
+    stream.truncate(24)
+    return {
+        "written": written,
+        "head": head,
+        "tail": tail,
+        "got": got,
+        "bytes": bytes(room).decode(),
+        "head_after": stream.current_head_offset(),
+        "tell": stream.tell(),
+    }
+
+
+def reader_groups(manager):
+    manager.create_scope("rg")
+    manager.create_stream("rg", "a", 2)
+    manager.create_stream("rg", "b", 1)
+    for name in ("a", "b"):
+        writer = manager.create_writer("rg", name)
+        for number in range(100):
+            writer.write_event(f"{name}{number}", routing_key=str(number))
+        writer.flush()
+    config = pravega_client.StreamReaderGroupConfig(False, "rg", "a", "b")
+    found = read_all(manager.create_reader_group_with_config("both", "rg", config), 200)
+    group = manager.create_reader_group("cut", "rg", "a")
+    first = read_all(group, 100)
+    cut = group.get_streamcut()
+    manager.delete_reader_group("cut", "rg")
+    again = read_all(manager.create_reader_group("cut", "rg", "a"), 100, name="r2")
+    return {
+        "both": len(set(found)),
+        "first": len(set(first)),
+        "cut": str(cut),
+        "again": len(set(again)),
+    }
+
+
+def main():
+    address, scenario = sys.argv[1:3]
+    manager = pravega_client.StreamManager(f"tcp://{address}", False, False)
+    print(json.dumps(globals()[scenario](manager)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The official Pravega Python client, unchanged, against a real server process. It is the judge of compatibility."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.testing.server import ServerProcess
+
+SCENARIOS = Path(__file__).with_name("official_scenarios.py")
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with ServerProcess(tmp_path_factory.mktemp("official") / "data") as running:
+        yield running
+
+
+def run(server: ServerProcess, scenario: str, timeout_s: float = 90):
+    """What the scenario saw. The client retries silently for a long time, so a hang must fail here."""
+    done = subprocess.run(
+        [sys.executable, str(SCENARIOS), server.address, scenario],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stderr[-3000:]}\n--- server\n{server.tail()}"
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_scopes_and_streams_are_created_listed_updated_sealed_and_deleted(server):
+    seen = run(server, "scopes_and_streams")
+    assert seen["made"] is True
+    assert seen["again"] is False
+    assert seen["created"] is True
+    assert seen["duplicate"] is False
+    assert sorted(seen["tags"]) == ["t1", "t2"]
+    assert seen["updated"] is True
+    assert seen["tags_after"] == ["t3"]
+    names = [name for name in seen["streams"] if not name.startswith("_")]
+    assert names == ["s0", "s1", "s2", "s3", "s4", "tagged"]
+    assert seen["sealed"] is True
+    assert seen["deleted"] is True
+    assert seen["gone"] is True
+    assert "admin" in seen["scopes"]
+    assert "empty" not in seen["scopes"]
+    assert "s0" not in seen["after"]
+
+
+def test_events_of_all_sizes_are_read_once_and_in_order_per_key(server):
+    seen = run(server, "events")
+    assert seen == {"count": 301, "unique": 301, "big": 1, "ordered": True}
+
+
+def test_transactions_commit_whole_or_not_at_all(server):
+    seen = run(server, "transactions")
+    assert seen["opened"] is True
+    assert seen["open_after"] is False
+    assert seen["same"] is True
+    assert seen["found"] == sorted([f"c{number}" for number in range(20)] + ["last"])
+
+
+def test_byte_streams_read_what_was_written_at_its_place(server):
+    seen = run(server, "byte_stream")
+    assert seen["written"] == 12_000
+    assert (seen["head"], seen["tail"]) == (0, 12_000)
+    assert seen["got"] == 12
+    assert seen["bytes"] == "hello, bytes"
+    assert seen["head_after"] == 24
+
+
+def test_reader_groups_read_several_streams_and_start_over_after_deletion(server):
+    seen = run(server, "reader_groups")
+    assert seen["both"] == 200
+    assert seen["first"] == 100
+    assert seen["again"] == 100

@@ -1,0 +1,102 @@
+"""``kill -9`` the real server again and again under load from the official client, then check what was acknowledged.
+
+    python tests/crash/kill_cycles.py --cycles 60
+
+Prints one JSON object: cycles, acknowledged events, lost, duplicated, out of order, the slowest restart.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import penstock
+from penstock.model.policies import RetentionPolicy, RetentionType
+from penstock.testing.server import ServerProcess
+
+LOAD = Path(__file__).with_name("official_load.py")
+WRITERS, KEYS = 2, 5
+
+
+def check(acked, found):
+    """Anomalies of what was read, in order, against what was acknowledged, as counts.
+
+    Events that were written but not acknowledged may be there or not; they may not be there twice.
+    """
+    times = Counter(found)
+    order = defaultdict(list)
+    for event in found:
+        key, sequence = event.split()
+        order[key].append(int(sequence))
+    return {
+        "lost": sum(event not in times for event in set(acked)),
+        "duplicated": sum(count > 1 for count in times.values()),
+        "out_of_order": sum(
+            later <= earlier for values in order.values() for earlier, later in zip(values, values[1:], strict=False)
+        ),
+    }
+
+
+def run(directory, cycles, seed, *, pause=(0.2, 1.0)):
+    """Run the cycles below ``directory`` and return the summary."""
+    rng = random.Random(seed)
+    stop = directory / "stop"
+    slowest = 0.0
+    with ServerProcess(directory / "data") as server:
+        with penstock.connect(server.address) as store:
+            store.create_scope("kill")
+            keep = RetentionPolicy(type=RetentionType.SIZE, minimum=1 << 40)
+            store.create_stream("kill/st", segments=2, retention=keep)
+        logs = [directory / f"acked-{number}" for number in range(WRITERS)]
+        writers = [
+            subprocess.Popen(
+                [sys.executable, str(LOAD), "write", server.address, "kill/st", str(log), str(stop), f"w{n}", str(KEYS)]
+            )
+            for n, log in enumerate(logs)
+        ]
+        try:
+            for _ in range(cycles):
+                time.sleep(rng.uniform(*pause))
+                server.kill()
+                slowest = max(slowest, server.start())
+            # The last words: the writers must get through again by themselves.
+            before = sum(log.stat().st_size for log in logs if log.exists())
+            deadline = time.monotonic() + 60
+            while sum(log.stat().st_size for log in logs if log.exists()) == before:
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"no writer got on after the last restart\n{server.tail()}")
+                time.sleep(0.1)
+            stop.touch()
+            for writer in writers:
+                assert writer.wait(90) == 0, "the official client gave up"
+        finally:
+            for writer in writers:
+                writer.kill()
+                writer.wait()
+        with penstock.connect(server.address) as store, store.stream("kill/st").reader(until_tail=True) as reader:
+            found = [event.data.decode() for event in reader]
+    acked = [line for log in logs for line in log.read_text().splitlines()]
+    return {"cycles": cycles, "acked": len(acked), "read": len(found), "slowest_restart_s": round(slowest, 2)} | check(
+        acked, found
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cycles", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        started = time.monotonic()
+        summary = run(Path(directory), given.cycles, given.seed)
+        print(json.dumps(summary | {"took_s": round(time.monotonic() - started)}))
+    sys.exit(bool(summary["lost"] or summary["duplicated"] or summary["out_of_order"]))
+
+
+if __name__ == "__main__":
+    main()

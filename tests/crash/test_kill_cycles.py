@@ -1,0 +1,25 @@
+"""Acknowledged means kept: through ``kill -9`` of the real server, seen by the official client."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import kill_cycles
+
+pytestmark = pytest.mark.server
+
+
+def test_the_checker_reports_each_anomaly():
+    clean = kill_cycles.check(["a 0", "a 1"], ["a 0", "a 1", "a 2"])
+    assert clean == {"lost": 0, "duplicated": 0, "out_of_order": 0}
+    assert kill_cycles.check(["a 0", "a 1"], ["a 1"])["lost"] == 1
+    assert kill_cycles.check(["a 0"], ["a 0", "a 0"]) == {"lost": 0, "duplicated": 1, "out_of_order": 1}
+    assert kill_cycles.check([], ["a 1", "a 0"])["out_of_order"] == 1
+
+
+def test_no_acknowledged_event_is_lost_doubled_or_reordered_over_60_kills(tmp_path):
+    summary = kill_cycles.run(tmp_path, 60, seed=7)
+    assert summary["acked"] > 1000, summary
+    assert (summary["lost"], summary["duplicated"], summary["out_of_order"]) == (0, 0, 0), summary

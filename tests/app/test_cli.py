@@ -1,0 +1,157 @@
+"""The command line, end to end on a data directory without a server, and its exit statuses."""
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+
+from penstock.app.cli.main import main
+
+
+@pytest.fixture
+def penstock(tmp_path, capfdbinary, monkeypatch):
+    """Runs one command on a directory of its own; gives (status, stdout, stderr)."""
+
+    def run(*words, stdin=b"", data=True):
+        target = ["--data", str(tmp_path / "data")] if data else []
+        monkeypatch.setattr(sys, "argv", ["penstock", *words, *target])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfdbinary.readouterr()
+        return ended.value.code, out.decode(), err.decode()
+
+    return run
+
+
+def test_no_arguments_teach(penstock):
+    status, out, _ = penstock(data=False)
+    assert status == 0
+    assert "penstock standalone --data ./data" in out
+    assert "retention" in out
+
+
+def test_what_is_written_is_read_back_in_order_per_key(penstock):
+    assert penstock("stream", "create", "s/t", "--segments", "4")[0] == 0
+    lines = [json.dumps({"user": number % 5, "n": number}) for number in range(200)]
+    status, _, err = penstock("write", "s/t", "--key", ".user", stdin="\n".join(lines).encode())
+    assert status == 0
+    assert "wrote 200 events" in err
+    status, out, _ = penstock("read", "s/t")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert sorted(event["n"] for event in found) == list(range(200))
+    for user in range(5):
+        assert [event["n"] for event in found if event["user"] == user] == list(range(user, 200, 5))
+
+
+def test_reading_stops_at_max_and_tells_places_as_json(penstock):
+    penstock("stream", "create", "s/t")
+    penstock("write", "s/t", stdin=b"a\nb\nc\n")
+    status, out, _ = penstock("read", "s/t", "--max", "2", "--json")
+    assert status == 0
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"event": "a", "segment": 0, "offset": 0},
+        {"event": "b", "segment": 0, "offset": 9},
+    ]
+    assert penstock("read", "s/t", "--from", "tail")[1] == ""
+
+
+def test_streams_are_described_scaled_truncated_sealed_and_deleted(penstock):
+    penstock("stream", "create", "s/t", "--type", "size", "--min", "1MB", "--max", "2MB", "--tag", "x")
+    penstock("write", "s/t", stdin=b"a\nb\n")
+    found = json.loads(penstock("stream", "describe", "s/t", "--json")[1])
+    assert found["size_bytes"] == 18
+    assert found["retention"] == {"type": "size", "min": 10**6, "max": 2 * 10**6, "unit": "bytes"}
+    assert found["tags"] == ["x"]
+    assert penstock("stream", "scale", "s/t", "--segments", "3")[0] == 0
+    assert len(json.loads(penstock("stream", "describe", "s/t", "--json")[1])["segments"]) == 3
+    assert penstock("read", "s/t")[1] == "a\nb\n"
+    assert penstock("stream", "truncate", "s/t", "--at", "tail")[0] == 0
+    assert penstock("read", "s/t")[1] == ""
+    assert json.loads(penstock("stream", "describe", "s/t", "--json")[1])["size_bytes"] == 0
+    assert "s/t" in penstock("stream", "list", "s")[1]
+    assert penstock("stream", "delete", "s/t")[0] == 4, "not sealed"
+    assert penstock("stream", "seal", "s/t")[0] == 0
+    assert penstock("stream", "delete", "s/t")[0] == 0
+    assert penstock("stream", "describe", "s/t")[0] == 3
+
+
+def test_retention_is_set_shown_explained_and_run(penstock):
+    penstock("stream", "create", "s/t")
+    assert "for ever" in penstock("retention", "show", "s/t")[1]
+    assert penstock("retention", "set", "s/t", "--type", "size", "--min", "0")[0] == 0
+    penstock("write", "s/t", stdin=b"abc\n" * 100)
+    decision = json.loads(penstock("retention", "explain", "s/t", "--json")[1])
+    assert decision["why"]
+    before = json.loads(penstock("stream", "describe", "s/t", "--json")[1])["size_bytes"]
+    assert before == 1100, "explaining removes nothing"
+    assert penstock("retention", "run", "s/t", "--json")[0] == 0
+    assert json.loads(penstock("stream", "describe", "s/t", "--json")[1])["size_bytes"] == 0
+    assert penstock("retention", "set", "s/t", "--none")[0] == 0
+    assert "for ever" in penstock("retention", "show", "s/t")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["stream", "create", "nonsense"], 2, "SCOPE/STREAM"),
+        (["stream", "create", "s/../x"], 2, "SCOPE/STREAM"),
+        (["stream", "create", "s/a_b"], 2, "letters, digits"),
+        (["stream", "create", "s/t", "--segments", "0"], 2, "segments"),
+        (["stream", "create", "s/t", "--min", "1MB"], 2, "--type"),
+        (["stream", "create", "s/t", "--type", "size", "--min", "2MB", "--max", "1MB"], 2, "exceeds"),
+        (["stream", "create", "s/t", "--type", "size", "--min", "-5"], 2, ""),
+        (["stream", "create", "s/t", "--type", "weight"], 2, "size or time"),
+        (["stream", "create", "s/t", "--type", "time", "--min", "30"], 2, "not a duration"),
+        (["read", "s/none"], 3, "stream"),
+        (["write", "s/none"], 3, "stream"),
+        (["read", "s/none", "--max", "0"], 2, "--max"),
+        (["read", "s/none", "--from", "garbage"], 2, "stream cut"),
+        (["scope", "delete", "none"], 3, "scope"),
+        (["group", "describe", "none"], 2, "SCOPE/GROUP"),
+        (["group", "describe", "s/none"], 3, ""),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_with_its_reason(penstock, words, status, says):
+    got, out, err = penstock(*words)
+    assert got == status, (out, err)
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_an_unreachable_store_is_named(penstock):
+    status, _, err = penstock("scope", "list", "--controller", "127.0.0.1:1", data=False)
+    assert status == 5
+    assert "127.0.0.1:1" in err
+
+
+def test_a_directory_in_use_is_refused_by_the_second_process(penstock, tmp_path):
+    from penstock.testing.server import ServerProcess
+
+    with ServerProcess(tmp_path / "data") as server:
+        status, _, err = penstock("scope", "list")
+        assert status == 8, err
+        assert penstock("scope", "create", "x", "--controller", server.address, data=False)[0] == 0
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; sys.argv = ['penstock', '--help']\n"
+        "from penstock.app.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'asyncio', 'grpc', 'pyarrow', 'numpy', 'pyspark', 'pandas'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_server_is_started_with_neither_numpy_nor_arrow():
+    code = (
+        "import sys\nimport penstock.app.standalone\n"
+        "heavy = {'pyarrow', 'numpy', 'pyspark', 'pandas', 'rich', 'typer'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 
@@ -18,19 +19,58 @@ class EpochRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryIndex:
+    """What look-ups in a history need, computed once for each history.
+
+    ``ids``: all segments ever, oldest first. ``bytes_below[i]``: final lengths of ``ids[:i]``, an unknown one counting 0.
+    ``last``: index into ``epochs`` of the last epoch in which a segment was active.
+    """
+
+    ranges: Mapping[SegmentId, KeyRange]
+    last: Mapping[SegmentId, int]
+    ids: Sequence[SegmentId]
+    bytes_below: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamHistory:
     """All epochs of a stream, oldest first, and the final lengths of sealed segments.
 
-    Lengths stay here after their segments are deleted: sizes are counted from the beginning of history.
+    Lengths stay here after their segments are deleted: sizes are counted from the beginning of history. Neither the
+    sequence nor the mapping may change once they are given; a later state of the stream is another history.
     """
 
     epochs: Sequence[EpochRecord]
     sealed_lengths: Mapping[SegmentId, int] = field(default_factory=dict)
+    _index: HistoryIndex | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def active(self) -> EpochRecord:
         return self.epochs[-1]
 
-    def ranges(self) -> dict[SegmentId, KeyRange]:
+    @property
+    def index(self) -> HistoryIndex:
+        """Look-up tables of this history, built at the first use and kept with it."""
+        index = self._index
+        if index is None:
+            index = _build_index(self)
+            # Frozen for everybody else: the index adds nothing to the value, it only saves walking all epochs again.
+            object.__setattr__(self, "_index", index)
+        return index
+
+    def ranges(self) -> Mapping[SegmentId, KeyRange]:
         """Key range of every segment that ever was."""
-        return {item.segment: item.keys for record in self.epochs for item in record.segments}
+        return self.index.ranges
+
+
+def _build_index(history: StreamHistory) -> HistoryIndex:
+    ranges: dict[SegmentId, KeyRange] = {}
+    last: dict[SegmentId, int] = {}
+    for position, record in enumerate(history.epochs):
+        for item in record.segments:
+            ranges[item.segment] = item.keys
+            last[item.segment] = position
+    ids = sorted(ranges)
+    lengths = history.sealed_lengths
+    below = list(accumulate((lengths.get(segment, 0) for segment in ids), initial=0))
+    return HistoryIndex(ranges=ranges, last=last, ids=ids, bytes_below=below)

@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock.core
+from penstock.core.retention import decide, explain
+from penstock.core.retention_json import (
+    FIELDS,
+    decode_facts,
+    encode_decision,
+    encode_ranges,
+    plan_line,
+)
+from penstock.core.retention_policy_json import decode_policy, encode_policy
+from penstock.model.errors import InvalidArgumentError, UnsupportedError
+from penstock.model.policies import LONG_MAX, RetentionPolicy, RetentionType
+
+
+def line(**changes: Any) -> dict[str, Any]:
+    value: dict[str, Any] = {
+        "version": 1,
+        "id": "flights-1",
+        "now_ms": 7000,
+        "frequency_ms": 0,
+        "stream": {
+            "scope": "s",
+            "name": "n",
+            "epochs": [
+                [{"segment": "0#0", "low": 0.0, "high": 1.0}],
+                [{"segment": "1#1", "low": 0.0, "high": 0.5}, {"segment": "2#1", "low": 0.5, "high": 1.0}],
+            ],
+            "sealed": {"0#0": 30},
+        },
+        "truncated_at": {"0#0": 5},
+        "truncating": False,
+        "policy": {"type": "size", "min": 10, "max": 50},
+        "retention_set": [{"time_ms": 1000, "size_bytes": 10, "cut": {"0#0": 10}}],
+        "subscribers": {"delays": {"cut": {"0#0": 10}}},
+        "tail": {"time_ms": 7000, "size_bytes": 60, "cut": {"1#1": 12, "2#1": 18}},
+        "hold": None,
+    }
+    value.update(changes)
+    return value
+
+
+def answer(**changes: Any) -> dict[str, Any]:
+    return plan_line(json.dumps(line(**changes)))
+
+
+def test_a_line_gives_a_whole_decision() -> None:
+    assert answer() == {
+        "version": 1,
+        "id": "flights-1",
+        "candidate": {"0#0": 10},
+        "truncate": {"0#0": 10},
+        "rule": "subscribers",
+        "record": {"time_ms": 7000, "size_bytes": 60, "cut": {"1#1": 12, "2#1": 18}},
+        "prune_through_ms": 1000,
+        "held_by": [{"kind": "subscriber", "name": "delays", "bytes": 50}],
+        "expire": [],
+        "evict": [],
+        "frees_bytes": 5,
+        "next_due_ms": None,
+        "why": "Truncated, freeing 5 bytes: all subscribers have acknowledged what lies before the cut.",
+    }
+
+
+def test_an_eviction_names_who_lost_what_by_which_rule() -> None:
+    given_ = answer(policy={"type": "size", "min": 0, "max": 49})
+    assert given_["evict"] == [
+        {
+            "subscriber": "delays",
+            "from": {"0#0": 10},
+            "to": {"1#1": 12, "2#1": 18},
+            "bytes": 50,
+            "rule": "subscribers-maximum",
+        }
+    ]
+
+
+def test_what_may_be_left_out_may_be_left_out() -> None:
+    value = line()
+    for name in ("version", "id", "frequency_ms", "truncated_at", "truncating", "subscribers", "tail", "hold"):
+        del value[name]
+    del value["stream"]["scope"], value["stream"]["name"]
+    decided = plan_line(json.dumps(value))
+    assert (decided["id"], decided["rule"], decided["candidate"]) == (None, "below-minimum", None)
+
+
+def test_a_stream_without_a_policy_keeps_all() -> None:
+    decided = answer(policy=None)
+    assert (decided["rule"], decided["truncate"], decided["record"]) == ("no-policy", None, None)
+    assert decided["held_by"] == [{"kind": "no-policy", "name": "", "bytes": 55}]
+
+
+def test_a_subscriber_without_a_cut_has_published_nothing() -> None:
+    for silent in ({"cut": {}}, {}, {"cut": None, "backlog_bytes": 7}):
+        assert answer(subscribers={"delays": silent})["rule"] == "maximum"
+
+
+def test_an_unstarted_segment_is_minus_one() -> None:
+    epochs = [
+        [{"segment": "0#0", "low": 0.0, "high": 0.5}, {"segment": "1#0", "low": 0.5, "high": 1.0}],
+        [{"segment": "2#1", "low": 0.0, "high": 1.0}],
+    ]
+    decided = answer(
+        stream={"epochs": epochs, "sealed": {"0#0": 30, "1#0": 0}},
+        truncated_at=None,
+        retention_set=[],
+        tail={"time_ms": 7000, "size_bytes": 60, "cut": {"2#1": 30}},
+        subscribers={"a": {"cut": {"0#0": 10, "2#1": -1}}},
+    )
+    assert decided["truncate"] == {"0#0": 10, "2#1": -1}
+
+
+@pytest.mark.parametrize(
+    ("hold", "holder"),
+    [
+        (True, "hold"),
+        ({"id": "x", "owner": "legal", "reason": "case 7", "until_ms": 7001}, "x"),
+        ([{"id": "later", "until_ms": 7000}, {"id": "y"}], "y"),
+    ],
+)
+def test_a_hold_forbids_the_truncation_and_is_named(hold: Any, holder: str) -> None:
+    decided = answer(hold=hold)
+    assert (decided["candidate"], decided["truncate"]) == ({"0#0": 10}, None)
+    assert decided["held_by"] == [{"kind": "hold", "name": holder, "bytes": 55}]
+
+
+def test_a_hold_from_a_cut_on() -> None:
+    assert answer(hold={"id": "x", "cut": {"0#0": 7}})["truncate"] == {"0#0": 7}
+    assert answer(hold=False)["truncate"] == {"0#0": 10}
+
+
+def segment(name: str, low: Any, high: Any) -> dict[str, Any]:
+    return {"segment": name, "low": low, "high": high}
+
+
+WHOLE = segment("0#0", 0.0, 1.0)
+ONE = {"epochs": [[WHOLE]]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "message"),
+    [
+        ({"version": 2}, "version", "version of the facts is not known"),
+        ({"surprise": 1}, "surprise", "field is not known"),
+        ({"now_ms": None}, "now_ms", "a whole number is missing"),
+        ({"now_ms": 1.5}, "now_ms", "not a whole number"),
+        ({"now_ms": True}, "now_ms", "not a whole number"),
+        ({"now_ms": -1}, "now_ms", "number is negative"),
+        ({"now_ms": 1 << 63}, "now_ms", "does not fit into 63 bits"),
+        ({"frequency_ms": -5}, "frequency_ms", "number is negative"),
+        ({"truncating": 1}, "truncating", "not true or false"),
+        ({"stream": None}, "stream", "an object is missing"),
+        ({"stream": {}}, "stream.epochs", "a list is missing"),
+        ({"stream": {"epochs": []}}, "stream.epochs", "at least one epoch"),
+        ({"stream": {**ONE, "colour": 1}}, "stream.colour", "field is not known"),
+        ({"stream": {"epochs": [[]]}}, "stream.epochs[0]", "key space has a gap"),
+        ({"stream": {"epochs": [[segment("0#0", 0.0, 0.9)]]}}, "stream.epochs[0]", "key space has a gap"),
+        (
+            {"stream": {"epochs": [[segment("0#0", 0.0, 0.4), segment("1#0", 0.5, 1.0)]]}},
+            "stream.epochs[0]",
+            "key space has a gap. low=0.4 high=0.5",
+        ),
+        (
+            {"stream": {"epochs": [[segment("0#0", 0.0, 0.6), segment("1#0", 0.5, 1.0)]]}},
+            "stream.epochs[0]",
+            "key ranges overlap",
+        ),
+        ({"stream": {"epochs": [[segment("0#0", 0.5, 0.5)]]}}, "stream.epochs[0][0]", "empty or outside"),
+        ({"stream": {"epochs": [[segment("0#0", 0.0, "1")]]}}, "stream.epochs[0][0].high", "not a number"),
+        ({"stream": {"epochs": [[segment("0", 0.0, 1.0)]]}}, "stream.epochs[0][0].segment", "NUMBER#EPOCH"),
+        ({"stream": {"epochs": [[segment("9999999999#0", 0.0, 1.0)]]}}, "stream.epochs[0][0].segment", "31 bits"),
+        ({"stream": {"epochs": [[segment("0#1", 0.0, 1.0)]]}}, "stream.epochs[0]", "first appears"),
+        (
+            {"stream": {"epochs": [[segment("0#0", 0.0, 0.5), segment("0#0", 0.5, 1.0)]]}},
+            "stream.epochs[0]",
+            "another key range",
+        ),
+        (
+            {"stream": {"epochs": [[WHOLE], [segment("0#0", 0.0, 0.5), segment("1#1", 0.5, 1.0)]]}},
+            "stream.epochs[1]",
+            "another key range",
+        ),
+        (
+            {"stream": {"epochs": [[WHOLE], [segment("1#1", 0.0, 1.0)], [WHOLE]]}},
+            "stream.epochs[2]",
+            "comes back after an epoch without it",
+        ),
+        ({"stream": {**ONE, "sealed": {"5#0": 1}}}, "stream.sealed", "no epoch has"),
+        ({"stream": {**ONE, "sealed": {"0#0": -1}}}, "stream.sealed.0#0", "number is negative"),
+        ({"truncated_at": {"5#0": 1}}, "truncated_at", "never had"),
+        ({"truncated_at": {"0#0": -2}}, "truncated_at.0#0", "offset is less than -1"),
+        ({"truncated_at": {"1#1": 0}}, "truncated_at", "a key has no position in the cut"),
+        ({"truncated_at": {"0#0": 0, "1#1": 0}}, "truncated_at", "older one of the cut is unfinished"),
+        ({"policy": "size"}, "policy", "an object or null"),
+        ({"policy": {"type": "consumption"}}, "policy.type", "size or time"),
+        ({"policy": {"type": "size", "min": 51, "max": 50}}, "policy.min", "minimum exceeds the maximum"),
+        ({"policy": {"type": "size", "min": -1}}, "policy.min", "limit is negative"),
+        ({"policy": {"type": "size", "min": 1.5}}, "policy.min", "not a whole number"),
+        ({"policy": {"type": "size", "max": "1"}}, "policy.max", "not a number"),
+        ({"policy": {"type": "size", "maximum": 1}}, "policy.maximum", "field is not known"),
+        ({"retention_set": {}}, "retention_set", "not a list"),
+        ({"retention_set": [{"time_ms": 1}]}, "retention_set[0].size_bytes", "a whole number is missing"),
+        ({"retention_set": [{"time_ms": 1, "size_bytes": -1, "cut": {}}]}, "retention_set[0].size_bytes", "negative"),
+        ({"retention_set": [{"time_ms": 1, "size_bytes": 1, "cut": {}}]}, "retention_set[0].cut", "no positions"),
+        (
+            {"retention_set": [{"time_ms": t, "size_bytes": 1, "cut": {"0#0": 1}} for t in (2, 2)]},
+            "retention_set[1].time_ms",
+            "not in order of time",
+        ),
+        (
+            {"retention_set": [{"time_ms": -t + 9, "size_bytes": -t + 9, "cut": {"0#0": 1}} for t in (-1, -2, 1)]},
+            "retention_set[2].time_ms",
+            "not in order of time",
+        ),
+        (
+            {"retention_set": [{"time_ms": t, "size_bytes": 9 - t, "cut": {"0#0": 1}} for t in (2, 3)]},
+            "retention_set[1].size_bytes",
+            "smaller than the one before",
+        ),
+        ({"subscribers": []}, None, None),
+        ({"subscribers": ["a"]}, "subscribers", "not an object"),
+        ({"subscribers": {"a": {"cut": {"7#7": 1}}}}, "subscribers.a.cut", "never had"),
+        ({"subscribers": {"a": {"cutt": {}}}}, "subscribers.a.cutt", "field is not known"),
+        ({"tail": {"time_ms": 1, "size_bytes": 1, "cut": {"0": 1}}}, "tail.cut", "NUMBER#EPOCH"),
+        ({"hold": "yes"}, "hold", "not an object"),
+        ({"hold": {"who": 1}}, "hold.who", "field is not known"),
+        ({"hold": [{"id": 5}]}, "hold[0].id", "not a text"),
+    ],
+)
+def test_each_bad_input_has_its_own_message(changes: dict[str, Any], field: str | None, message: str | None) -> None:
+    given_ = answer(**changes)
+    if message is None:
+        assert "error" not in given_
+        return
+    assert given_["id"] == "flights-1"
+    assert given_["error"]["kind"] == "invalid"
+    assert given_["error"]["field"] == field
+    assert message in given_["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "line is not JSON"),
+        ("[]", "not an object"),
+        ("null", "an object is missing"),
+        ('{"now_ms": NaN}', "NaN and infinities are not numbers"),
+        ('{"now_ms": -Infinity}', "NaN and infinities are not numbers"),
+        ('{"id": 1, "id": 2}', "field is given twice"),
+        ("[" * 100_000, "line is not JSON"),
+    ],
+)
+def test_a_line_that_is_no_json_object_is_answered(text: str, message: str) -> None:
+    given_ = plan_line(text)
+    assert given_["id"] is None
+    assert message in given_["error"]["message"]
+
+
+def test_numbers_that_are_no_numbers_are_refused_in_parsed_values_too() -> None:
+    with pytest.raises(InvalidArgumentError, match="finite"):
+        decode_policy({"retain": {"min_age_s": float("nan")}})
+    epochs = [[segment("0#0", float("nan"), 1.0)]]
+    with pytest.raises(InvalidArgumentError, match="outside"):
+        decode_facts(line(stream={"epochs": epochs}))
+
+
+@given(
+    st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists), st.sampled_from(FIELDS)
+)
+def test_no_value_of_any_field_escapes_as_another_error(value: Any, name: str) -> None:
+    given_ = plan_line(json.dumps(line(**{name: value})))
+    assert "error" in given_ or given_["version"] == 1
+
+
+# --- policies -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "policy"),
+    [
+        (None, None),
+        ({"type": "size"}, RetentionPolicy(type=RetentionType.SIZE)),
+        ({"type": "time", "min": 5, "max": None}, RetentionPolicy(type=RetentionType.TIME, minimum=5)),
+        ({"type": "size", "min": 5, "max": LONG_MAX}, RetentionPolicy(type=RetentionType.SIZE, minimum=5)),
+        ({"type": "size", "min": 5, "max": 0.0 + 5}, RetentionPolicy(type=RetentionType.SIZE, minimum=5, maximum=5)),
+        ({"type": "size", "min": None, "max": 5}, None),
+        ({"retain": None}, None),
+        ({"retain": {}}, RetentionPolicy(type=RetentionType.SIZE)),
+        (
+            {"retain": {"min_bytes": 3, "max_bytes": 9}, "backlog": None},
+            RetentionPolicy(type=RetentionType.SIZE, minimum=3, maximum=9),
+        ),
+        (
+            {"retain": {"min_age_s": 1.5, "max_age_s": 9, "combine": "any"}, "unsubscribed": "release"},
+            RetentionPolicy(type=RetentionType.TIME, minimum=1500, maximum=9000),
+        ),
+    ],
+)
+def test_policies_are_read_in_both_forms(value: Any, policy: RetentionPolicy | None) -> None:
+    assert decode_policy(value) == policy
+    assert decode_policy(encode_policy(policy)) == policy
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        ({"retain": {"min_bytes": 1, "min_age_s": 1}}, "policy.retain.min_age_s"),
+        ({"retain": {"measure": "segment"}}, "policy.retain.measure"),
+        ({"unsubscribed": "keep"}, "policy.unsubscribed"),
+        ({"backlog": {"ttl_s": 1}}, "policy.backlog"),
+        ({"idle": {"stream_s": 1}}, "policy.idle"),
+        ({"grace_s": 60}, "policy.grace_s"),
+    ],
+)
+def test_rules_that_are_not_applied_are_refused_by_name(value: Any, field: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        decode_policy(value)
+    assert caught.value.fields["field"] == field
+    assert answer(policy=value)["error"]["kind"] == "unsupported"
+
+
+# --- what else is public ------------------------------------------------------------------------------------------
+
+
+def test_explained_ranges_carry_their_cuts() -> None:
+    facts = decode_facts(line()).facts
+    assert encode_ranges(explain(facts, now_ms=7000)) == [
+        {"kind": "due", "name": "", "bytes": 5, "from": {"0#0": 5}, "to": {"0#0": 10}},
+        {"kind": "subscriber", "name": "delays", "bytes": 50, "from": {"0#0": 10}, "to": {"1#1": 12, "2#1": 18}},
+    ]
+
+
+def test_the_schema_in_the_package_names_the_fields_that_are_read_and_written() -> None:
+    schema = json.loads((Path(penstock.core.__file__).parent / "planner.schema.json").read_text())
+    facts, decision = schema["$defs"]["facts"], schema["$defs"]["decision"]
+    assert set(facts["properties"]) == set(FIELDS)
+    assert set(facts["required"]) <= set(FIELDS)
+    written = encode_decision("x", decide(decode_facts(line()).facts, now_ms=7000))
+    assert set(decision["properties"]) == set(written)
+    assert set(decision["required"]) == set(written)
+
+
+def test_the_example_of_the_documentation_decides_as_it_says() -> None:
+    text = (Path(__file__).parents[2] / "docs/formats/planner.md").read_text()
+    blocks = [json.loads(part.split("```")[0]) for part in text.split("```json\n")[1:]]
+    facts, decision = blocks[0], blocks[1]
+    assert plan_line(json.dumps(facts)) == decision

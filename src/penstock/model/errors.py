@@ -173,6 +173,10 @@ class StorageFullError(UnavailableError):
     """The disk or its budget is full. Truncation, deletion and reads go on."""
 
 
+class AddressInUseError(UnavailableError):
+    """The address to listen on is taken, or is not one of this host. Fields: ``host``; ``port``."""
+
+
 class DeadlineExceededError(UnavailableError):
     """The caller's deadline passed first. The request may or may not have happened."""
 

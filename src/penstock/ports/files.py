@@ -45,6 +45,7 @@ class File(Protocol):
 
 class Files(Protocol):
     """A directory tree of ours. Paths are relative, with ``/``, made by us of digits, letters, ``.``, ``-``, ``_``.
+    ``"."`` is the tree's root.
 
     A created, renamed or unlinked name is durable only after ``sync_dir`` of its directory.
     """

@@ -1,0 +1,20 @@
+"""Names of chunks, as every backend takes them."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.model.errors import InternalError
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}/[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}\Z")
+
+
+def check_chunk_name(name: str) -> str:
+    """Return ``name`` if it reads ``<directory>/<object>`` in safe characters.
+
+    Raises ``InternalError`` otherwise: names are made by us, so anything else is our own bug, caught before it
+    reaches a file system.
+    """
+    if not _NAME.match(name):
+        raise InternalError("not the name of a chunk", name=repr(name[:200]))
+    return name

@@ -1,0 +1,111 @@
+"""The directory that holds everything of one store, and who may use it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TextIO
+
+from penstock.model.errors import CorruptDataError, DirectoryInUseError, InvalidArgumentError, VersionTooNewError
+from penstock.storage.real_files import replace_file, sync_directory
+
+FORMAT_VERSION = 1
+_VERSION = "VERSION"
+_LOCK = "LOCK"
+_HARMLESS = frozenset((_LOCK, f"{_VERSION}.tmp", "lost+found"))
+"""What may lie in a directory that is still to become ours: a first start that died, and a mount point's own."""
+
+
+class DataDirectory:
+    """A data directory held by this process, until ``close`` or its end. ``path`` is absolute."""
+
+    def __init__(self, path: Path, lock: TextIO) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Take the directory, making it where it is missing. Blocks for a few milliseconds.
+
+        Raises, without having changed anything: DirectoryInUseError (field ``pid``), VersionTooNewError,
+        InvalidArgumentError (it holds files, and none of ours), CorruptDataError (its VERSION cannot be read).
+        StorageFullError, OSError.
+        """
+        directory = Path(path).absolute()
+        _check(directory)
+        if not directory.exists():
+            directory.mkdir(mode=0o700, parents=True)
+            sync_directory(directory.parent)
+        lock = _take_lock(directory)
+        try:
+            # Again under the lock: another process may have made the directory its own since the first look.
+            _check(directory)
+            if not (directory / _VERSION).exists():
+                replace_file(directory / _VERSION, f"{FORMAT_VERSION}\n".encode())
+        except BaseException:
+            lock.close()
+            raise
+        return cls(directory, lock)
+
+    def close(self) -> None:
+        """Let others take the directory. The LOCK file stays: removing it would let two processes lock two files."""
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _check(directory: Path) -> None:
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise InvalidArgumentError("data path is not a directory", path=str(directory))
+    version = directory / _VERSION
+    if not version.exists():
+        foreign = sorted(entry.name for entry in directory.iterdir() if entry.name not in _HARMLESS)
+        if foreign:
+            raise InvalidArgumentError(
+                "directory holds files that are not ours; name an empty or a new one",
+                path=str(directory),
+                found=foreign[0],
+            )
+        return
+    text = version.read_bytes()[:40]
+    try:
+        number = int(text)
+    except ValueError as error:
+        raise CorruptDataError("version of the data directory cannot be read", file=str(version)) from error
+    if number > FORMAT_VERSION:
+        raise VersionTooNewError(
+            "data directory was written by a newer version",
+            path=str(directory),
+            version=number,
+            newest_known=FORMAT_VERSION,
+        )
+
+
+def _take_lock(directory: Path) -> TextIO:
+    path = directory / _LOCK
+    path.touch(mode=0o600)
+    lock = path.open("r+", encoding="ascii")
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DirectoryInUseError(
+                "another process uses the data directory", path=str(directory), pid=lock.read(20).strip() or "unknown"
+            ) from error
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+    except BaseException:
+        lock.close()
+        raise
+    return lock

@@ -1,0 +1,171 @@
+"""Tier 2 as files: one file per chunk, in one sub-directory per container."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, SegmentNotFoundError
+from penstock.ports.files import Buffer, File, Files
+from penstock.storage.chunk_names import check_chunk_name
+
+
+@dataclass(slots=True)
+class _Handle:
+    """An open chunk. ``lock`` keeps calls on the file apart; ``users`` and ``dirty`` keep it from being evicted."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    file: File | None = None
+    users: int = 0
+    dirty: bool = False
+
+
+class FileChunks:
+    """Implements ``ports.chunks.ChunkStorage`` on ``ports.files.Files``.
+
+    At most ``handles`` chunks are open, the least recently used being closed first; a chunk written but not yet synced
+    stays open, so that its write errors are met by its own sync.
+
+    After a failed sync the kernel may have dropped the pages, and a second sync would lie. The chunk then refuses to
+    be synced until it is written again from where it was durable, which makes those pages dirty anew.
+    """
+
+    def __init__(self, files: Files, *, directory: str = "chunks", handles: int = 128) -> None:
+        if handles < 1:
+            raise InvalidArgumentError("chunk storage needs at least one handle", handles=handles)
+        self._files = files
+        self._directory = directory
+        self._limit = handles
+        self._handles: OrderedDict[str, _Handle] = OrderedDict()
+        self._unnamed: set[str] = set()
+        self._suspect: dict[str, int] = {}
+        self._written_from: dict[str, int] = {}
+
+    async def append(self, name: str, offset: int, parts: Sequence[Buffer]) -> None:
+        path = self._path(name)
+        if offset == 0:
+            await self._files.make_dir(path.rpartition("/")[0])
+            # Also where the file is there already: an earlier attempt may have died before its name was durable.
+            self._unnamed.add(name)
+        async with self._opened(name, create=offset == 0) as (handle, file):
+            if offset > self._suspect.get(name, offset):
+                raise OSError(f"chunk failed to sync, and is not written again from there: {path}")
+            size = await file.size()
+            if size < offset:
+                raise CorruptDataError(
+                    "chunk is shorter than what is known to be in it", chunk=name, length=size, offset=offset
+                )
+            handle.dirty = True
+            self._written_from[name] = min(offset, self._written_from.get(name, offset))
+            if size > offset:
+                await file.resize(offset)
+            await file.write_at(offset, parts)
+            self._suspect.pop(name, None)
+
+    async def sync(self, name: str) -> None:
+        path = self._path(name)
+        async with self._opened(name) as (handle, file):
+            if name in self._suspect:
+                raise OSError(f"chunk failed to sync, and was not written again: {path}")
+            try:
+                await file.sync()
+            except OSError:
+                self._suspect[name] = self._written_from.get(name, 0)
+                raise
+            handle.dirty = False
+            self._written_from.pop(name, None)
+        if name in self._unnamed:
+            await self._files.sync_dir(path.rpartition("/")[0])
+            await self._files.sync_dir(self._directory)
+            await self._files.sync_dir(self._directory.rpartition("/")[0] or ".")
+            self._unnamed.discard(name)
+
+    async def read(self, name: str, offset: int, length: int) -> bytes:
+        async with self._opened(name) as (_, file):
+            return await file.read_at(offset, length)
+
+    async def free_head(self, name: str, upto: int) -> None:
+        try:
+            async with self._opened(name) as (_, file):
+                await file.punch(0, upto)
+        except SegmentNotFoundError:
+            return
+
+    async def delete(self, name: str) -> None:
+        path = self._path(name)
+        handle = self._handles.get(name)
+        if handle is not None:
+            async with handle.lock:
+                if self._handles.get(name) is handle:
+                    del self._handles[name]
+                await self._close(handle)
+        await self._files.unlink(path)
+        self._unnamed.discard(name)
+        self._suspect.pop(name, None)
+        self._written_from.pop(name, None)
+
+    async def list(self) -> Sequence[str]:
+        names: list[str] = []
+        for directory in await self._files.list(self._directory):
+            names += [f"{directory}/{name}" for name in await self._files.list(f"{self._directory}/{directory}")]
+        return sorted(names)
+
+    async def allocated_bytes(self) -> int:
+        return await self._files.allocated_bytes(self._directory)
+
+    def location(self, name: str) -> str | None:
+        return self._files.location(self._path(name))
+
+    async def close(self) -> None:
+        """Close all files. What was not synced may be lost."""
+        while self._handles:
+            _, handle = self._handles.popitem()
+            async with handle.lock:
+                await self._close(handle)
+
+    @asynccontextmanager
+    async def _opened(self, name: str, *, create: bool = False) -> AsyncIterator[tuple[_Handle, File]]:
+        """The chunk's file, for one user at a time. Raises SegmentNotFoundError."""
+        path = self._path(name)
+        handle = self._handles.setdefault(name, _Handle())
+        self._handles.move_to_end(name)
+        handle.users += 1
+        try:
+            async with handle.lock:
+                if handle.file is None:
+                    try:
+                        handle.file = await self._files.open(path, create=create)
+                    except FileNotFoundError as error:
+                        raise SegmentNotFoundError("no such chunk", chunk=name) from error
+                yield handle, handle.file
+        finally:
+            handle.users -= 1
+            if handle.users == 0:
+                listed = self._handles.get(name) is handle
+                if listed and handle.file is None:
+                    del self._handles[name]
+                elif not listed:
+                    # Deleted, or the storage was closed, while this user waited for the lock.
+                    await self._close(handle)
+        await self._evict()
+
+    async def _evict(self) -> None:
+        if len(self._handles) <= self._limit:
+            return
+        for name, handle in list(self._handles.items()):
+            if len(self._handles) <= self._limit:
+                return
+            if handle.users == 0 and not handle.dirty and self._handles.get(name) is handle:
+                del self._handles[name]
+                await self._close(handle)
+
+    async def _close(self, handle: _Handle) -> None:
+        if handle.file is not None:
+            file, handle.file = handle.file, None
+            await file.close()
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{check_chunk_name(name)}"

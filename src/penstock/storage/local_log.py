@@ -1,0 +1,485 @@
+"""Tier 1 on local files, written once with zeros and then recycled. Source: docs/design/0004-log.md."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from penstock.codec.wal import (
+    BLOCK_BYTES,
+    FRAMES_AT,
+    HEADER_AT,
+    MARK,
+    FileHeader,
+    encode_file_header,
+    encode_frame,
+    frame_bytes,
+    join_small,
+    make_incarnation,
+)
+from penstock.model.errors import (
+    ContainerOfflineError,
+    InternalError,
+    InvalidArgumentError,
+    StorageFullError,
+)
+from penstock.ports.durable_log import LogAddress
+from penstock.ports.files import Buffer, File, Files
+from penstock.ports.rng import Rng
+from penstock.storage.log_epoch import Epoch
+from penstock.storage.log_limits import BUDGET_BYTES, FRAME_MAX_BYTES, QUEUE_BYTES, SEGMENT_BYTES, LogLimits
+from penstock.storage.log_pool import FilePool, Retired
+from penstock.storage.log_scan import Accepted, LogImage, frames_of, read_log
+
+log = logging.getLogger(__name__)
+
+_PARTS_MAX = 512
+_REWRITE_BYTES = 1 << 20
+
+
+@asynccontextmanager
+async def open_local_log(
+    files: Files,
+    *,
+    directory: str = "wal",
+    segment_bytes: int = SEGMENT_BYTES,
+    budget_bytes: int = BUDGET_BYTES,
+    max_frame_bytes: int = FRAME_MAX_BYTES,
+    queue_bytes: int = QUEUE_BYTES,
+    rng: Rng | None = None,
+) -> AsyncIterator[LocalLog]:
+    """Open the log of ``directory`` for the length of the block; see ``LocalLog.open``."""
+    limits = LogLimits(
+        segment_bytes=segment_bytes,
+        budget_bytes=budget_bytes,
+        max_frame_bytes=max_frame_bytes,
+        queue_bytes=queue_bytes,
+    )
+    opened = await LocalLog.open(files, directory=directory, limits=limits, rng=rng)
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """An append that waits. Until ``flight`` is done its parts are being read: its caller must not get them back."""
+
+    parts: Sequence[Buffer]
+    payload_bytes: int
+    done: asyncio.Future[LogAddress]
+    flight: asyncio.Future[None] | None = None
+
+
+@dataclass(slots=True)
+class _Active:
+    """The file being written. Its header is written together with its first frames."""
+
+    path: str
+    file: File
+    header: FileHeader
+    offset: int = FRAMES_AT
+    header_written: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Closed:
+    path: str
+    incarnation: int
+    last: int
+
+
+class LocalLog:
+    """Implements ``ports.durable_log.DurableLog``. Opened by ``open``, closed by ``close``.
+
+    One task writes: everything that waits goes out as one write and one sync. After the first failed write or sync
+    nothing is acknowledged any more (the kernel may have dropped the pages); open the log again. When all files of the
+    budget hold frames that are still needed, appends wait for ``truncate``; when ``queue_bytes`` wait, further callers
+    wait outside the queue, in call order.
+    """
+
+    def __init__(self, files: Files, directory: str, limits: LogLimits, epoch: Epoch) -> None:
+        self._files = files
+        self._directory = directory
+        self._limits = limits
+        self._epoch = epoch
+        self._seed = epoch.record.seed
+        self._pool = FilePool(
+            files,
+            directory,
+            file_bytes=limits.segment_bytes,
+            files_max=limits.budget_bytes // limits.segment_bytes,
+            may_write=epoch.check,
+            on_failure=self._fail,
+        )
+        self._uses = 0
+        self._last = 0
+        self._marked = 0
+        self._active: _Active | None = None
+        self._closed_files: deque[_Closed] = deque()
+        self._queue: deque[_Entry] = deque()
+        self._queued_bytes = 0
+        self._outside: deque[asyncio.Future[None]] = deque()
+        self._wake: asyncio.Future[None] | None = None
+        self._committer: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+        self._closing = False
+        self._replaying = False
+
+    @classmethod
+    async def open(
+        cls, files: Files, *, directory: str = "wal", limits: LogLimits | None = None, rng: Rng | None = None
+    ) -> LocalLog:
+        """Fence every earlier opening and begin a new epoch; nothing else is written before ``replay``.
+
+        ``rng`` draws the seed of a new log, which keeps users' bytes from passing for frames.
+        Raises: CorruptDataError, VersionTooNewError, StorageFullError, OSError.
+        """
+        limits = limits or LogLimits()
+        await files.make_dir(directory)
+        await files.sync_dir(directory.rpartition("/")[0] or ".")
+        return cls(files, directory, limits, await Epoch.begin(files, directory, rng=rng))
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch.record.epoch
+
+    async def replay(self) -> AsyncIterator[tuple[LogAddress, bytes]]:
+        """All frames not truncated, in order.
+
+        The log is validated as a whole and its uncertain tail made durable before the first frame is given out, so
+        that what one opening replays, every later one does. Raises CorruptDataError, having changed no log file.
+        """
+        if self._replaying:
+            raise InternalError("log is replayed twice by one opening", directory=self._directory)
+        self._replaying = True
+        await self._epoch.check()
+        image = await read_log(self._files, self._directory, epoch=self.epoch, seed=self._seed)
+        await self._recover(image)
+        for index, accepted in enumerate(image.chain):
+            upto = image.last_of(index)
+            async for sequence, payload in frames_of(self._files, accepted, seed=self._seed, upto=upto):
+                yield LogAddress(sequence), payload
+        # Only now: a file that recovery replaced may still have been read from.
+        for closed in [item for item in self._closed_files if item.last < 0]:
+            self._closed_files.remove(closed)
+            self._pool.retire(Retired(path=closed.path, incarnation=closed.incarnation))
+        self._pool.start()
+        self._committer = asyncio.create_task(self._commit_all())
+
+    async def append(self, parts: Sequence[Buffer]) -> LogAddress:
+        """As the port says; ``parts`` are bytes or views of bytes."""
+        size = sum(map(len, parts))
+        if size > self._limits.max_frame_bytes:
+            raise InvalidArgumentError(
+                "frame is larger than the log takes", size_bytes=size, limit_bytes=self._limits.max_frame_bytes
+            )
+        if self._outside or (self._queued_bytes and self._queued_bytes + size > self._limits.queue_bytes):
+            await self._wait_outside(size)
+        if self._failure is not None or self._closing:
+            raise self._offline()
+        if self._committer is None:
+            raise InternalError("log is appended to before it was replayed", directory=self._directory)
+        entry = _Entry(parts, size, asyncio.get_running_loop().create_future())
+        self._queue.append(entry)
+        self._queued_bytes += size
+        self._wake_up()
+        try:
+            return await entry.done
+        except asyncio.CancelledError:
+            while entry.flight is not None and not entry.flight.done():
+                # The parts are being written: given back now, they could change under the checksum.
+                await _finished(entry.flight)
+            raise
+
+    async def truncate(self, upto: LogAddress) -> None:
+        """As the port says. Returns once the files freed are durably marked so."""
+        if self._failure is not None or self._closing:
+            raise self._offline()
+        try:
+            await self._epoch.check()
+        except ContainerOfflineError as error:
+            self._fail(error)
+            raise
+        while self._closed_files and self._closed_files[0].last <= upto:
+            closed = self._closed_files.popleft()
+            self._pool.retire(Retired(path=closed.path, incarnation=closed.incarnation))
+        await self._pool.settled()
+
+    async def close(self) -> None:
+        """Write what is queued, then note how far the log is durable, so that any later damage will be seen.
+
+        Appends for which there is no file are refused.
+        """
+        if self._closing:
+            return
+        self._closing = True
+        self._wake_up()
+        self._let_in()
+        self._pool.end_waits()
+        if self._committer is not None:
+            # Its failure, if any, is in ``_failure`` already, and was told to every append that it concerned.
+            await asyncio.gather(self._committer, return_exceptions=True)
+        await self._pool.stop()
+        try:
+            if self._failure is None:
+                await self._write_mark()
+        finally:
+            if self._active is not None:
+                await self._active.file.close()
+            await self._epoch.close()
+
+    # --- recovery
+
+    async def _recover(self, image: LogImage) -> None:
+        """Make the accepted tail durable in a file whose every sync is known, and never touch the old one again."""
+        await self._pool.adopt(used=[item.path for item in image.chain], free=image.free, torn=image.torn)
+        self._last = image.last
+        for index, item in enumerate(image.chain):
+            last = image.last_of(index)
+            superseded = last < item.header.first_sequence and index + 1 < len(image.chain)
+            self._closed_files.append(
+                _Closed(path=item.path, incarnation=item.header.incarnation, last=-1 if superseded else last)
+            )
+        if not image.chain:
+            return
+        newest = image.chain[-1]
+        # A nearly empty file is rewritten whole, and written on: else every restart would use up a file.
+        small = newest.end <= self._limits.segment_bytes // 4 and newest.last >= newest.header.first_sequence
+        first = newest.header.first_sequence if small else image.proven + 1
+        if first > image.last:
+            return
+        await self._rewrite(newest, first=first, image=image)
+        self._closed_files[-1] = _Closed(
+            path=newest.path, incarnation=newest.header.incarnation, last=-1 if small else first - 1
+        )
+
+    async def _rewrite(self, newest: Accepted, *, first: int, image: LogImage) -> None:
+        spare = await self._pool.prepare_one()
+        header = self._new_header(first=first, durable=image.last)
+        active = _Active(spare.path, spare.file, header)
+        written = active.offset
+        buffers: list[Buffer] = []
+        async for sequence, payload in frames_of(self._files, newest, seed=self._seed, upto=image.last):
+            if sequence >= first:
+                buffers += encode_frame(
+                    [payload],
+                    payload_bytes=len(payload),
+                    incarnation=header.incarnation,
+                    sequence=sequence,
+                    durable_sequence=min(image.proven, sequence - 1),
+                    seed=self._seed,
+                )
+                active.offset += frame_bytes(len(payload))
+            if active.offset - written > _REWRITE_BYTES:
+                await active.file.write_at(written, buffers)
+                written, buffers = active.offset, []
+        await active.file.write_at(written, buffers)
+        # The header comes last: until it is there, the file does not exist for any later recovery.
+        await active.file.sync()
+        await active.file.write_at(HEADER_AT, [encode_file_header(header)])
+        await active.file.sync()
+        active.header_written = True
+        self._active = active
+        # The proof for the next recovery that the syncs above succeeded; without it, it does all this again.
+        await self._append_mark(active)
+
+    # --- the writer
+
+    async def _commit_all(self) -> None:
+        try:
+            while True:
+                self._drop_cancelled()
+                if self._failure is not None:
+                    return
+                if self._queue:
+                    await self._commit_some()
+                elif self._closing:
+                    return
+                else:
+                    self._wake = asyncio.get_running_loop().create_future()
+                    await self._wake
+                    if self._queue:
+                        # After a rest, another opening may have taken over, and our file may be its own by now.
+                        await self._epoch.check()
+        except BaseException as error:
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._refuse_queued(None)
+
+    async def _commit_some(self) -> None:
+        active = self._active
+        if active is None or active.offset + frame_bytes(self._queue[0].payload_bytes) > self._limits.segment_bytes:
+            try:
+                await self._roll()
+            except StorageFullError as error:
+                # All of them, also those that would still fit: appends resolve in call order.
+                self._refuse_queued(error)
+            return
+        flight: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        group, size = self._take_group(active, flight)
+        try:
+            await active.file.write_at(*self._encode_group(active, group))
+            await active.file.sync()
+            await self._epoch.check()
+        except BaseException as error:
+            self._fail(error)
+            for entry in group:
+                if not entry.done.done():
+                    entry.done.set_exception(self._offline())
+            raise
+        finally:
+            flight.set_result(None)
+        active.offset += size
+        active.header_written = True
+        for address, entry in enumerate(group, self._last + 1):
+            if not entry.done.done():
+                entry.done.set_result(LogAddress(address))
+        self._last += len(group)
+        self._let_in()
+
+    def _take_group(self, active: _Active, flight: asyncio.Future[None]) -> tuple[Sequence[_Entry], int]:
+        room = self._limits.segment_bytes - active.offset
+        group: list[_Entry] = []
+        size = 0
+        while self._queue:
+            entry = self._queue[0]
+            needed = frame_bytes(entry.payload_bytes)
+            if size + needed > room:
+                break
+            self._queue.popleft()
+            self._queued_bytes -= entry.payload_bytes
+            if not entry.done.done():
+                entry.flight = flight
+                group.append(entry)
+                size += needed
+        return group, size
+
+    def _encode_group(self, active: _Active, group: Sequence[_Entry]) -> tuple[int, Sequence[Buffer]]:
+        buffers: list[Buffer] = [] if active.header_written else [encode_file_header(active.header)]
+        for sequence, entry in enumerate(group, self._last + 1):
+            buffers += encode_frame(
+                entry.parts,
+                payload_bytes=entry.payload_bytes,
+                incarnation=active.header.incarnation,
+                sequence=sequence,
+                durable_sequence=self._last,
+                seed=self._seed,
+            )
+        if len(buffers) > _PARTS_MAX:
+            buffers = join_small(buffers)
+        return (active.offset if active.header_written else HEADER_AT), buffers
+
+    async def _roll(self) -> None:
+        spare = await self._pool.take()
+        old = self._active
+        if old is not None:
+            self._closed_files.append(_Closed(path=old.path, incarnation=old.header.incarnation, last=self._last))
+        self._active = _Active(spare.path, spare.file, self._new_header(first=self._last + 1, durable=self._last))
+        if old is not None:
+            await old.file.close()
+        # The wait may have been long: by now, both files may belong to another opening.
+        await self._epoch.check()
+
+    def _new_header(self, *, first: int, durable: int) -> FileHeader:
+        self._uses += 1
+        return FileHeader(
+            epoch=self.epoch,
+            incarnation=make_incarnation(self.epoch, self._uses),
+            first_sequence=first,
+            durable_sequence=durable,
+            file_bytes=self._limits.segment_bytes,
+        )
+
+    async def _write_mark(self) -> None:
+        active = self._active
+        if active is not None and active.header_written and self._marked < self._last:
+            await self._epoch.check()
+            if await self._append_mark(active):
+                await active.file.sync()
+
+    async def _append_mark(self, active: _Active) -> bool:
+        if active.offset + BLOCK_BYTES > self._limits.segment_bytes:
+            return False
+        mark = encode_frame(
+            [],
+            payload_bytes=0,
+            incarnation=active.header.incarnation,
+            sequence=self._last,
+            durable_sequence=self._last,
+            seed=self._seed,
+            flags=MARK,
+        )
+        await active.file.write_at(active.offset, mark)
+        active.offset += BLOCK_BYTES
+        self._marked = self._last
+        return True
+
+    # --- the queue
+
+    async def _wait_outside(self, size: int) -> None:
+        place = asyncio.get_running_loop().create_future()
+        self._outside.append(place)
+        try:
+            while self._outside[0] is not place or (
+                self._queued_bytes and self._queued_bytes + size > self._limits.queue_bytes
+            ):
+                if self._failure is not None or self._closing:
+                    return
+                await place
+                index = self._outside.index(place)
+                place = self._outside[index] = asyncio.get_running_loop().create_future()
+        finally:
+            self._outside.remove(place)
+            self._let_in()
+
+    def _let_in(self) -> None:
+        if self._outside and not self._outside[0].done():
+            self._outside[0].set_result(None)
+
+    def _drop_cancelled(self) -> None:
+        while self._queue and self._queue[0].done.done():
+            self._queued_bytes -= self._queue.popleft().payload_bytes
+
+    def _refuse_queued(self, full: StorageFullError | None) -> None:
+        while self._queue:
+            entry = self._queue.popleft()
+            self._queued_bytes -= entry.payload_bytes
+            if not entry.done.done():
+                entry.done.set_exception(
+                    self._offline() if full is None else StorageFullError(full.message, **full.fields)
+                )
+        self._let_in()
+
+    def _wake_up(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+            log.error("log is offline", extra={"directory": self._directory, "epoch": self.epoch, "error": repr(error)})
+        self._wake_up()
+
+    def _offline(self) -> ContainerOfflineError:
+        reason = str(self._failure) if self._failure is not None else "closed"
+        error = ContainerOfflineError(
+            "log is offline; open it again", directory=self._directory, epoch=self.epoch, reason=reason
+        )
+        error.__cause__ = self._failure
+        return error
+
+
+async def _finished(flight: asyncio.Future[None]) -> None:
+    try:
+        await asyncio.wait({flight})
+    except asyncio.CancelledError:
+        # Cancelled once more while it waits for its own buffers: the first cancellation is on its way already.
+        return

@@ -1,0 +1,211 @@
+"""Files of a local log that wait for their next use: prepared ahead of need, given back after truncation."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.codec.wal import encode_free_mark
+from penstock.model.errors import ContainerOfflineError, StorageFullError
+from penstock.ports.files import File, Files
+from penstock.storage.log_scan import LOG_SUFFIX, LogFile
+
+log = logging.getLogger(__name__)
+
+SPARES_AHEAD = 2
+"""One for the next roll, and one more, so that a roll still works once on a disk that has become full."""
+
+SPARES_MAX = 4
+_STEP_BYTES = 1 << 20
+_STEPS_PER_SYNC = 4
+_ZEROS = bytes(_STEP_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """A file full of zeros, or of an earlier use that is durably marked as over."""
+
+    path: str
+    file: File
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retired:
+    """A file whose frames nobody needs; ``incarnation`` is the use that ends."""
+
+    path: str
+    incarnation: int
+
+
+class FilePool:
+    """Keeps spare files ready, by a task of its own from ``start`` to ``stop``.
+
+    Retired files are marked free strictly in order, each durably before the next, so that what a crash leaves is a
+    log without gaps. ``may_write`` is awaited before each change, and raises once the log is fenced: the same names then
+    belong to a later opening. ``on_failure`` is called once, with the first error of the disk; a full disk is none.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        *,
+        file_bytes: int,
+        files_max: int,
+        may_write: Callable[[], Awaitable[None]],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._files_max = files_max
+        self._may_write = may_write
+        self._on_failure = on_failure
+        self._spares: deque[Spare] = deque()
+        self._retired: deque[Retired] = deque()
+        self._total = 0
+        self._slot = 0
+        self._full: StorageFullError | None = None
+        self._failure: BaseException | None = None
+        self._stopping = False
+        self._change = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def adopt(self, *, used: Sequence[str], free: Sequence[LogFile], torn: Sequence[LogFile]) -> None:
+        """Take over what recovery found: count the used, keep free files of the right size, remove the others."""
+        names = [*used, *(item.path for item in (*free, *torn))]
+        self._slot = max((_slot_of(name) for name in names), default=0)
+        self._total = len(used)
+        removed = False
+        for item in (*free, *torn):
+            if item.damaged or item.size_bytes != self._file_bytes:
+                await self._files.unlink(item.path)
+                removed = True
+            else:
+                self._spares.append(Spare(item.path, await self._files.open(item.path)))
+                self._total += 1
+        if removed:
+            await self._files.sync_dir(self._directory)
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._work())
+
+    def end_waits(self) -> None:
+        """Prepare no more files, and refuse those who wait for one; spares at hand are still given out."""
+        self._stopping = True
+        self._changed()
+
+    async def stop(self) -> None:
+        """End the task after its current step, and close the spares."""
+        self.end_waits()
+        if self._task is not None:
+            # Its failure, if any, went to ``on_failure`` already.
+            await asyncio.gather(self._task, return_exceptions=True)
+        while self._spares:
+            await self._spares.popleft().file.close()
+
+    async def take(self) -> Spare:
+        """A spare file; waits for one while the budget is used up, until truncation retires another.
+
+        Raises: StorageFullError (the disk has no room for a new file), ContainerOfflineError (stopped or failed).
+        """
+        # Space may have come back since the last attempt: whoever needs a file now has it tried once more.
+        self._full = None
+        self._changed()
+        while not self._spares:
+            if self._full is not None:
+                raise StorageFullError("disk has no room for another log file", **self._full.fields)
+            if self._stopping or self._failure is not None:
+                raise ContainerOfflineError("log is closed or has failed", directory=self._directory)
+            await self._change.wait()
+        spare = self._spares.popleft()
+        self._changed()
+        return spare
+
+    async def prepare_one(self) -> Spare:
+        """As ``take``, without the task and without regard to the budget: for recovery, which must not wait."""
+        if not self._spares:
+            await self._prepare()
+        return self._spares.popleft()
+
+    def retire(self, retired: Retired) -> None:
+        self._retired.append(retired)
+        self._changed()
+
+    async def settled(self) -> None:
+        """Return once nothing waits to be marked free. Raises ContainerOfflineError."""
+        while self._retired:
+            if self._stopping or self._failure is not None:
+                raise ContainerOfflineError("log is closed or has failed", directory=self._directory)
+            await self._change.wait()
+
+    def _changed(self) -> None:
+        change, self._change = self._change, asyncio.Event()
+        change.set()
+
+    async def _work(self) -> None:
+        try:
+            while not self._stopping:
+                change = self._change
+                if self._retired:
+                    await self._may_write()
+                    await self._free(self._retired[0])
+                    self._retired.popleft()
+                    self._full = None
+                elif len(self._spares) < SPARES_AHEAD and self._total < self._files_max and self._full is None:
+                    await self._may_write()
+                    try:
+                        await self._prepare()
+                    except StorageFullError as error:
+                        self._full = error
+                        log.warning("disk has no room for another log file", extra={"directory": self._directory})
+                else:
+                    await change.wait()
+                    continue
+                self._changed()
+        except BaseException as error:
+            self._failure = error
+            self._changed()
+            self._on_failure(error)
+            if not isinstance(error, Exception):
+                raise
+
+    async def _prepare(self) -> None:
+        self._slot += 1
+        path = f"{self._directory}/{self._slot:08d}{LOG_SUFFIX}"
+        file = await self._files.open(path, create=True)
+        self._total += 1
+        try:
+            for step, offset in enumerate(range(0, self._file_bytes, _STEP_BYTES), 1):
+                size = min(_STEP_BYTES, self._file_bytes - offset)
+                await file.write_at(offset, [_ZEROS if size == _STEP_BYTES else _ZEROS[:size]])
+                if step % _STEPS_PER_SYNC == 0:
+                    # In portions, so that a sync of the log never queues behind a whole file of zeros.
+                    await file.sync()
+            await file.sync()
+        except StorageFullError:
+            await file.close()
+            await self._files.unlink(path)
+            self._total -= 1
+            raise
+        await self._files.sync_dir(self._directory)
+        self._spares.append(Spare(path, file))
+
+    async def _free(self, retired: Retired) -> None:
+        file = await self._files.open(retired.path)
+        await file.write_at(0, [encode_free_mark(retired.incarnation)])
+        await file.sync()
+        if len(self._spares) < SPARES_MAX and await file.size() == self._file_bytes:
+            self._spares.append(Spare(retired.path, file))
+            return
+        await file.close()
+        await self._files.unlink(retired.path)
+        self._total -= 1
+
+
+def _slot_of(path: str) -> int:
+    stem = path.rpartition("/")[2].removesuffix(LOG_SUFFIX)
+    return int(stem) if stem.isdecimal() else 0

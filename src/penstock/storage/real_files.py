@@ -1,0 +1,377 @@
+"""Files of this machine. Source of the placement rule: docs/design/0004-log.md, "Where a sync runs"."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias, TypeVar
+
+from penstock.model.errors import InternalError, InvalidArgumentError, StorageFullError
+from penstock.ports.files import Buffer
+from penstock.ports.offload import Offload
+from penstock.storage.serial import Serial
+
+T = TypeVar("T")
+Placement: TypeAlias = Literal["auto", "inline", "thread"]
+
+INLINE_BYTES_MAX = 256 << 10
+FAST_SYNC_S = 0.0005
+_SYNCS_REMEMBERED = 15
+_SYNCS_NEEDED = 3
+_IOV_MAX = 1024
+_PATH = re.compile(r"[A-Za-z0-9._/-]*\Z")
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_KEEP_SIZE_AND_PUNCH = 0x01 | 0x02
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _SyncMeter:
+    """Whether this disk syncs small batches so fast that the event loop may wait for it in place.
+
+    Two thread hops cost about 80 us; a loop that stands still for more than 0.5 ms delays everybody. The median is
+    used, because one slow sync in a fast series (a journal commit) says nothing about the next.
+    """
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=_SYNCS_REMEMBERED)
+        self.fast = False
+
+    def took(self, seconds: float) -> None:
+        self._recent.append(seconds)
+        self.fast = len(self._recent) >= _SYNCS_NEEDED and statistics.median(self._recent) < FAST_SYNC_S
+
+
+class RealFile:
+    """Implements ``ports.files.File`` on one descriptor. Made by ``RealFiles.open``."""
+
+    def __init__(self, descriptor: int, path: str, *, serial: Serial, meter: _SyncMeter, placement: Placement) -> None:
+        self._fd = descriptor
+        self._path = path
+        self._serial = serial
+        self._meter = meter
+        self._placement = placement
+        self._unsynced_bytes = 0
+
+    async def write_at(self, offset: int, parts: Sequence[Buffer]) -> None:
+        views = [memoryview(part).cast("B") for part in parts if len(part)]
+        size = sum(map(len, views))
+        self._unsynced_bytes += size
+
+        def write() -> None:
+            _write_all(self._descriptor(), self._path, offset, views)
+
+        if self._in_place(size):
+            write()
+        else:
+            await self._serial.run(write)
+
+    async def sync(self) -> None:
+        small = self._unsynced_bytes <= INLINE_BYTES_MAX
+
+        def sync() -> None:
+            begun = time.perf_counter()
+            os.fdatasync(self._descriptor())
+            if small:
+                self._meter.took(time.perf_counter() - begun)
+
+        if self._in_place(self._unsynced_bytes):
+            sync()
+        else:
+            await self._serial.run(sync)
+        self._unsynced_bytes = 0
+
+    async def read_at(self, offset: int, length: int) -> bytes:
+        if self._placement != "thread" and length <= INLINE_BYTES_MAX and self._serial.idle:
+            cached = _read_cached(self._descriptor(), offset, length)
+            if cached is not None:
+                return cached
+        if self._placement == "inline" and self._serial.idle:
+            return _read_all(self._descriptor(), offset, length)
+        return await self._serial.run(lambda: _read_all(self._descriptor(), offset, length))
+
+    async def size(self) -> int:
+        if self._serial.idle:
+            return os.fstat(self._descriptor()).st_size
+        return await self._serial.run(lambda: os.fstat(self._descriptor()).st_size)
+
+    async def resize(self, length: int) -> None:
+        def resize() -> None:
+            try:
+                os.ftruncate(self._descriptor(), length)
+            except OSError as error:
+                raise _translated(error, self._path) from error
+
+        self._unsynced_bytes += 1
+        await self._serial.run(resize)
+
+    async def punch(self, start: int, end: int) -> None:
+        def punch() -> None:
+            block = os.fstat(self._descriptor()).st_blksize
+            first, last = -(-start // block) * block, end // block * block
+            if first < last:
+                _punch_hole(self._descriptor(), self._path, first, last - first)
+
+        await self._serial.run(punch)
+
+    async def close(self) -> None:
+        if self._serial.idle:
+            self._close()
+        else:
+            await self._serial.run(self._close)
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            descriptor, self._fd = self._fd, -1
+            os.close(descriptor)
+
+    def _descriptor(self) -> int:
+        if self._fd < 0:
+            raise InternalError("file is used after close", path=self._path)
+        return self._fd
+
+    def _in_place(self, size: int) -> bool:
+        if self._placement == "thread" or not self._serial.idle:
+            return False
+        return self._placement == "inline" or (self._meter.fast and size <= INLINE_BYTES_MAX)
+
+
+class RealFiles:
+    """Implements ``ports.files.Files`` below ``root``. Directories are 0700, files 0600; symbolic links are refused.
+
+    Args:
+        root: The directory; the paths ``"."`` and ``""`` mean it. Made by the first ``make_dir`` where it is missing.
+        offload: Where blocking calls run.
+        placement: ``"auto"`` writes and syncs small batches in the event loop while the disk syncs fast, and
+            everything else in a thread; ``"inline"`` and ``"thread"`` force one of the two.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], offload: Offload, *, placement: Placement = "auto") -> None:
+        if placement not in ("auto", "inline", "thread"):
+            raise InvalidArgumentError("placement is one of auto, inline, thread", placement=placement)
+        self._root = Path(root)
+        self._offload = offload
+        self._placement: Placement = placement
+        self._meter = _SyncMeter()
+
+    async def open(self, path: str, *, create: bool = False) -> RealFile:
+        target = self._resolve(path)
+        opening = _Opening(target, path, create=create)
+        try:
+            await self._run(opening.run)
+        except BaseException:
+            opening.abandon()
+            raise
+        return RealFile(
+            opening.taken(), path, serial=Serial(self._offload), meter=self._meter, placement=self._placement
+        )
+
+    async def exists(self, path: str) -> bool:
+        target = self._resolve(path)
+        return await self._run(target.exists)
+
+    async def list(self, directory: str) -> Sequence[str]:
+        target = self._resolve(directory)
+
+        def names() -> Sequence[str]:
+            try:
+                return sorted(os.listdir(target))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+        return await self._run(names)
+
+    async def make_dir(self, directory: str) -> None:
+        target = self._resolve(directory)
+
+        def make() -> None:
+            for step in (*reversed(target.parents), target):
+                if step.is_relative_to(self._root) and not step.is_dir():
+                    try:
+                        # The root may have parents of the user's; those are made the usual way.
+                        step.mkdir(mode=0o700, parents=step == self._root, exist_ok=True)
+                    except OSError as error:
+                        raise _translated(error, directory) from error
+
+        await self._run(make)
+
+    async def rename(self, source: str, target: str) -> None:
+        old, new = self._resolve(source), self._resolve(target)
+
+        def rename() -> None:
+            try:
+                os.replace(old, new)
+            except OSError as error:
+                raise _translated(error, source) from error
+
+        await self._run(rename)
+
+    async def unlink(self, path: str) -> None:
+        target = self._resolve(path)
+        await self._run(lambda: target.unlink(missing_ok=True))
+
+    async def sync_dir(self, directory: str) -> None:
+        target = self._resolve(directory)
+        await self._run(lambda: sync_directory(target))
+
+    async def allocated_bytes(self, directory: str) -> int:
+        target = self._resolve(directory)
+        return await self._run(lambda: _allocated_below(target))
+
+    async def free_bytes(self) -> int:
+        def free() -> int:
+            status = os.statvfs(self._root)
+            return status.f_bavail * status.f_frsize
+
+        return await self._run(free)
+
+    def location(self, path: str) -> str | None:
+        return str(self._resolve(path).absolute())
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        if self._placement == "inline":
+            return work()
+        return await self._offload.run(work)
+
+    def _resolve(self, path: str) -> Path:
+        if not _PATH.match(path) or path.startswith("/") or ".." in path.split("/"):
+            raise InternalError("path was not made by us", path=repr(path[:200]))
+        return self._root / path
+
+
+class _Opening:
+    """An open call in a thread, whose descriptor is closed again where nobody waited for it."""
+
+    def __init__(self, target: Path, path: str, *, create: bool) -> None:
+        self._target = target
+        self._path = path
+        self._flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+        # One item at most; append and pop of a deque are atomic, so exactly one side closes.
+        self._opened: deque[int] = deque()
+        self._abandoned = False
+
+    def run(self) -> None:
+        try:
+            self._opened.append(os.open(self._target, self._flags, 0o600))
+        except OSError as error:
+            raise _translated(error, self._path) from error
+        if self._abandoned:
+            self._close()
+
+    def abandon(self) -> None:
+        self._abandoned = True
+        self._close()
+
+    def taken(self) -> int:
+        return self._opened.pop()
+
+    def _close(self) -> None:
+        try:
+            os.close(self._opened.pop())
+        except IndexError:
+            return
+
+
+def sync_directory(path: Path) -> None:
+    """Make created, renamed and removed names in the directory durable. Blocks. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write ``data`` as the whole file, atomically and durably. Blocks. Raises StorageFullError, OSError."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            _write_all(descriptor, path.name, 0, [memoryview(data)])
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise _translated(error, str(path)) from error
+    sync_directory(path.parent)
+
+
+def _write_all(descriptor: int, path: str, offset: int, views: Sequence[memoryview]) -> None:
+    index = 0
+    rest = list(views)
+    try:
+        while index < len(rest):
+            written = os.pwritev(descriptor, rest[index : index + _IOV_MAX], offset)
+            if written == 0:
+                raise OSError(errno.EIO, "write made no progress", path)
+            offset += written
+            while index < len(rest) and written >= len(rest[index]):
+                written -= len(rest[index])
+                index += 1
+            if written:
+                rest[index] = rest[index][written:]
+    except OSError as error:
+        raise _translated(error, path) from error
+
+
+def _read_all(descriptor: int, offset: int, length: int) -> bytes:
+    data = os.pread(descriptor, length, offset)
+    if len(data) in (0, length):
+        return data
+    parts = [data]
+    while data and (missing := length - sum(map(len, parts))) > 0:
+        data = os.pread(descriptor, missing, offset + length - missing)
+        parts.append(data)
+    return b"".join(parts)
+
+
+def _read_cached(descriptor: int, offset: int, length: int) -> bytes | None:
+    """The bytes if all of them are in the page cache, else None: then only a thread may wait for the disk."""
+    buffer = bytearray(length)
+    try:
+        count = os.preadv(descriptor, [buffer], offset, os.RWF_NOWAIT)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+            return None
+        raise
+    return bytes(buffer) if count == length else None
+
+
+def _punch_hole(descriptor: int, path: str, offset: int, length: int) -> None:
+    if _libc.fallocate64(descriptor, _KEEP_SIZE_AND_PUNCH, ctypes.c_int64(offset), ctypes.c_int64(length)) == 0:
+        return
+    number = ctypes.get_errno()
+    if number not in (errno.EOPNOTSUPP, errno.ENOSYS):
+        raise _translated(OSError(number, os.strerror(number), path), path)
+
+
+def _allocated_below(directory: Path) -> int:
+    total = 0
+    pending = [directory]
+    while pending:
+        try:
+            entries = list(os.scandir(pending.pop()))
+        except FileNotFoundError:
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(Path(entry.path))
+                continue
+            try:
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def _translated(error: OSError, path: str) -> OSError | StorageFullError:
+    if error.errno in _FULL:
+        return StorageFullError("disk is full", path=path, errno=errno.errorcode[error.errno])
+    return error

@@ -1,0 +1,246 @@
+"""The key-value store of production: one SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Self, TypeVar
+
+from crc32c import crc32c
+
+from penstock.model.errors import (
+    CorruptDataError,
+    InternalError,
+    PenstockError,
+    StorageFullError,
+    UnavailableError,
+    VersionTooNewError,
+)
+from penstock.ports.offload import Offload
+from penstock.storage.real_files import sync_directory
+from penstock.storage.serial import Serial
+
+T = TypeVar("T")
+
+FORMAT_VERSION = 1
+_APPLICATION_ID = 0x50535453
+"""ASCII "PSTS". SQLite stores it in the file's header; a file that is not ours is refused before it is touched."""
+
+_SQLITE_HEADER = struct.Struct(">60xi4xi")
+"""``user_version`` and ``application_id`` in the header of every SQLite file."""
+
+_INLINE_KEYS_MAX = 32
+_CRC_BYTES = 4
+
+
+class SqliteKeyValue:
+    """Implements ``ports.keyvalue.KeyValueStore``. Opened by ``open``, closed by ``close``.
+
+    Values carry a CRC32C over key and value, because SQLite does not checksum its pages. Up to 32 keys are read in
+    place (about 20 us); commits, scans and larger reads run elsewhere, commits one at a time in call order.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        offload: Offload,
+        writer: sqlite3.Connection,
+        reader: sqlite3.Connection,
+        scanner: sqlite3.Connection,
+    ) -> None:
+        self._path = path
+        self._writer = writer
+        self._reader = reader
+        self._scanner = scanner
+        self._writes = Serial(offload)
+        self._scans = Serial(offload)
+        self._closed = False
+
+    @classmethod
+    async def open(cls, path: str | os.PathLike[str], offload: Offload) -> Self:
+        """Open or create the file; its directory must exist.
+
+        Raises: VersionTooNewError, CorruptDataError (not ours, or damaged): nothing was changed. StorageFullError.
+        """
+        target = Path(path)
+        opening = asyncio.ensure_future(offload.run(lambda: _open_all(target)))
+        try:
+            writer, reader, scanner = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_abandoned)
+            raise
+        return cls(target, offload, writer, reader, scanner)
+
+    async def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        self._check_open()
+        if len(keys) <= _INLINE_KEYS_MAX:
+            return self._guard(lambda: self._get(self._reader, keys))
+        return await self._scans.run(lambda: self._guard(lambda: self._get(self._scanner, keys)))
+
+    async def scan(
+        self, start: bytes, end: bytes, *, limit: int, reverse: bool = False
+    ) -> Sequence[tuple[bytes, bytes]]:
+        self._check_open()
+        order = "DESC" if reverse else "ASC"
+        query = f"SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key {order} LIMIT ?"
+
+        def scan() -> Sequence[tuple[bytes, bytes]]:
+            rows = self._scanner.execute(query, (start, end, max(limit, 0))).fetchall()
+            return [(key, self._unsealed(key, value)) for key, value in rows]
+
+        return await self._scans.run(lambda: self._guard(scan))
+
+    async def commit(
+        self,
+        puts: Iterable[tuple[bytes, bytes]],
+        deletes: Iterable[bytes] = (),
+        *,
+        delete_ranges: Iterable[tuple[bytes, bytes]] = (),
+    ) -> None:
+        self._check_open()
+        rows = [(key, _sealed(key, value)) for key, value in puts]
+        gone = [(key,) for key in deletes]
+        ranges = list(delete_ranges)
+
+        def commit() -> None:
+            cursor = self._writer
+            cursor.execute("BEGIN IMMEDIATE")
+            try:
+                cursor.executemany("DELETE FROM kv WHERE key >= ? AND key < ?", ranges)
+                cursor.executemany("DELETE FROM kv WHERE key = ?", gone)
+                cursor.executemany("INSERT OR REPLACE INTO kv (key, value) VALUES (?, ?)", rows)
+                cursor.execute("COMMIT")
+            except BaseException:
+                if cursor.in_transaction:
+                    cursor.execute("ROLLBACK")
+                raise
+
+        await self._writes.run(lambda: self._guard(commit))
+
+    async def close(self) -> None:
+        """Wait for what is in flight, then close the file."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._scans.run(lambda: None)
+        await self._writes.run(self._close_all)
+
+    def _close_all(self) -> None:
+        # The writer last: the last connection to close folds SQLite's own log into the file.
+        for connection in (self._reader, self._scanner, self._writer):
+            connection.close()
+
+    def _get(self, connection: sqlite3.Connection, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        found: list[bytes | None] = []
+        for key in keys:
+            row = connection.execute("SELECT value FROM kv WHERE key = ?", (key,)).fetchall()
+            found.append(self._unsealed(key, row[0][0]) if row else None)
+        return found
+
+    def _unsealed(self, key: bytes, stored: object) -> bytes:
+        if isinstance(stored, bytes) and len(stored) >= _CRC_BYTES:
+            value = stored[_CRC_BYTES:]
+            if crc32c(value, crc32c(key)) == int.from_bytes(stored[:_CRC_BYTES], "big"):
+                return value
+        raise CorruptDataError("value fails its checksum", file=str(self._path), key=key.hex()[:120])
+
+    def _guard(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except sqlite3.Error as error:
+            raise _translated(error, self._path) from error
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InternalError("key-value store is used after close", file=str(self._path))
+
+
+def _sealed(key: bytes, value: bytes) -> bytes:
+    checksum: int = crc32c(value, crc32c(key))
+    return checksum.to_bytes(_CRC_BYTES, "big") + value
+
+
+def _open_all(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection]:
+    opened: list[sqlite3.Connection] = []
+    try:
+        _check_header(path)
+        if not path.exists():
+            path.touch(mode=0o600)
+            sync_directory(path.parent)
+        while len(opened) < 3:
+            opened.append(sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0))
+        writer, reader, scanner = opened
+        # Once more through SQLite: the newest header may lie in SQLite's own log, and the file hold an older one.
+        _check_format(writer, path)
+        writer.execute("PRAGMA journal_mode=WAL")
+        writer.execute("PRAGMA synchronous=FULL")
+        if writer.execute("PRAGMA user_version").fetchone()[0] == 0:
+            writer.execute("BEGIN IMMEDIATE")
+            writer.execute("CREATE TABLE IF NOT EXISTS kv (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID")
+            writer.execute(f"PRAGMA application_id={_APPLICATION_ID}")
+            writer.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+            writer.execute("COMMIT")
+        for connection in (reader, scanner):
+            connection.execute("PRAGMA query_only=ON")
+            connection.execute("SELECT key FROM kv LIMIT 1").fetchall()
+    except BaseException as error:
+        for connection in opened:
+            connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise _translated(error, path) from error
+        raise
+    return writer, reader, scanner
+
+
+def _check_header(path: Path) -> None:
+    """Look at SQLite's file header without opening a connection, which might already change the file."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    with path.open("rb") as file:
+        header = file.read(_SQLITE_HEADER.size)
+    if len(header) < _SQLITE_HEADER.size or not header.startswith(b"SQLite format 3\0"):
+        raise CorruptDataError("metadata file is damaged, or not one of ours", file=str(path))
+    version, application = _SQLITE_HEADER.unpack(header)
+    _check_ids(path, application, version, foreign=application != 0)
+
+
+def _check_format(connection: sqlite3.Connection, path: Path) -> None:
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    _check_ids(path, application, version, foreign=tables > 0)
+
+
+def _check_ids(path: Path, application: int, version: int, *, foreign: bool) -> None:
+    if application != _APPLICATION_ID and foreign:
+        raise CorruptDataError("metadata file is damaged, or not one of ours", file=str(path), application=application)
+    if version > FORMAT_VERSION:
+        raise VersionTooNewError(
+            "metadata was written by a newer version", file=str(path), version=version, newest_known=FORMAT_VERSION
+        )
+
+
+def _close_abandoned(
+    opening: asyncio.Future[tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection]],
+) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        for connection in opening.result():
+            connection.close()
+
+
+def _translated(error: sqlite3.Error, path: Path) -> PenstockError | OSError:
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = code & 0xFF if isinstance(code, int) else None
+    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return CorruptDataError("metadata file is damaged", file=str(path), detail=str(error))
+    if primary == sqlite3.SQLITE_FULL:
+        return StorageFullError("disk is full", file=str(path))
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return UnavailableError("metadata file is locked by somebody else", file=str(path))
+    if primary in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        return OSError(f"metadata file: {error}: {path}")
+    return InternalError("metadata file refused a statement", file=str(path), detail=str(error))

@@ -1,0 +1,103 @@
+"""Laws of ``ports.chunks.ChunkStorage``."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+
+from penstock.model.errors import CorruptDataError, InternalError, SegmentNotFoundError
+from penstock.ports.chunks import ChunkStorage
+from penstock.testing.conformance import check
+from penstock.testing.conformance.durable_log import refused
+
+_NAME = "0/00ff-01-0"
+_BLOCK = 64 << 10
+
+
+class ChunkLaws:
+    """Subclass and implement ``open``."""
+
+    def open(self) -> AbstractAsyncContextManager[ChunkStorage]:
+        """Open the same storage anew; the first call of an instance meets an empty one."""
+        raise NotImplementedError
+
+    async def law_appended_bytes_are_read_and_survive_reopening(self) -> None:
+        async with self.open() as chunks:
+            await chunks.append(_NAME, 0, [b"hello ", bytearray(b"wor"), memoryview(b"ld")])
+            await chunks.append(_NAME, 11, [b"!"])
+            await chunks.sync(_NAME)
+            check(await chunks.read(_NAME, 0, 100) == b"hello world!", "reads see appends")
+            check(await chunks.read(_NAME, 6, 5) == b"world", "reads are exact inside the object")
+            check(await chunks.read(_NAME, 12, 5) == b"", "reads end at the end")
+        async with self.open() as chunks:
+            check(await chunks.read(_NAME, 0, 100) == b"hello world!", "synced bytes are durable")
+
+    async def law_append_overwrites_what_a_failed_attempt_left(self) -> None:
+        async with self.open() as chunks:
+            await chunks.append(_NAME, 0, [b"durable"])
+            await chunks.sync(_NAME)
+            await chunks.append(_NAME, 7, [b"a long attempt that failed"])
+            await chunks.append(_NAME, 7, [b"short"])
+            await chunks.sync(_NAME)
+            check(await chunks.read(_NAME, 0, 100) == b"durableshort", "the object ends where the last append ends")
+            await chunks.append(_NAME, 0, [b"new"])
+            check(await chunks.read(_NAME, 0, 100) == b"new", "offset 0 begins the object anew")
+
+    async def law_append_to_a_missing_object_is_refused(self) -> None:
+        async with self.open() as chunks:
+            await refused(chunks.append(_NAME, 5, [b"x"]), SegmentNotFoundError)
+            check(list(await chunks.list()) == [], "a refused append creates nothing")
+
+    async def law_append_behind_the_end_is_corruption(self) -> None:
+        async with self.open() as chunks:
+            await chunks.append(_NAME, 0, [b"abc"])
+            await refused(chunks.append(_NAME, 5, [b"x"]), CorruptDataError)
+            check(await chunks.read(_NAME, 0, 100) == b"abc", "a refused append changes nothing")
+
+    async def law_missing_objects_are_named_as_such(self) -> None:
+        async with self.open() as chunks:
+            await refused(chunks.read(_NAME, 0, 1), SegmentNotFoundError)
+            await refused(chunks.sync(_NAME), SegmentNotFoundError)
+            await chunks.delete(_NAME)
+            await chunks.free_head(_NAME, 5)
+            check(list(await chunks.list()) == [], "neither of them creates anything")
+
+    async def law_deleted_objects_are_gone(self) -> None:
+        async with self.open() as chunks:
+            await chunks.append(_NAME, 0, [b"abc"])
+            await chunks.sync(_NAME)
+            await chunks.delete(_NAME)
+            await refused(chunks.read(_NAME, 0, 1), SegmentNotFoundError)
+            check(await chunks.allocated_bytes() == 0, "a deleted object takes no space")
+
+    async def law_names_are_listed_sorted(self) -> None:
+        names = ["1/b", "0/c.idx", "0/c", "1/a", "10/x"]
+        async with self.open() as chunks:
+            for name in names:
+                await chunks.append(name, 0, [b"x"])
+            check(list(await chunks.list()) == sorted(names), "names are sorted")
+
+    async def law_freeing_the_head_keeps_the_rest(self) -> None:
+        data = bytes(range(256)) * (_BLOCK // 256) * 4
+        async with self.open() as chunks:
+            await chunks.append(_NAME, 0, [data])
+            await chunks.sync(_NAME)
+            before = await chunks.allocated_bytes()
+            await chunks.free_head(_NAME, 3 * _BLOCK + 5)
+            check(await chunks.allocated_bytes() <= before - 2 * _BLOCK, "space comes back", before=before)
+            check(await chunks.read(_NAME, 3 * _BLOCK + 5, _BLOCK) == data[3 * _BLOCK + 5 :], "the rest is unchanged")
+            await chunks.append(_NAME, len(data), [b"more"])
+            check(await chunks.read(_NAME, len(data), 9) == b"more", "the object still grows at its end")
+
+    async def law_names_not_made_by_us_are_refused(self) -> None:
+        async with self.open() as chunks:
+            for name in ("", "x", "/x", "../x", "a/../b", "a/b/c", "a/", "a/b\n", "a/.hidden", "ü/x"):
+                await refused(chunks.append(name, 0, [b"x"]), InternalError)
+
+    async def law_many_objects_are_kept_apart(self) -> None:
+        names = [f"{number % 3}/{number:04d}" for number in range(40)]
+        async with self.open() as chunks:
+            for name in names:
+                await chunks.append(name, 0, [name.encode()])
+                await chunks.sync(name)
+            for name in reversed(names):
+                check(await chunks.read(name, 0, 99) == name.encode(), "each object has its own bytes", name=name)

@@ -1,0 +1,640 @@
+"""Recovery of the local log: torn tails, damage, recycled files, full disks, failing syncs, crashes anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from penstock.codec.wal import FENCE_AT, FRAMES_AT, HEADER_AT, decode_file_header, encode_frame, frame_bytes
+from penstock.model.errors import (
+    ContainerOfflineError,
+    CorruptDataError,
+    InvalidArgumentError,
+    StorageFullError,
+)
+from penstock.ports.durable_log import LogAddress
+from penstock.ports.files import Buffer, File, Files
+from penstock.storage.local_log import LocalLog
+from penstock.storage.log_limits import LogLimits
+from penstock.storage.log_pool import SPARES_MAX
+from penstock.storage.real_files import RealFiles
+from penstock.storage.real_offload import ThreadOffload
+from penstock.testing.conformance.faults import CHANGES, FaultyFiles
+from penstock.testing.simulation.files import NodeCrashed, SimDisk, SimFiles
+from penstock.testing.simulation.loop import SimLoop
+
+LIMITS = LogLimits(segment_bytes=16_384, budget_bytes=8 * 16_384, max_frame_bytes=8_000)
+ROOMY = LogLimits(segment_bytes=16_384, budget_bytes=64 * 16_384, max_frame_bytes=8_000)
+Frames = list[tuple[int, bytes]]
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+def real(path: Path) -> RealFiles:
+    return RealFiles(path, ThreadOffload(), placement="inline")
+
+
+async def opened(files: Files, limits: LogLimits = LIMITS) -> tuple[LocalLog, Frames]:
+    log = await LocalLog.open(files, limits=limits)
+    try:
+        return log, [(int(address), frame) async for address, frame in log.replay()]
+    except BaseException:
+        await log.close()
+        raise
+
+
+async def recovered(files: Files, limits: LogLimits = LIMITS) -> Frames:
+    log, frames = await opened(files, limits)
+    await log.close()
+    return frames
+
+
+async def die(log: LocalLog) -> None:
+    """End the tasks as a killed process would: without the mark that a clean close leaves."""
+    log._fail(OSError("killed"))
+    await log.close()
+
+
+def images(path: Path) -> dict[str, bytes]:
+    return {item.name: item.read_bytes() for item in (path / "wal").glob("*.log")}
+
+
+def file_with(path: Path, payload: bytes) -> tuple[Path, int]:
+    """The log file that holds the payload, and the offset of its frame."""
+    for item in sorted((path / "wal").glob("*.log")):
+        at = item.read_bytes().find(payload)
+        if at >= 0:
+            return item, at // 512 * 512
+    raise AssertionError("payload is in no file")
+
+
+async def write_and_die(path: Path, frames: list[bytes], limits: LogLimits = LIMITS) -> Frames:
+    log, _ = await opened(real(path), limits)
+    written = [(int(await log.append([frame])), frame) for frame in frames]
+    await die(log)
+    return written
+
+
+def test_torn_tail_is_trimmed_at_every_byte_of_the_last_frame(tmp_path: Path) -> None:
+    async def run() -> None:
+        written = await write_and_die(tmp_path / "a", [b"first", b"second" * 50, b"last" * 60])
+        file, at = file_with(tmp_path / "a", b"lastlast")
+        whole = file.read_bytes()
+        used = frame_bytes(240)
+        for cut in range(used):
+            copy = tmp_path / "b"
+            shutil.copytree(tmp_path / "a", copy)
+            torn = whole[: at + cut] + bytes(used - cut) + whole[at + used :]
+            (copy / "wal" / file.name).write_bytes(torn)
+            expected = written if torn == whole else written[:2]
+            assert await recovered(real(copy)) == expected, cut
+            shutil.rmtree(copy)
+
+    asyncio.run(run())
+
+
+def test_flipped_bit_in_an_acknowledged_frame_is_corruption_and_nothing_changes(tmp_path: Path) -> None:
+    async def run() -> None:
+        await write_and_die(tmp_path, [b"first", b"older" * 250, b"newer", b"newest"])
+        file, at = file_with(tmp_path, b"olderolder")
+        whole = file.read_bytes()
+        for position in range(at, at + frame_bytes(1250), 64):
+            damaged = bytearray(whole)
+            damaged[position] ^= 1 << (position // 64 % 8)
+            file.write_bytes(damaged)
+            before = images(tmp_path)
+            with pytest.raises(CorruptDataError) as caught:
+                await recovered(real(tmp_path))
+            assert caught.value.fields["file"].endswith(file.name)
+            assert caught.value.fields["offset"] == at
+            assert images(tmp_path) == before
+        file.write_bytes(whole)
+        assert [frame for _, frame in await recovered(real(tmp_path))] == [
+            b"first",
+            b"older" * 250,
+            b"newer",
+            b"newest",
+        ]
+
+    asyncio.run(run())
+
+
+def test_damage_to_the_last_frame_is_seen_after_a_clean_close(tmp_path: Path) -> None:
+    async def run() -> None:
+        log, _ = await opened(real(tmp_path))
+        await log.append([b"only frame of its log"])
+        await log.close()
+        file, at = file_with(tmp_path, b"only frame")
+        damaged = bytearray(file.read_bytes())
+        damaged[at + 60] ^= 1
+        file.write_bytes(damaged)
+        with pytest.raises(CorruptDataError):
+            await recovered(real(tmp_path))
+
+    asyncio.run(run())
+
+
+def test_damage_in_an_older_file_and_a_lost_file_are_corruption(tmp_path: Path) -> None:
+    async def run() -> None:
+        await write_and_die(tmp_path / "a", [b"%04d" % number * 1500 for number in range(8)])
+        files = {file_with(tmp_path / "a", b"%04d" % number * 100)[0].name for number in range(8)}
+        assert len(files) >= 3
+        middle, at = file_with(tmp_path / "a", b"0003" * 100)
+        for offset in (at, 520):
+            shutil.copytree(tmp_path / "a", tmp_path / "b")
+            damaged = bytearray(middle.read_bytes())
+            damaged[offset] ^= 4
+            (tmp_path / "b" / "wal" / middle.name).write_bytes(damaged)
+            before = images(tmp_path / "b")
+            with pytest.raises(CorruptDataError):
+                await recovered(real(tmp_path / "b"))
+            assert images(tmp_path / "b") == before
+            shutil.rmtree(tmp_path / "b")
+        middle.unlink()
+        with pytest.raises(CorruptDataError):
+            await recovered(real(tmp_path / "a"))
+
+    asyncio.run(run())
+
+
+def test_hole_inside_an_unacknowledged_group_is_a_torn_tail(tmp_path: Path) -> None:
+    """A crash may keep the end of one unsynced write and lose its middle: that is no corruption."""
+
+    async def run() -> None:
+        log, _ = await opened(real(tmp_path))
+        await log.append([b"acknowledged"])
+        await asyncio.gather(*(log.append([b"group %d" % number]) for number in range(4)))
+        await die(log)
+        file, at = file_with(tmp_path, b"group 1")
+        data = bytearray(file.read_bytes())
+        data[at : at + 512] = bytes(512)
+        file.write_bytes(data)
+        frames = [frame for _, frame in await recovered(real(tmp_path))]
+        assert frames == [b"acknowledged", b"group 0"]
+        assert [frame for _, frame in await recovered(real(tmp_path))] == frames
+
+    asyncio.run(run())
+
+
+def test_recovery_is_idempotent_and_restarts_use_up_no_files(tmp_path: Path) -> None:
+    async def run() -> None:
+        written = await write_and_die(tmp_path, [b"a", b"b" * 5000, b"c"])
+        for number in range(12):
+            log, frames = await opened(real(tmp_path))
+            assert frames == written
+            frame = b"restart %d" % number
+            written.append((int(await log.append([frame])), frame))
+            await die(log)
+        assert len(images(tmp_path)) <= SPARES_MAX + 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("frames", [3, 12])
+def test_crash_at_any_change_inside_recovery_is_recoverable(tmp_path: Path, frames: int) -> None:
+    async def run() -> None:
+        written = await write_and_die(tmp_path / "a", [b"%02d" % number * 900 for number in range(frames)])
+        step, finished = 0, False
+        while not finished:
+            copy = tmp_path / f"b{step}"
+            shutil.copytree(tmp_path / "a", copy)
+            for _ in range(2):
+                countdown = step
+
+                def before(operation: str, path: str) -> None:
+                    nonlocal countdown
+                    if operation in CHANGES:
+                        if countdown == 0:
+                            raise Crash
+                        countdown -= 1
+
+                faulty = FaultyFiles(real(copy), before)
+                try:
+                    log, seen = await opened(faulty)
+                except Crash:
+                    continue
+                assert seen == written
+                faulty.before = lambda operation, path: None
+                await die(log)
+                finished = True
+            assert await recovered(real(copy)) == written, step
+            shutil.rmtree(copy)
+            step += 1
+        assert step > 8
+
+    asyncio.run(run())
+
+
+def test_recycled_files_never_replay_what_they_held_before(tmp_path: Path) -> None:
+    async def run() -> None:
+        written: Frames = []
+        kept = 0
+        for generation in range(6):
+            log, frames = await opened(real(tmp_path))
+            assert frames == [item for item in written if item[0] >= frames[0][0]] if frames else not written
+            assert not written or frames[0][0] <= kept + 1
+            for number in range(40):
+                frame = b"%d/%d " % (generation, number) * 200
+                written.append((int(await log.append([frame])), frame))
+                if number % 7 == 6:
+                    kept = written[-3][0]
+                    await log.truncate(LogAddress(kept))
+            await die(log)
+        assert len(images(tmp_path)) <= LIMITS.budget_bytes // LIMITS.segment_bytes + 1
+        assert len(written) * 1200 > 2 * LIMITS.budget_bytes
+
+    asyncio.run(run())
+
+
+def test_frame_of_another_use_of_the_file_never_replays_even_with_the_next_sequence(tmp_path: Path) -> None:
+    async def run() -> None:
+        await write_and_die(tmp_path, [b"ours", b"torn"])
+        file, at = file_with(tmp_path, b"torn")
+        data = bytearray(file.read_bytes())
+        header = decode_file_header(bytes(data[HEADER_AT:FRAMES_AT]))
+        assert header is not None
+        stale = b"".join(
+            encode_frame(
+                [b"stale"],
+                payload_bytes=5,
+                incarnation=header.incarnation + 1,
+                sequence=2,
+                durable_sequence=1,
+                seed=0,
+            )
+        )
+        data[at : at + len(stale)] = stale
+        file.write_bytes(data)
+        assert await recovered(real(tmp_path)) == [(1, b"ours")]
+
+    asyncio.run(run())
+
+
+def test_failed_sync_takes_the_log_offline_and_a_new_opening_recovers(tmp_path: Path) -> None:
+    async def run() -> None:
+        failing = False
+
+        def before(operation: str, path: str) -> None:
+            if failing and operation == "sync" and path.endswith(".log"):
+                raise OSError(errno.EIO, "input/output error")
+
+        log, _ = await opened(FaultyFiles(real(tmp_path), before))
+        await log.append([b"durable"])
+        failing = True
+        outcomes = await asyncio.gather(*(log.append([b"x"]) for _ in range(3)), return_exceptions=True)
+        failing = False
+        assert all(isinstance(outcome, ContainerOfflineError) for outcome in outcomes)
+        with pytest.raises(ContainerOfflineError):
+            await log.append([b"y"])
+        with pytest.raises(ContainerOfflineError):
+            await log.truncate(LogAddress(1))
+        await log.close()
+        first = await recovered(real(tmp_path))
+        assert first[0] == (1, b"durable")
+        assert {frame for _, frame in first[1:]} <= {b"x"}
+        assert await recovered(real(tmp_path)) == first
+
+    asyncio.run(run())
+
+
+def test_frame_is_not_acknowledged_when_the_fence_falls_during_its_sync(tmp_path: Path) -> None:
+    async def run() -> None:
+        armed = False
+
+        def before(operation: str, path: str) -> None:
+            if armed and operation == "sync" and path.endswith(".log"):
+                with (tmp_path / "wal" / "EPOCH").open("r+b") as epoch:
+                    epoch.seek(FENCE_AT)
+                    epoch.write(b"\x01")
+
+        log, _ = await opened(FaultyFiles(real(tmp_path), before))
+        await log.append([b"ours"])
+        armed = True
+        with pytest.raises(ContainerOfflineError):
+            await log.append([b"too late"])
+        await log.close()
+
+    asyncio.run(run())
+
+
+class GatedFiles(FaultyFiles):
+    """Log writes wait until ``gate`` is set, and only then look at their buffers."""
+
+    def __init__(self, inner: Files) -> None:
+        super().__init__(inner, lambda operation, path: None)
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.waiting = asyncio.Event()
+
+    async def open(self, path: str, *, create: bool = False) -> File:
+        file = await super().open(path, create=create)
+        write_at = file.write_at
+
+        async def gated(offset: int, parts: Sequence[Buffer]) -> None:
+            self.waiting.set()
+            await self.gate.wait()
+            await write_at(offset, parts)
+
+        file.write_at = gated  # type: ignore[method-assign]
+        return file
+
+
+def test_cancelled_append_keeps_its_parts_until_they_are_written(tmp_path: Path) -> None:
+    async def run() -> None:
+        files = GatedFiles(real(tmp_path))
+        log, _ = await opened(files)
+        await log.append([b"before"])
+        for _ in range(100):
+            await asyncio.sleep(0)
+        files.gate.clear()
+        files.waiting.clear()
+        buffer = bytearray(b"borrowed")
+        task = asyncio.ensure_future(log.append([buffer]))
+        await files.waiting.wait()
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0)
+        assert not task.done()
+        files.gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        buffer[:] = b"reused!!"
+        await log.append([b"after"])
+        await log.close()
+        assert [frame for _, frame in await recovered(real(tmp_path))] == [b"before", b"borrowed", b"after"]
+
+    asyncio.run(run())
+
+
+def test_full_disk_refuses_the_roll_and_the_log_goes_on(tmp_path: Path) -> None:
+    async def run() -> None:
+        full = False
+
+        def before(operation: str, path: str) -> None:
+            if full and operation == "create":
+                raise StorageFullError("disk is full", path=path)
+
+        log, _ = await opened(FaultyFiles(real(tmp_path), before))
+        written = [(int(await log.append([b"%05d" % 0])), b"00000")]
+        # Both files that are kept ahead are there before the disk fills up.
+        while len(images(tmp_path)) < 3 or any(len(data) != 16_384 for data in images(tmp_path).values()):
+            await asyncio.sleep(0)
+        full = True
+        refused = 0
+        for number in range(1, 40):
+            frame = b"%05d" % number * 300
+            try:
+                written.append((int(await log.append([frame])), frame))
+            except StorageFullError:
+                refused += 1
+        assert refused > 0
+        assert len({file_with(tmp_path, frame)[0] for _, frame in written}) == 3
+        assert int(await log.append([b"small"])) == written[-1][0] + 1
+        full = False
+        assert int(await log.append([b"again" * 300])) == written[-1][0] + 2
+        await log.close()
+        written += [(written[-1][0] + 1, b"small"), (written[-1][0] + 2, b"again" * 300)]
+        assert await recovered(real(tmp_path)) == written
+
+    asyncio.run(run())
+
+
+def test_appends_wait_for_truncation_when_the_budget_is_used_up(tmp_path: Path) -> None:
+    async def run() -> None:
+        log, _ = await opened(real(tmp_path))
+        acked: list[int] = []
+
+        async def fill() -> None:
+            while len(acked) < 40:
+                acked.append(int(await log.append([bytes(7000)])))
+
+        task = asyncio.ensure_future(fill())
+        async with asyncio.timeout(10):
+            while len(acked) < 16:
+                await asyncio.sleep(0)
+            for _ in range(200):
+                await asyncio.sleep(0)
+            assert len(acked) == 16
+            assert len(images(tmp_path)) == 8
+            while not task.done():
+                await log.truncate(LogAddress(acked[-1]))
+                await asyncio.sleep(0)
+        await task
+        assert acked == list(range(1, 41))
+        await log.close()
+
+    asyncio.run(run())
+
+
+def test_close_refuses_appends_that_wait_for_a_file(tmp_path: Path) -> None:
+    async def run() -> None:
+        log, _ = await opened(real(tmp_path))
+        tasks = [asyncio.ensure_future(log.append([bytes(7000)])) for _ in range(20)]
+        async with asyncio.timeout(10):
+            while sum(task.done() for task in tasks) < 16:
+                await asyncio.sleep(0)
+            await log.close()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert outcomes[:16] == list(range(1, 17))
+        assert all(isinstance(outcome, ContainerOfflineError) for outcome in outcomes[16:])
+
+    asyncio.run(run())
+
+
+def test_queue_is_bounded_and_keeps_call_order(tmp_path: Path) -> None:
+    async def run() -> None:
+        limits = LogLimits(segment_bytes=16_384, budget_bytes=64 * 16_384, max_frame_bytes=8_000, queue_bytes=2_000)
+        log, _ = await opened(real(tmp_path), limits)
+        tasks = [asyncio.ensure_future(log.append([b"%03d" % number * 300])) for number in range(60)]
+        await asyncio.sleep(0)
+        assert log._queued_bytes <= 2_000
+        tasks[30].cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(outcomes.pop(30), asyncio.CancelledError)
+        assert outcomes == list(range(1, 60))
+        await log.close()
+
+    asyncio.run(run())
+
+
+def test_limits_that_do_not_fit_together_are_refused() -> None:
+    wrong: list[Callable[[], LogLimits]] = [
+        lambda: LogLimits(segment_bytes=1000),
+        lambda: LogLimits(segment_bytes=4096, budget_bytes=1 << 20, max_frame_bytes=4096),
+        lambda: LogLimits(segment_bytes=1 << 20, budget_bytes=2 << 20, max_frame_bytes=4096),
+        lambda: LogLimits(max_frame_bytes=0),
+    ]
+    for make in wrong:
+        with pytest.raises(InvalidArgumentError):
+            make()
+
+
+def test_damaged_or_missing_epoch_is_corruption(tmp_path: Path) -> None:
+    async def run() -> None:
+        await write_and_die(tmp_path, [b"x"])
+        epoch = tmp_path / "wal" / "EPOCH"
+        data = bytearray(epoch.read_bytes())
+        data[9] ^= 1
+        epoch.write_bytes(data)
+        with pytest.raises(CorruptDataError):
+            await LocalLog.open(real(tmp_path), limits=LIMITS)
+        epoch.unlink()
+        with pytest.raises(CorruptDataError):
+            await LocalLog.open(real(tmp_path), limits=LIMITS)
+
+    asyncio.run(run())
+
+
+def test_first_frame_offset_follows_the_format(tmp_path: Path) -> None:
+    asyncio.run(write_and_die(tmp_path, [b"needle in the log"]))
+    assert file_with(tmp_path, b"needle in the log")[1] == FRAMES_AT
+
+
+async def _log_with_unproven_tail(disk: SimDisk) -> Frames:
+    log, _ = await opened(SimFiles(disk))
+    written = [(int(await log.append([frame])), frame) for frame in (b"a", b"b" * 3000, b"c" * 700, b"tail")]
+    await die(log)
+    return written
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_power_loss_at_any_change_inside_recovery_is_recoverable(seed: int) -> None:
+    async def attempt(step: int) -> bool:
+        disk = SimDisk(random.Random(seed * 1000 + step))
+        written = await _log_with_unproven_tail(disk)
+        left = step
+
+        def before(operation: str, path: str) -> None:
+            nonlocal left
+            left -= operation in CHANGES
+            if left < 0:
+                raise Crash
+
+        finished = False
+        with suppress(Crash):
+            files = FaultyFiles(SimFiles(disk), before)
+            log, seen = await opened(files)
+            assert seen == written
+            files.before = lambda operation, path: None
+            await die(log)
+            finished = True
+        disk.crash(power=True)
+        assert await recovered(SimFiles(disk)) == written, step
+        return finished
+
+    async def run() -> None:
+        step = 0
+        while not await attempt(step):
+            step += 1
+        assert step > 8
+
+    SimLoop(seed).run(run())
+
+
+def test_sync_that_failed_inside_recovery_is_never_believed() -> None:
+    """The kernel reports a failed sync once, and then shows pages that are not on the disk."""
+
+    async def attempt(step: int) -> bool:
+        disk = SimDisk(random.Random(step))
+        written = await _log_with_unproven_tail(disk)
+        syncs = 0
+
+        def before(operation: str, path: str) -> None:
+            nonlocal syncs
+            syncs += operation == "sync"
+            disk.sync_error = operation == "sync" and syncs == step + 1
+
+        finished = True
+        try:
+            log, _ = await opened(FaultyFiles(SimFiles(disk), before))
+            disk.sync_error = False
+            await die(log)
+        except OSError:
+            finished = False
+        disk.sync_error = False
+        log, seen = await opened(SimFiles(disk))
+        assert seen == written
+        await die(log)
+        disk.crash(power=True)
+        assert await recovered(SimFiles(disk)) == written, step
+        return finished
+
+    async def run() -> None:
+        step = 0
+        while not await attempt(step):
+            step += 1
+        assert step >= 3
+
+    SimLoop(1).run(run())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_acknowledged_frames_survive_power_loss_at_any_instant(seed: int) -> None:
+    """Random appends, truncations, crashes with and without power loss: every opening replays all that was promised."""
+
+    rng = random.Random(seed)
+    disk = SimDisk(rng)
+    promised: dict[int, bytes] = {}
+
+    async def run() -> None:
+        for _ in range(10):
+            task = asyncio.ensure_future(_life(SimFiles(disk), rng, promised))
+            await asyncio.sleep(rng.choice((0.001, 0.01, 0.1, 1.0)) * rng.random())
+            disk.crash(power=rng.random() < 0.6)
+            with suppress(NodeCrashed, ContainerOfflineError):
+                async with asyncio.timeout(60):
+                    await task
+        log, frames = await opened(SimFiles(disk), ROOMY)
+        _check_replay(frames, promised)
+        await log.close()
+
+    SimLoop(seed).run(run())
+
+
+def _check_replay(frames: Frames, promised: dict[int, bytes]) -> None:
+    replayed = dict(frames)
+    assert list(replayed) == list(range(min(replayed, default=1), min(replayed, default=1) + len(replayed)))
+    for address, frame in promised.items():
+        if not frame.startswith(b"T"):
+            assert replayed.get(address) == frame, address
+    # What an opening has replayed is promised from then on.
+    for address, frame in frames:
+        promised.setdefault(address, frame)
+
+
+async def _life(files: SimFiles, rng: random.Random, promised: dict[int, bytes]) -> None:
+    log, frames = await opened(files, ROOMY)
+    _check_replay(frames, promised)
+
+    async def write(number: int) -> None:
+        for turn in range(20):
+            frame = b"%d.%d " % (number, turn) * rng.randrange(1, 300)
+            address = int(await log.append([frame]))
+            promised[address] = frame
+            if rng.random() < 0.1 and len(promised) > 10:
+                upto = sorted(promised)[-8]
+                for old in promised:
+                    if old <= upto:
+                        promised[old] = b"T"
+                await log.truncate(LogAddress(upto))
+
+    try:
+        if rng.random() < 0.4:
+            # Nothing but recovery stands between these lives and the crash.
+            await asyncio.sleep(rng.random() * 0.1)
+        async with asyncio.TaskGroup() as group:
+            for number in range(3):
+                group.create_task(write(number))
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    finally:
+        await log.close()

@@ -1,0 +1,176 @@
+"""Every implementation of the storage ports is held to the laws of its port."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.ports.chunks import ChunkStorage
+from penstock.ports.durable_log import DurableLog
+from penstock.ports.files import Files
+from penstock.ports.keyvalue import KeyValueStore
+from penstock.storage.file_chunks import FileChunks
+from penstock.storage.local_log import open_local_log
+from penstock.storage.memory_chunks import MemoryChunks
+from penstock.storage.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory_log import MemoryLog, MemoryLogState
+from penstock.storage.real_files import Placement, RealFiles
+from penstock.storage.real_offload import ThreadOffload
+from penstock.storage.sqlite_keyvalue import SqliteKeyValue
+from penstock.testing.conformance import laws
+from penstock.testing.conformance.chunks import ChunkLaws
+from penstock.testing.conformance.durable_log import DurableLogLaws
+from penstock.testing.conformance.files import FilesLaws
+from penstock.testing.conformance.keyvalue import KeyValueLaws
+from penstock.testing.simulation.files import SimDisk, SimFiles
+
+PLACEMENTS: tuple[Placement, ...] = ("auto", "inline", "thread")
+
+
+class MemoryLogLaws(DurableLogLaws):
+    frame_max = 20_000
+
+    def __init__(self) -> None:
+        self.state = MemoryLogState()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[DurableLog]:
+        log = MemoryLog(self.state, max_frame_bytes=self.frame_max)
+        try:
+            yield log
+        finally:
+            await log.close()
+
+
+class LocalLogLaws(DurableLogLaws):
+    frame_max = 20_000
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    def open(self) -> AbstractAsyncContextManager[DurableLog]:
+        return open_local_log(
+            self.files, segment_bytes=32_768, budget_bytes=64 * 32_768, max_frame_bytes=self.frame_max
+        )
+
+
+class MemoryKeyValueLaws(KeyValueLaws):
+    def __init__(self) -> None:
+        self.store = MemoryKeyValue()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[KeyValueStore]:
+        yield self.store
+
+
+class SqliteKeyValueLaws(KeyValueLaws):
+    def __init__(self, path: Path, offload: ThreadOffload) -> None:
+        self.path, self.offload = path, offload
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[KeyValueStore]:
+        store = await SqliteKeyValue.open(self.path / "store.db", self.offload)
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
+class MemoryChunkLaws(ChunkLaws):
+    def __init__(self) -> None:
+        self.chunks = MemoryChunks()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[ChunkStorage]:
+        yield self.chunks
+
+
+class FileChunkLaws(ChunkLaws):
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[ChunkStorage]:
+        chunks = FileChunks(self.files, handles=3)
+        try:
+            yield chunks
+        finally:
+            await chunks.close()
+
+
+class RealFilesLaws(FilesLaws):
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    async def make(self) -> Files:
+        await self.files.make_dir(".")
+        return self.files
+
+
+def simulated() -> SimFiles:
+    disk = SimDisk(random.Random(1))
+    disk.latency_s = 1e-6
+    return SimFiles(disk)
+
+
+@pytest.mark.parametrize("law", laws(DurableLogLaws))
+def test_memory_log(law: str) -> None:
+    asyncio.run(getattr(MemoryLogLaws(), law)())
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("law", laws(DurableLogLaws))
+def test_local_log(law: str, placement: Placement, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with ThreadOffload() as offload:
+            await getattr(LocalLogLaws(RealFiles(tmp_path, offload, placement=placement)), law)()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("law", laws(DurableLogLaws))
+def test_local_log_on_simulated_files(law: str) -> None:
+    asyncio.run(getattr(LocalLogLaws(simulated()), law)())
+
+
+@pytest.mark.parametrize("law", laws(KeyValueLaws))
+def test_memory_keyvalue(law: str) -> None:
+    asyncio.run(getattr(MemoryKeyValueLaws(), law)())
+
+
+@pytest.mark.parametrize("law", laws(KeyValueLaws))
+def test_sqlite_keyvalue(law: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with ThreadOffload() as offload:
+            await getattr(SqliteKeyValueLaws(tmp_path, offload), law)()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("law", laws(ChunkLaws))
+def test_memory_chunks(law: str) -> None:
+    asyncio.run(getattr(MemoryChunkLaws(), law)())
+
+
+@pytest.mark.parametrize("law", laws(ChunkLaws))
+def test_file_chunks(law: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with ThreadOffload() as offload:
+            await getattr(FileChunkLaws(RealFiles(tmp_path, offload)), law)()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("law", laws(FilesLaws))
+def test_real_files(law: str, placement: Placement, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with ThreadOffload() as offload:
+            await getattr(RealFilesLaws(RealFiles(tmp_path / "root", offload, placement=placement)), law)()
+
+    asyncio.run(run())

@@ -1,0 +1,541 @@
+"""What the controller stores in its table: one small JSON object for each key, with a version in each.
+
+Readable on purpose: an engineer at night can look at a key with any table tool. ``decode`` of what ``encode`` gave is the
+same record. Decoding raises ``VersionTooNewError`` for a later version and ``CorruptDataError`` for anything unreadable;
+unknown fields of this version are ignored. Source: docs/formats/metadata.md.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self, TypeVar
+from uuid import UUID
+
+from penstock.model.errors import CorruptDataError, PenstockError, VersionTooNewError
+from penstock.model.policies import (
+    ReaderGroupRetention,
+    RetentionPolicy,
+    RetentionType,
+    ScaleType,
+    ScalingPolicy,
+    StreamConfig,
+)
+from penstock.model.segments import KeyRange, SegmentId, SegmentRange
+
+VERSION = 1
+
+Positions = Mapping[SegmentId, int]
+Fields = dict[str, Any]
+R = TypeVar("R")
+
+
+class Record(Protocol):
+    """A value of the controller's table."""
+
+    def encode(self) -> bytes: ...
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self: ...
+
+
+def _dump(fields: Fields) -> bytes:
+    return json.dumps({"v": VERSION, **fields}, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _load(kind: str, data: bytes, build: Callable[[Fields], R]) -> R:
+    try:
+        fields = json.loads(data)
+        version = fields["v"]
+        if version > VERSION:
+            raise VersionTooNewError("metadata was written by a newer version", record=kind, version=version)
+        return build(fields)
+    except VersionTooNewError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, PenstockError) as error:
+        raise CorruptDataError("metadata record cannot be read", record=kind, data=bytes(data[:80])) from error
+
+
+def _positions(cut: Positions) -> dict[str, int]:
+    return {str(segment): cut[segment] for segment in sorted(cut)}
+
+
+def _read_positions(fields: Mapping[str, int]) -> Positions:
+    return {SegmentId(int(segment)): int(offset) for segment, offset in fields.items()}
+
+
+class StreamState(enum.Enum):
+    """Life of a stream. ``CREATING`` and ``DELETING`` are seen by workflows alone: to users there is no stream."""
+
+    CREATING = "creating"
+    ACTIVE = "active"
+    SEALING = "sealing"
+    SEALED = "sealed"
+    DELETING = "deleting"
+
+
+class WorkKind(enum.Enum):
+    SCALE = "scale"
+    ROLL = "roll"
+    TRUNCATE = "truncate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """The durable intent of a workflow that has begun.
+
+    ``base_epoch`` was active at the decision. ``transactions`` of epoch ``txn_epoch`` are those that a roll merges.
+    """
+
+    kind: WorkKind
+    base_epoch: int
+    txn_epoch: int = 0
+    transactions: tuple[UUID, ...] = ()
+
+    def to_fields(self) -> Fields:
+        return {
+            "kind": self.kind.value,
+            "base": self.base_epoch,
+            "txn_epoch": self.txn_epoch,
+            "txns": [txn.hex for txn in self.transactions],
+        }
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Work:
+        return cls(
+            kind=WorkKind(fields["kind"]),
+            base_epoch=fields["base"],
+            txn_epoch=fields["txn_epoch"],
+            transactions=tuple(UUID(hex=txn) for txn in fields["txns"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeRecord:
+    """A scope. ``deleting``: on its way out, takes no new streams."""
+
+    deleting: bool = False
+
+    def encode(self) -> bytes:
+        return _dump({"deleting": self.deleting})
+
+    @classmethod
+    def decode(cls, data: bytes) -> ScopeRecord:
+        return _load("scope", data, lambda f: cls(deleting=f["deleting"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRecord:
+    """A stream's own record: the one on which every change of the stream is decided.
+
+    ``incarnation`` is the number of its first segment: no two streams that bear the same name share it.
+    ``next_number`` is the number of the next new segment.
+    """
+
+    state: StreamState
+    config: StreamConfig
+    incarnation: int
+    epoch: int
+    next_number: int
+    created_ms: int
+    work: Work | None = None
+
+    def encode(self) -> bytes:
+        return _dump(
+            {
+                "state": self.state.value,
+                "config": _config_fields(self.config),
+                "incarnation": self.incarnation,
+                "epoch": self.epoch,
+                "next": self.next_number,
+                "created_ms": self.created_ms,
+                "work": None if self.work is None else self.work.to_fields(),
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> StreamRecord:
+        return _load("stream", data, cls._build)
+
+    @classmethod
+    def _build(cls, fields: Fields) -> StreamRecord:
+        return cls(
+            state=StreamState(fields["state"]),
+            config=_read_config(fields["config"]),
+            incarnation=fields["incarnation"],
+            epoch=fields["epoch"],
+            next_number=fields["next"],
+            created_ms=fields["created_ms"],
+            work=None if fields["work"] is None else Work.from_fields(fields["work"]),
+        )
+
+
+def _config_fields(config: StreamConfig) -> Fields:
+    scaling, retention = config.scaling, config.retention
+    return {
+        "scaling": [scaling.type.value, scaling.target_rate, scaling.factor, scaling.min_segments],
+        "retention": None if retention is None else [retention.type.value, retention.minimum, retention.maximum],
+        "tags": list(config.tags),
+        "aggregation_ms": config.timestamp_aggregation_ms,
+        "rollover_bytes": config.rollover_bytes,
+    }
+
+
+def _read_config(fields: Fields) -> StreamConfig:
+    kind, rate, factor, least = fields["scaling"]
+    retention = fields["retention"]
+    return StreamConfig(
+        scaling=ScalingPolicy(type=ScaleType(kind), target_rate=rate, factor=factor, min_segments=least),
+        retention=None
+        if retention is None
+        else RetentionPolicy(type=RetentionType(retention[0]), minimum=retention[1], maximum=retention[2]),
+        tags=tuple(fields["tags"]),
+        timestamp_aggregation_ms=fields["aggregation_ms"],
+        rollover_bytes=fields["rollover_bytes"],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEntry:
+    """The segments of one epoch, in key order, tiling [0, 1). Never changed once its epoch is active."""
+
+    epoch: int
+    segments: Sequence[SegmentRange]
+    created_ms: int
+
+    def encode(self) -> bytes:
+        # Neighbours share their bound: stored once, it cannot differ, and ten thousand segments fit into one value.
+        bounds = [item.keys.low for item in self.segments] + [self.segments[-1].keys.high]
+        ids = [item.segment for item in self.segments]
+        return _dump({"epoch": self.epoch, "created_ms": self.created_ms, "ids": ids, "bounds": bounds})
+
+    @classmethod
+    def decode(cls, data: bytes) -> EpochEntry:
+        return _load("epoch", data, cls._build)
+
+    @classmethod
+    def _build(cls, fields: Fields) -> EpochEntry:
+        bounds = fields["bounds"]
+        segments = tuple(
+            SegmentRange(segment=SegmentId(segment), keys=KeyRange(low=low, high=high))
+            for segment, low, high in zip(fields["ids"], bounds[:-1], bounds[1:], strict=True)
+        )
+        return cls(epoch=fields["epoch"], segments=segments, created_ms=fields["created_ms"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthsRecord:
+    """Final lengths of the segments that one scale, or the end of the stream, has sealed. Kept for ever."""
+
+    lengths: Positions
+
+    def encode(self) -> bytes:
+        return _dump({"lengths": _positions(self.lengths)})
+
+    @classmethod
+    def decode(cls, data: bytes) -> LengthsRecord:
+        return _load("lengths", data, lambda f: cls(lengths=_read_positions(f["lengths"])))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadRecord:
+    """Where the stream begins. ``pending``: the cut of a truncation that has been decided and is being performed.
+
+    ``cut`` without positions is the beginning of history. ``truncated_bytes`` lie before ``cut``.
+    """
+
+    cut: Positions = field(default_factory=dict)
+    pending: Positions | None = None
+    truncated_bytes: int = 0
+
+    @property
+    def visible(self) -> Positions:
+        """The head that is told to users: what lies before a decided cut is not promised to anybody any more."""
+        return self.cut if self.pending is None else self.pending
+
+    def encode(self) -> bytes:
+        pending = None if self.pending is None else _positions(self.pending)
+        return _dump({"cut": _positions(self.cut), "pending": pending, "truncated_bytes": self.truncated_bytes})
+
+    @classmethod
+    def decode(cls, data: bytes) -> HeadRecord:
+        return _load("head", data, cls._build)
+
+    @classmethod
+    def _build(cls, fields: Fields) -> HeadRecord:
+        pending = fields["pending"]
+        return cls(
+            cut=_read_positions(fields["cut"]),
+            pending=None if pending is None else _read_positions(pending),
+            truncated_bytes=fields["truncated_bytes"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterRecord:
+    """A number that only grows: the next transaction number, or the next segment number of a deleted stream."""
+
+    value: int
+
+    def encode(self) -> bytes:
+        return _dump({"value": self.value})
+
+    @classmethod
+    def decode(cls, data: bytes) -> CounterRecord:
+        return _load("counter", data, lambda f: cls(value=f["value"]))
+
+
+class TransactionState(enum.Enum):
+    OPEN = "open"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ABORTING = "aborting"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPin:
+    """A batch that wants to commit the transaction. Whether it does, the writer's batch record says."""
+
+    writer: str
+    batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionRecord:
+    """A transaction that is not completed. It ends at ``expires_ms`` unless renewed, at ``deadline_ms`` in any case."""
+
+    state: TransactionState
+    epoch: int
+    expires_ms: int
+    deadline_ms: int
+    pin: BatchPin | None = None
+
+    def encode(self) -> bytes:
+        return _dump(
+            {
+                "state": self.state.value,
+                "epoch": self.epoch,
+                "expires_ms": self.expires_ms,
+                "deadline_ms": self.deadline_ms,
+                "pin": None if self.pin is None else [self.pin.writer, self.pin.batch],
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> TransactionRecord:
+        return _load("transaction", data, cls._build)
+
+    @classmethod
+    def _build(cls, fields: Fields) -> TransactionRecord:
+        pin = fields["pin"]
+        return cls(
+            state=TransactionState(fields["state"]),
+            epoch=fields["epoch"],
+            expires_ms=fields["expires_ms"],
+            deadline_ms=fields["deadline_ms"],
+            pin=None if pin is None else BatchPin(writer=pin[0], batch=pin[1]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletedRecord:
+    """How a transaction ended, and when."""
+
+    state: TransactionState
+    completed_ms: int
+
+    def encode(self) -> bytes:
+        return _dump({"state": self.state.value, "completed_ms": self.completed_ms})
+
+    @classmethod
+    def decode(cls, data: bytes) -> CompletedRecord:
+        return _load(
+            "completed", data, lambda f: cls(state=TransactionState(f["state"]), completed_ms=f["completed_ms"])
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecord:
+    """An entry of a stream's commit queue: transactions that were decided together, to be performed in this order."""
+
+    commit: bool
+    transactions: tuple[UUID, ...]
+
+    def encode(self) -> bytes:
+        return _dump({"commit": self.commit, "txns": [txn.hex for txn in self.transactions]})
+
+    @classmethod
+    def decode(cls, data: bytes) -> DecisionRecord:
+        return _load(
+            "decision",
+            data,
+            lambda f: cls(commit=f["commit"], transactions=tuple(UUID(hex=txn) for txn in f["txns"])),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRecord:
+    """The last batch that a named writer committed, and its transactions."""
+
+    batch: int
+    transactions: tuple[UUID, ...]
+
+    def encode(self) -> bytes:
+        return _dump({"batch": self.batch, "txns": [txn.hex for txn in self.transactions]})
+
+    @classmethod
+    def decode(cls, data: bytes) -> BatchRecord:
+        return _load(
+            "batch",
+            data,
+            lambda f: cls(batch=f["batch"], transactions=tuple(UUID(hex=txn) for txn in f["txns"])),
+        )
+
+
+class GroupState(enum.Enum):
+    CREATING = "creating"
+    ACTIVE = "active"
+    DELETING = "deleting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRecord:
+    """A reader group. ``leaving``: streams whose subscription a change under way still has to remove."""
+
+    state: GroupState
+    id: UUID
+    generation: int
+    retention: ReaderGroupRetention
+    start_cuts: Mapping[str, Positions]
+    end_cuts: Mapping[str, Positions]
+    refresh_ms: int
+    checkpoint_interval_ms: int
+    max_outstanding_checkpoints: int
+    rollover_bytes: int
+    leaving: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        return _dump(
+            {
+                "state": self.state.value,
+                "id": self.id.hex,
+                "generation": self.generation,
+                "retention": self.retention.name,
+                "start": {stream: _positions(cut) for stream, cut in self.start_cuts.items()},
+                "end": {stream: _positions(cut) for stream, cut in self.end_cuts.items()},
+                "refresh_ms": self.refresh_ms,
+                "checkpoint_interval_ms": self.checkpoint_interval_ms,
+                "checkpoints": self.max_outstanding_checkpoints,
+                "rollover_bytes": self.rollover_bytes,
+                "leaving": list(self.leaving),
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> GroupRecord:
+        return _load("group", data, cls._build)
+
+    @classmethod
+    def _build(cls, fields: Fields) -> GroupRecord:
+        return cls(
+            state=GroupState(fields["state"]),
+            id=UUID(hex=fields["id"]),
+            generation=fields["generation"],
+            retention=ReaderGroupRetention[fields["retention"]],
+            start_cuts={stream: _read_positions(cut) for stream, cut in fields["start"].items()},
+            end_cuts={stream: _read_positions(cut) for stream, cut in fields["end"].items()},
+            refresh_ms=fields["refresh_ms"],
+            checkpoint_interval_ms=fields["checkpoint_interval_ms"],
+            max_outstanding_checkpoints=fields["checkpoints"],
+            rollover_bytes=fields["rollover_bytes"],
+            leaving=tuple(fields["leaving"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriberRecord:
+    """A reader group's subscription to one stream. ``cut=None``: it has published nothing.
+
+    ``incarnation`` is the stream's: a subscription does not pass to a later stream of the same name.
+    """
+
+    group_id: UUID
+    generation: int
+    incarnation: int
+    cut: Positions | None
+    updated_ms: int
+
+    def encode(self) -> bytes:
+        return _dump(
+            {
+                "group": self.group_id.hex,
+                "generation": self.generation,
+                "incarnation": self.incarnation,
+                "cut": None if self.cut is None else _positions(self.cut),
+                "updated_ms": self.updated_ms,
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> SubscriberRecord:
+        return _load("subscriber", data, cls._build)
+
+    @classmethod
+    def _build(cls, fields: Fields) -> SubscriberRecord:
+        cut = fields["cut"]
+        return cls(
+            group_id=UUID(hex=fields["group"]),
+            generation=fields["generation"],
+            incarnation=fields["incarnation"],
+            cut=None if cut is None else _read_positions(cut),
+            updated_ms=fields["updated_ms"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailRecord:
+    """A member of a stream's retention set: where the tail was at a time, and how many bytes of history lay before."""
+
+    time_ms: int
+    size_bytes: int
+    cut: Positions
+
+    def encode(self) -> bytes:
+        return _dump({"time_ms": self.time_ms, "size_bytes": self.size_bytes, "cut": _positions(self.cut)})
+
+    @classmethod
+    def decode(cls, data: bytes) -> TailRecord:
+        return _load(
+            "tail",
+            data,
+            lambda f: cls(time_ms=f["time_ms"], size_bytes=f["size_bytes"], cut=_read_positions(f["cut"])),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionsRecord:
+    """The latest times that a rule took unread data from subscribers, oldest first, as plain fields."""
+
+    evictions: Sequence[Mapping[str, Any]] = ()
+
+    def encode(self) -> bytes:
+        return _dump({"evictions": [dict(item) for item in self.evictions]})
+
+    @classmethod
+    def decode(cls, data: bytes) -> EvictionsRecord:
+        return _load("evictions", data, lambda f: cls(evictions=tuple(dict(item) for item in f["evictions"])))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkerRecord:
+    """A key that says something by being there."""
+
+    def encode(self) -> bytes:
+        return _dump({})
+
+    @classmethod
+    def decode(cls, data: bytes) -> MarkerRecord:
+        return _load("marker", data, lambda _: cls())

@@ -1,0 +1,310 @@
+"""Operations of a container as bytes: what the durable log replays.
+
+A frame holds the operations of one container that became durable together: a header, then the operations back to back.
+The log covers a frame with its own checksum, so there is none here. Source: docs/formats/operations.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.model.errors import CorruptDataError, VersionTooNewError
+
+VERSION = 1
+KIND_CREATE, KIND_APPEND, KIND_SEAL, KIND_TRUNCATE = 1, 2, 3, 4
+KIND_DELETE, KIND_ATTRIBUTE, KIND_MERGE, KIND_TABLE = 5, 6, 7, 8
+
+FRAME = struct.Struct(">BBHIq")
+CREATE = struct.Struct(">BQBHqH")
+APPEND = struct.Struct(">BQq16sqII")
+SEAL = struct.Struct(">BQ")
+TRUNCATE = struct.Struct(">BQq")
+DELETE = struct.Struct(">BQ")
+ATTRIBUTE = struct.Struct(">BQ16sq")
+MERGE = struct.Struct(">BQQqq")
+TABLE = struct.Struct(">BQqH")
+TABLE_ITEM = struct.Struct(">BHIq")
+
+ITEM_PUT, ITEM_REMOVE = 1, 2
+TABLE_RECORD_BYTES = 17
+"""What one table change takes of the position counter, besides its key and value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameHeader:
+    """Which container wrote the frame, when (milliseconds since the Unix epoch), and how many operations follow."""
+
+    container: int
+    count: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateOperation:
+    """A segment is born. ``kind`` is 0 for plain, 1 for a hash table, 2 for a sorted table."""
+
+    uid: int
+    kind: int
+    key_bytes: int
+    rollover_bytes: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendOperation:
+    """Bytes at ``offset``, which is the segment's length before. ``data`` is a view of the frame."""
+
+    uid: int
+    offset: int
+    writer: int
+    event_number: int
+    event_count: int
+    data: memoryview
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealOperation:
+    uid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncateOperation:
+    uid: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOperation:
+    """A segment or a table goes, with all it holds."""
+
+    uid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttributeOperation:
+    uid: int
+    attribute: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeOperation:
+    """All ``length`` bytes of ``source`` become the bytes of ``uid`` from ``offset`` on; ``source`` is gone."""
+
+    uid: int
+    source: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableItem:
+    """One change: a put, or a removal where ``value`` is None. ``previous`` is the key's version before, or -1."""
+
+    key: bytes
+    value: bytes | None
+    previous: int
+
+    @property
+    def record_bytes(self) -> int:
+        return TABLE_RECORD_BYTES + len(self.key) + (0 if self.value is None else len(self.value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOperation:
+    """Changes of one batch. The first has version ``position``; each next one is ``record_bytes`` further on."""
+
+    uid: int
+    position: int
+    items: tuple[TableItem, ...]
+
+
+Operation: TypeAlias = (
+    CreateOperation
+    | AppendOperation
+    | SealOperation
+    | TruncateOperation
+    | DeleteOperation
+    | AttributeOperation
+    | MergeOperation
+    | TableOperation
+)
+
+
+def encode_frame_header(header: FrameHeader) -> bytes:
+    return FRAME.pack(VERSION, 0, header.container, header.count, header.time_ms)
+
+
+def encode_create(operation: CreateOperation) -> bytes:
+    name = operation.name.encode()
+    head = CREATE.pack(
+        KIND_CREATE, operation.uid, operation.kind, operation.key_bytes, operation.rollover_bytes, len(name)
+    )
+    return head + name
+
+
+def encode_append_head(
+    uid: int, offset: int, writer: int, event_number: int, event_count: int, data_bytes: int
+) -> bytes:
+    """What precedes the data of an append. Positional, for it runs once per append."""
+    return APPEND.pack(KIND_APPEND, uid, offset, writer.to_bytes(16, "big"), event_number, event_count, data_bytes)
+
+
+def encode_seal(operation: SealOperation) -> bytes:
+    return SEAL.pack(KIND_SEAL, operation.uid)
+
+
+def encode_truncate(operation: TruncateOperation) -> bytes:
+    return TRUNCATE.pack(KIND_TRUNCATE, operation.uid, operation.offset)
+
+
+def encode_delete(operation: DeleteOperation) -> bytes:
+    return DELETE.pack(KIND_DELETE, operation.uid)
+
+
+def encode_attribute(operation: AttributeOperation) -> bytes:
+    return ATTRIBUTE.pack(KIND_ATTRIBUTE, operation.uid, operation.attribute.to_bytes(16, "big"), operation.value)
+
+
+def encode_merge(operation: MergeOperation) -> bytes:
+    return MERGE.pack(KIND_MERGE, operation.uid, operation.source, operation.offset, operation.length)
+
+
+def encode_table(operation: TableOperation) -> bytes:
+    parts = [TABLE.pack(KIND_TABLE, operation.uid, operation.position, len(operation.items))]
+    for item in operation.items:
+        value = b"" if item.value is None else item.value
+        flag = ITEM_REMOVE if item.value is None else ITEM_PUT
+        parts += (TABLE_ITEM.pack(flag, len(item.key), len(value), item.previous), item.key, value)
+    return b"".join(parts)
+
+
+def encode(operation: Operation) -> bytes:
+    """One operation as bytes, its data included."""
+    match operation:
+        case CreateOperation():
+            return encode_create(operation)
+        case AppendOperation():
+            head = encode_append_head(
+                operation.uid,
+                operation.offset,
+                operation.writer,
+                operation.event_number,
+                operation.event_count,
+                len(operation.data),
+            )
+            return head + bytes(operation.data)
+        case SealOperation():
+            return encode_seal(operation)
+        case TruncateOperation():
+            return encode_truncate(operation)
+        case DeleteOperation():
+            return encode_delete(operation)
+        case AttributeOperation():
+            return encode_attribute(operation)
+        case MergeOperation():
+            return encode_merge(operation)
+        case TableOperation():
+            return encode_table(operation)
+
+
+def encode_frame(container: int, time_ms: int, operations: Iterable[Operation]) -> bytes:
+    """A whole frame. The append path builds the same bytes in parts, without copying large data."""
+    bodies = [encode(operation) for operation in operations]
+    header = FrameHeader(container=container, count=len(bodies), time_ms=time_ms)
+    return encode_frame_header(header) + b"".join(bodies)
+
+
+def decode_frame_header(frame: bytes | memoryview) -> FrameHeader:
+    """Raises CorruptDataError (too short), VersionTooNewError."""
+    if len(frame) < FRAME.size:
+        raise CorruptDataError("log frame is shorter than its header", size_bytes=len(frame))
+    version, _, container, count, time_ms = FRAME.unpack_from(frame)
+    if version > VERSION:
+        raise VersionTooNewError("log frame was written by a newer version", version=version, known=VERSION)
+    if version < 1:
+        raise CorruptDataError("log frame has no legal version", version=version)
+    return FrameHeader(container=container, count=count, time_ms=time_ms)
+
+
+def decode_operations(frame: bytes | memoryview) -> Iterator[Operation]:
+    """The operations of a frame, in order; data are views of it. Raises CorruptDataError where it is no frame."""
+    header = decode_frame_header(frame)
+    view = memoryview(frame)
+    position = FRAME.size
+    try:
+        for _ in range(header.count):
+            operation, position = _decode(view, position)
+            yield operation
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise CorruptDataError("log frame ends within an operation", position=position) from error
+    if position != len(view):
+        raise CorruptDataError("log frame has surplus bytes", position=position, size_bytes=len(view))
+
+
+def _decode(view: memoryview, position: int) -> tuple[Operation, int]:
+    kind = view[position]
+    if kind == KIND_APPEND:
+        _, uid, offset, writer, number, count, length = APPEND.unpack_from(view, position)
+        data, position = _take(view, position + APPEND.size, length)
+        operation: Operation = AppendOperation(
+            uid=uid,
+            offset=offset,
+            writer=int.from_bytes(writer, "big"),
+            event_number=number,
+            event_count=count,
+            data=data,
+        )
+        return operation, position
+    if kind == KIND_TABLE:
+        return _decode_table(view, position)
+    if kind == KIND_CREATE:
+        _, uid, type_, key_bytes, rollover, name_bytes = CREATE.unpack_from(view, position)
+        name, position = _take(view, position + CREATE.size, name_bytes)
+        operation = CreateOperation(
+            uid=uid, kind=type_, key_bytes=key_bytes, rollover_bytes=rollover, name=str(name, "utf-8")
+        )
+        return operation, position
+    return _decode_fixed(kind, view, position)
+
+
+def _decode_fixed(kind: int, view: memoryview, position: int) -> tuple[Operation, int]:
+    if kind == KIND_SEAL:
+        return SealOperation(uid=SEAL.unpack_from(view, position)[1]), position + SEAL.size
+    if kind == KIND_TRUNCATE:
+        _, uid, offset = TRUNCATE.unpack_from(view, position)
+        return TruncateOperation(uid=uid, offset=offset), position + TRUNCATE.size
+    if kind == KIND_DELETE:
+        return DeleteOperation(uid=DELETE.unpack_from(view, position)[1]), position + DELETE.size
+    if kind == KIND_ATTRIBUTE:
+        _, uid, attribute, value = ATTRIBUTE.unpack_from(view, position)
+        number = int.from_bytes(attribute, "big")
+        return AttributeOperation(uid=uid, attribute=number, value=value), position + ATTRIBUTE.size
+    if kind == KIND_MERGE:
+        _, uid, source, offset, length = MERGE.unpack_from(view, position)
+        return MergeOperation(uid=uid, source=source, offset=offset, length=length), position + MERGE.size
+    raise CorruptDataError("log frame holds an unknown operation", kind=kind, position=position)
+
+
+def _decode_table(view: memoryview, position: int) -> tuple[Operation, int]:
+    _, uid, first, count = TABLE.unpack_from(view, position)
+    position += TABLE.size
+    items: list[TableItem] = []
+    for _ in range(count):
+        flag, key_bytes, value_bytes, previous = TABLE_ITEM.unpack_from(view, position)
+        if flag not in (ITEM_PUT, ITEM_REMOVE):
+            raise CorruptDataError("log frame holds an unknown table change", flag=flag, position=position)
+        key, position = _take(view, position + TABLE_ITEM.size, key_bytes)
+        value, position = _take(view, position, value_bytes)
+        items.append(TableItem(key=bytes(key), value=bytes(value) if flag == ITEM_PUT else None, previous=previous))
+    return TableOperation(uid=uid, position=first, items=tuple(items)), position
+
+
+def _take(view: memoryview, position: int, length: int) -> tuple[memoryview, int]:
+    end = position + length
+    if end > len(view):
+        raise CorruptDataError("log frame ends within an operation", position=position, size_bytes=len(view))
+    return view[position:end], end

@@ -1,0 +1,290 @@
+"""Rows of a container in the key-value store: the keys, and the values behind them.
+
+Every key begins with a tag and the container, so that containers share one store. Integers in keys are big-endian and
+unsigned: key order is number order. Source: docs/formats/records.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from penstock.model.errors import CorruptDataError, VersionTooNewError
+
+VERSION = 1
+
+TAG_STORE = b"S"
+TAG_CONTAINER = b"c"
+TAG_NAME = b"n"
+TAG_SEGMENT = b"s"
+TAG_ATTRIBUTE = b"a"
+TAG_CHUNK = b"k"
+TAG_BLOCK = b"b"
+TAG_ENTRY = b"t"
+TAG_CHANGE = b"v"
+TAG_FREE = b"p"
+TAG_LEASE = b"l"
+TAG_MERGED = b"m"
+TAG_MERGED_TIME = b"x"
+
+STORE_KEY = TAG_STORE
+
+_HEAD = struct.Struct(">cH")
+_UID = struct.Struct(">Q")
+_STORE = struct.Struct(">BH")
+_CONTAINER = struct.Struct(">BQQ")
+_SEGMENT = struct.Struct(">BBBHqqqqqqq")
+_CHUNK = struct.Struct(">BqqI")
+_BLOCK = struct.Struct(">qqI")
+_FREE = struct.Struct(">Qq")
+_INT = struct.Struct(">q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerRecord:
+    """The epoch that wrote last, and the log address up to which all rows of the container are complete."""
+
+    epoch: int
+    complete_upto: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRecord:
+    """State of a segment. ``kind`` as in the create operation; ``entry_count`` is of tables alone."""
+
+    name: str
+    kind: int
+    key_bytes: int
+    rollover_bytes: int
+    start_offset: int
+    length: int
+    sealed: bool
+    modified_ms: int
+    event_count: int
+    freed_bytes: int
+    entry_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRecord:
+    """A chunk of a segment: how many of its bytes count, how many at its head were given back, how many blocks."""
+
+    name: str
+    length: int
+    freed: int
+    block_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRecord:
+    """A block: its end in the chunk's file, its checksum, how many events it holds."""
+
+    end: int
+    event_count: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeRecord:
+    """A chunk that no segment names any more, and that is to be deleted: whose it was, and its bytes."""
+
+    uid: int
+    size_bytes: int
+
+
+# --- keys -------------------------------------------------------------------------------------------------
+
+
+def prefix(tag: bytes, container: int) -> bytes:
+    return _HEAD.pack(tag, container)
+
+
+def uid_key(tag: bytes, container: int, uid: int, rest: bytes = b"") -> bytes:
+    """Key of something of one segment."""
+    return _HEAD.pack(tag, container) + _UID.pack(uid) + rest
+
+
+def range_of(start: bytes) -> tuple[bytes, bytes]:
+    """The half-open range of all keys that begin with ``start``, which does not end in 0xFF only."""
+    trimmed = start.rstrip(b"\xff")
+    return start, trimmed[:-1] + bytes([trimmed[-1] + 1])
+
+
+def number(value: int) -> bytes:
+    """An offset or version as part of a key."""
+    return _UID.pack(value)
+
+
+def parse_number(data: bytes) -> int:
+    return int(_UID.unpack(data)[0])
+
+
+def name_key(container: int, name: str) -> bytes:
+    return prefix(TAG_NAME, container) + name.encode()
+
+
+def chunk_key(container: int, uid: int, start: int) -> bytes:
+    return uid_key(TAG_CHUNK, container, uid, _UID.pack(start))
+
+
+def block_prefix(container: int, chunk: str) -> bytes:
+    return prefix(TAG_BLOCK, container) + chunk.encode() + b"\0"
+
+
+def block_key(container: int, chunk: str, start: int) -> bytes:
+    return block_prefix(container, chunk) + _UID.pack(start)
+
+
+def free_key(container: int, chunk: str) -> bytes:
+    return prefix(TAG_FREE, container) + chunk.encode()
+
+
+def lease_key(container: int, lease: int, uid: int) -> bytes:
+    return prefix(TAG_LEASE, container) + lease.to_bytes(16, "big") + _UID.pack(uid)
+
+
+def parse_lease_key(key: bytes) -> tuple[int, int]:
+    """Lease and segment uid of a lease row's key."""
+    return int.from_bytes(key[3:19], "big"), parse_number(key[19:])
+
+
+def merged_time_key(container: int, merged_ms: int, uid: int, source: str) -> bytes:
+    return prefix(TAG_MERGED_TIME, container) + _UID.pack(merged_ms) + _UID.pack(uid) + source.encode()
+
+
+def parse_merged_time_key(key: bytes) -> tuple[int, bytes]:
+    """Target uid, and the source's name as bytes."""
+    return parse_number(key[11:19]), key[19:]
+
+
+# --- values -----------------------------------------------------------------------------------------------
+
+
+def encode_int(value: int) -> bytes:
+    return _INT.pack(value)
+
+
+def decode_int(data: bytes) -> int:
+    _check(len(data) == _INT.size, "number", data)
+    return int(_INT.unpack(data)[0])
+
+
+def encode_store(containers: int) -> bytes:
+    return _STORE.pack(VERSION, containers)
+
+
+def decode_store(data: bytes) -> int:
+    """How many containers the store was created with."""
+    _check(len(data) == _STORE.size, "store", data)
+    version, containers = _STORE.unpack(data)
+    _check_version(version)
+    return int(containers)
+
+
+def encode_container(record: ContainerRecord) -> bytes:
+    return _CONTAINER.pack(VERSION, record.epoch, record.complete_upto)
+
+
+def decode_container(data: bytes) -> ContainerRecord:
+    _check(len(data) == _CONTAINER.size, "container", data)
+    version, epoch, complete = _CONTAINER.unpack(data)
+    _check_version(version)
+    return ContainerRecord(epoch=epoch, complete_upto=complete)
+
+
+def encode_segment(record: SegmentRecord) -> bytes:
+    head = _SEGMENT.pack(
+        VERSION,
+        record.kind,
+        int(record.sealed),
+        record.key_bytes,
+        record.rollover_bytes,
+        record.start_offset,
+        record.length,
+        record.modified_ms,
+        record.event_count,
+        record.freed_bytes,
+        record.entry_count,
+    )
+    return head + record.name.encode()
+
+
+def decode_segment(data: bytes) -> SegmentRecord:
+    _check(len(data) >= _SEGMENT.size, "segment", data)
+    version, kind, sealed, key_bytes, rollover, start, length, modified, events, freed, entries = _SEGMENT.unpack_from(
+        data
+    )
+    _check_version(version)
+    return SegmentRecord(
+        name=_text(data[_SEGMENT.size :]),
+        kind=kind,
+        key_bytes=key_bytes,
+        rollover_bytes=rollover,
+        start_offset=start,
+        length=length,
+        sealed=bool(sealed),
+        modified_ms=modified,
+        event_count=events,
+        freed_bytes=freed,
+        entry_count=entries,
+    )
+
+
+def encode_chunk(record: ChunkRecord) -> bytes:
+    return _CHUNK.pack(VERSION, record.length, record.freed, record.block_count) + record.name.encode()
+
+
+def decode_chunk(data: bytes) -> ChunkRecord:
+    _check(len(data) > _CHUNK.size, "chunk", data)
+    version, length, freed, blocks = _CHUNK.unpack_from(data)
+    _check_version(version)
+    return ChunkRecord(name=_text(data[_CHUNK.size :]), length=length, freed=freed, block_count=blocks)
+
+
+def encode_block(record: BlockRecord) -> bytes:
+    return _BLOCK.pack(record.end, record.event_count, record.crc32c)
+
+
+def decode_block(data: bytes) -> BlockRecord:
+    _check(len(data) == _BLOCK.size, "block", data)
+    end, events, checksum = _BLOCK.unpack(data)
+    return BlockRecord(end=end, event_count=events, crc32c=checksum)
+
+
+def encode_free(record: FreeRecord) -> bytes:
+    return _FREE.pack(record.uid, record.size_bytes)
+
+
+def decode_free(data: bytes) -> FreeRecord:
+    _check(len(data) == _FREE.size, "free", data)
+    uid, size_bytes = _FREE.unpack(data)
+    return FreeRecord(uid=uid, size_bytes=size_bytes)
+
+
+def encode_entry(version: int, value: bytes) -> bytes:
+    return _INT.pack(version) + value
+
+
+def decode_entry(data: bytes) -> tuple[int, bytes]:
+    """Version and value of a table entry."""
+    _check(len(data) >= _INT.size, "entry", data)
+    return int(_INT.unpack_from(data)[0]), data[_INT.size :]
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptDataError("name in a metadata row is not text", data=data[:40].hex()) from error
+
+
+def _check(holds: bool, kind: str, data: bytes) -> None:
+    if not holds:
+        raise CorruptDataError("metadata row has the wrong size", kind=kind, size_bytes=len(data))
+
+
+def _check_version(version: int) -> None:
+    if version > VERSION:
+        raise VersionTooNewError("metadata was written by a newer version", version=version, known=VERSION)
+    if version < 1:
+        raise CorruptDataError("metadata row has no legal version", version=version)

@@ -1,0 +1,503 @@
+"""The commands of Pravega's segment-store protocol, as values.
+
+``rid`` is the request id, echoed in the reply. Names of segments are kept as they came, so that a reply can repeat them
+verbatim. Payloads are views of the frame they were decoded from. Writer ids are the 16 raw bytes of the UUID.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from penstock.codec.wire_layout import AttributeUpdate, WireChunk, WireEntry, WireKey
+
+NO_OFFSET = -1
+Payload = bytes | bytearray | memoryview
+
+
+class Hello(NamedTuple):
+    high: int
+    low: int
+
+
+class KeepAlive(NamedTuple):
+    pass
+
+
+# --- appends ----------------------------------------------------------------------------------------------
+
+
+class SetupAppend(NamedTuple):
+    rid: int
+    writer: bytes
+    segment: str
+    token: str = ""
+
+
+class AppendSetup(NamedTuple):
+    rid: int
+    segment: str
+    writer: bytes
+    last_number: int
+
+
+class AppendBlock(NamedTuple):
+    """The beginning of a block; the AppendBlockEnd of the same writer follows at once."""
+
+    writer: bytes
+    data: Payload
+
+
+class AppendBlockEnd(NamedTuple):
+    """``whole_bytes`` of the block before it are complete events; ``data`` follows them."""
+
+    writer: bytes
+    whole_bytes: int
+    data: Payload
+    event_count: int
+    event_number: int
+    rid: int = -1
+
+
+class ConditionalAppend(NamedTuple):
+    """``event`` is one event record, its 8-byte header included."""
+
+    writer: bytes
+    event_number: int
+    expected_offset: int
+    event: Payload
+    rid: int = -1
+
+
+class ConditionalBlockEnd(NamedTuple):
+    writer: bytes
+    event_number: int
+    expected_offset: int
+    data: Payload
+    rid: int
+
+
+class DataAppended(NamedTuple):
+    writer: bytes
+    event_number: int
+    previous_number: int
+    rid: int
+    segment_length: int = NO_OFFSET
+
+
+class ConditionalCheckFailed(NamedTuple):
+    writer: bytes
+    event_number: int
+    rid: int = -1
+
+
+class InvalidEventNumber(NamedTuple):
+    writer: bytes
+    rid: int
+    stack: str = ""
+    event_number: int = -1
+
+
+# --- reads ------------------------------------------------------------------------------------------------
+
+
+class ReadSegment(NamedTuple):
+    segment: str
+    offset: int
+    suggested_bytes: int
+    token: str
+    rid: int
+
+
+class SegmentRead(NamedTuple):
+    segment: str
+    offset: int
+    at_tail: bool
+    end_of_segment: bool
+    data: Payload
+    rid: int
+
+
+class GetStreamSegmentInfo(NamedTuple):
+    rid: int
+    segment: str
+    token: str = ""
+
+
+class StreamSegmentInfo(NamedTuple):
+    rid: int
+    segment: str
+    exists: bool
+    sealed: bool
+    deleted: bool
+    last_modified_ms: int
+    length: int
+    start_offset: int
+
+
+class LocateOffset(NamedTuple):
+    rid: int
+    segment: str
+    offset: int
+    token: str = ""
+
+
+class OffsetLocated(NamedTuple):
+    rid: int
+    segment: str
+    offset: int
+
+
+# --- segments ---------------------------------------------------------------------------------------------
+
+
+class CreateSegment(NamedTuple):
+    rid: int
+    segment: str
+    target_rate: int
+    scale_type: int
+    token: str = ""
+    rollover_bytes: int = 0
+
+
+class SegmentCreated(NamedTuple):
+    rid: int
+    segment: str
+
+
+class SealSegment(NamedTuple):
+    rid: int
+    segment: str
+    token: str = ""
+
+
+class SegmentSealed(NamedTuple):
+    rid: int
+    segment: str
+
+
+class DeleteSegment(NamedTuple):
+    rid: int
+    segment: str
+    token: str = ""
+
+
+class SegmentDeleted(NamedTuple):
+    rid: int
+    segment: str
+
+
+class UpdateSegmentPolicy(NamedTuple):
+    rid: int
+    segment: str
+    target_rate: int
+    scale_type: int
+    token: str = ""
+
+
+class SegmentPolicyUpdated(NamedTuple):
+    rid: int
+    segment: str
+
+
+class GetSegmentAttribute(NamedTuple):
+    rid: int
+    segment: str
+    attribute: UUID
+    token: str = ""
+
+
+class SegmentAttribute(NamedTuple):
+    rid: int
+    value: int
+
+
+class UpdateSegmentAttribute(NamedTuple):
+    rid: int
+    segment: str
+    attribute: UUID
+    value: int
+    expected: int
+    token: str = ""
+
+
+class SegmentAttributeUpdated(NamedTuple):
+    rid: int
+    success: bool
+
+
+class TruncateSegment(NamedTuple):
+    rid: int
+    segment: str
+    offset: int
+    token: str = ""
+
+
+class SegmentTruncated(NamedTuple):
+    rid: int
+    segment: str
+
+
+class CreateTransientSegment(NamedTuple):
+    rid: int
+    writer: UUID
+    parent: str
+    token: str = ""
+
+
+class MergeSegments(NamedTuple):
+    rid: int
+    target: str
+    source: str
+    token: str = ""
+    updates: Sequence[AttributeUpdate] = ()
+
+
+class SegmentsMerged(NamedTuple):
+    rid: int
+    target: str
+    source: str
+    target_length: int
+
+
+class MergeSegmentsBatch(NamedTuple):
+    rid: int
+    target: str
+    sources: Sequence[str]
+    token: str = ""
+
+
+class SegmentsBatchMerged(NamedTuple):
+    rid: int
+    target: str
+    sources: Sequence[str]
+    target_lengths: Sequence[int]
+
+
+class FlushToStorage(NamedTuple):
+    container: int
+    token: str
+    rid: int
+
+
+class StorageFlushed(NamedTuple):
+    rid: int
+
+
+class ListStorageChunks(NamedTuple):
+    segment: str
+    token: str
+    rid: int
+
+
+class StorageChunksListed(NamedTuple):
+    rid: int
+    chunks: Sequence[WireChunk]
+
+
+# --- errors -----------------------------------------------------------------------------------------------
+
+
+class WrongHost(NamedTuple):
+    rid: int
+    segment: str
+    correct_host: str
+    trace: str = ""
+
+
+class SegmentIsSealed(NamedTuple):
+    rid: int
+    segment: str
+    trace: str = ""
+    offset: int = NO_OFFSET
+
+
+class SegmentAlreadyExists(NamedTuple):
+    rid: int
+    segment: str
+    trace: str = ""
+
+
+class NoSuchSegment(NamedTuple):
+    rid: int
+    segment: str
+    trace: str = ""
+    offset: int = NO_OFFSET
+
+
+class SegmentIsTruncated(NamedTuple):
+    rid: int
+    segment: str
+    start_offset: int
+    trace: str = ""
+    offset: int = NO_OFFSET
+
+
+class OperationUnsupported(NamedTuple):
+    rid: int
+    operation: str
+    trace: str = ""
+
+
+class AuthTokenCheckFailed(NamedTuple):
+    rid: int
+    trace: str = ""
+    code: int = -1
+
+
+class ErrorMessage(NamedTuple):
+    """``code`` 0: illegal argument; -1: anything else."""
+
+    rid: int
+    segment: str
+    message: str
+    code: int
+
+
+class TableSegmentNotEmpty(NamedTuple):
+    rid: int
+    segment: str
+    trace: str = ""
+
+
+class TableKeyDoesNotExist(NamedTuple):
+    rid: int
+    segment: str
+    trace: str = ""
+
+
+class TableKeyBadVersion(NamedTuple):
+    rid: int
+    segment: str
+    trace: str = ""
+
+
+# --- table segments ---------------------------------------------------------------------------------------
+
+
+class GetTableSegmentInfo(NamedTuple):
+    rid: int
+    segment: str
+    token: str = ""
+
+
+class TableSegmentInfo(NamedTuple):
+    rid: int
+    segment: str
+    start_offset: int
+    length: int
+    entry_count: int
+    key_bytes: int
+
+
+class CreateTableSegment(NamedTuple):
+    """``key_bytes`` 0: a hash table; else a sorted one whose keys have that length."""
+
+    rid: int
+    segment: str
+    token: str = ""
+    sorted_deprecated: bool = False
+    key_bytes: int = 0
+    rollover_bytes: int = 0
+
+
+class DeleteTableSegment(NamedTuple):
+    rid: int
+    segment: str
+    must_be_empty: bool
+    token: str = ""
+
+
+class UpdateTableEntries(NamedTuple):
+    rid: int
+    segment: str
+    token: str
+    entries: Sequence[WireEntry]
+    table_offset: int = NO_OFFSET
+
+
+class TableEntriesUpdated(NamedTuple):
+    rid: int
+    versions: Sequence[int]
+
+
+class RemoveTableKeys(NamedTuple):
+    rid: int
+    segment: str
+    token: str
+    keys: Sequence[WireKey]
+    table_offset: int = NO_OFFSET
+
+
+class TableKeysRemoved(NamedTuple):
+    rid: int
+    segment: str
+
+
+class ReadTable(NamedTuple):
+    rid: int
+    segment: str
+    token: str
+    keys: Sequence[WireKey]
+
+
+class TableRead(NamedTuple):
+    rid: int
+    segment: str
+    entries: Sequence[WireEntry]
+
+
+class ReadTableKeys(NamedTuple):
+    """``first`` and ``last`` are inclusive; empty: unbounded. ``reserved`` is always 0."""
+
+    rid: int
+    segment: str
+    token: str
+    suggested_count: int
+    continuation: Payload = b""
+    reserved: int = 0
+    first: Payload = b""
+    last: Payload = b""
+
+
+class TableKeysRead(NamedTuple):
+    rid: int
+    segment: str
+    keys: Sequence[WireKey]
+    continuation: Payload
+
+
+class ReadTableEntries(NamedTuple):
+    rid: int
+    segment: str
+    token: str
+    suggested_count: int
+    continuation: Payload = b""
+    reserved: int = 0
+    first: Payload = b""
+    last: Payload = b""
+
+
+class TableEntriesRead(NamedTuple):
+    rid: int
+    segment: str
+    entries: Sequence[WireEntry]
+    continuation: Payload
+
+
+class ReadTableEntriesDelta(NamedTuple):
+    rid: int
+    segment: str
+    token: str
+    from_position: int
+    suggested_count: int
+
+
+class TableEntriesDeltaRead(NamedTuple):
+    rid: int
+    segment: str
+    entries: Sequence[WireEntry]
+    should_clear: bool
+    reached_end: bool
+    last_position: int

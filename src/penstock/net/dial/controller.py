@@ -1,0 +1,352 @@
+"""A remote control plane that is used like one in process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+from uuid import UUID
+
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidCutError, UnsupportedError
+from penstock.model.names import StreamName
+from penstock.model.policies import StreamConfig
+from penstock.model.segments import KeyRange, SegmentId, SegmentRange
+from penstock.net import grpc_mapping as mapping
+from penstock.net.dial.grpc_connection import CALL_S, PATIENCE_S, GrpcConnection
+from penstock.net.dial.native import NativeSegments
+from penstock.net.grpc_mapping import make
+from penstock.net.proto import Controller_pb2 as pb
+from penstock.net.proto import native_pb2 as native
+from penstock.ports.controller_service import (
+    PAGE_MAX,
+    ControllerService,
+    Endpoint,
+    PingStatus,
+    ReaderGroupConfig,
+    ScaleResult,
+    ScaleStatus,
+    StreamDescription,
+    Successor,
+    Transaction,
+    TransactionStatus,
+)
+
+_COMPLETED = {
+    pb.ListCompletedTxnResponse.TxnResponse.COMMITTED: TransactionStatus.COMMITTED,
+    pb.ListCompletedTxnResponse.TxnResponse.ABORTED: TransactionStatus.ABORTED,
+}
+_ANY_STATUS = range(8)
+
+
+class _Scopes:
+    """Scopes and streams of the remote controller."""
+
+    def __init__(self, connection: GrpcConnection) -> None:
+        self._connection = connection
+
+    async def create_scope(self, scope: str) -> None:
+        await self._connection.controller("createScope", make(pb.ScopeInfo, scope=scope))
+
+    async def delete_scope(self, scope: str) -> None:
+        await self._connection.controller("deleteScope", make(pb.ScopeInfo, scope=scope))
+
+    async def scope_exists(self, scope: str) -> bool:
+        reply: pb.ExistsResponse = await self._connection.controller(
+            "checkScopeExists", make(pb.ScopeInfo, scope=scope)
+        )
+        return reply.exists
+
+    async def list_scopes(self, *, after: str = "", limit: int = PAGE_MAX) -> Sequence[str]:
+        request = pb.ScopesRequest(continuationToken=make(pb.ContinuationToken, token=after))
+        reply: pb.ScopesResponse = await self._connection.controller("listScopes", request)
+        return tuple(reply.scopes[:limit])
+
+    async def create_stream(self, stream: StreamName, config: StreamConfig) -> None:
+        await self._connection.controller("createStream", mapping.config_message(stream, config))
+
+    async def update_stream(self, stream: StreamName, config: StreamConfig) -> None:
+        await self._connection.controller("updateStream", mapping.config_message(stream, config))
+
+    async def stream_exists(self, stream: StreamName) -> bool:
+        reply: pb.ExistsResponse = await self._connection.controller(
+            "checkStreamExists", mapping.stream_message(stream)
+        )
+        return reply.exists
+
+    async def get_config(self, stream: StreamName) -> StreamConfig:
+        return mapping.config_of(
+            await self._connection.controller("getStreamConfiguration", mapping.stream_message(stream))
+        )
+
+    async def list_streams(
+        self, scope: str, *, tag: str | None = None, after: str = "", limit: int = PAGE_MAX
+    ) -> Sequence[str]:
+        token = make(pb.ContinuationToken, token=after)
+        info = make(pb.ScopeInfo, scope=scope)
+        reply: pb.StreamsInScopeResponse
+        if tag is None:
+            request = pb.StreamsInScopeRequest(scope=info, continuationToken=token)
+            reply = await self._connection.controller("listStreamsInScope", request)
+        else:
+            tagged = make(pb.StreamsInScopeWithTagRequest, scope=info, tag=tag, continuationToken=token)
+            reply = await self._connection.controller("listStreamsInScopeForTag", tagged)
+        return tuple(item.stream for item in reply.streams[:limit])
+
+    async def seal_stream(self, stream: StreamName) -> None:
+        await self._connection.controller("sealStream", mapping.stream_message(stream))
+
+    async def delete_stream(self, stream: StreamName) -> None:
+        await self._connection.controller("deleteStream", mapping.stream_message(stream))
+
+    async def truncate_stream(self, stream: StreamName, cut: StreamCut) -> None:
+        await self._connection.controller("truncateStream", mapping.cut_message(_cut_of(stream, cut)))
+
+    async def describe_stream(self, stream: StreamName) -> StreamDescription:
+        return mapping.description_of(await self._connection.native("DescribeStream", _stream_request(stream)))
+
+    async def run_retention(self, stream: StreamName) -> Mapping[str, Any]:
+        return _decision(await self._connection.native("RunRetention", _stream_request(stream)))
+
+    async def explain_retention(self, stream: StreamName) -> Mapping[str, Any]:
+        return _decision(await self._connection.native("ExplainRetention", _stream_request(stream)))
+
+
+class _Segments:
+    """Segments of streams of the remote controller."""
+
+    def __init__(self, connection: GrpcConnection) -> None:
+        self._connection = connection
+
+    async def current_segments(self, stream: StreamName) -> Sequence[SegmentRange]:
+        reply: pb.SegmentRanges = await self._connection.controller(
+            "getCurrentSegments", mapping.stream_message(stream)
+        )
+        return mapping.ranges_of(reply.segmentRanges)
+
+    async def epoch_segments(self, stream: StreamName, epoch: int) -> Sequence[SegmentRange]:
+        request = make(pb.GetEpochSegmentsRequest, streamInfo=mapping.stream_message(stream), epoch=epoch)
+        reply: pb.SegmentRanges = await self._connection.controller("getEpochSegments", request)
+        return mapping.ranges_of(reply.segmentRanges)
+
+    async def head(self, stream: StreamName) -> StreamCut:
+        request = pb.GetSegmentsRequest(streamInfo=mapping.stream_message(stream))
+        reply: pb.SegmentsAtTime = await self._connection.controller("getSegments", request)
+        return mapping.positions_of(stream, {item.segmentId.segmentId: item.offset for item in reply.segments})
+
+    async def tail(self, stream: StreamName) -> StreamCut:
+        return mapping.cut_of(await self._connection.native("Tail", _stream_request(stream)))
+
+    async def successors(self, stream: StreamName, segment: SegmentId) -> Sequence[Successor]:
+        reply: pb.SuccessorResponse = await self._connection.controller(
+            "getSegmentsImmediatelyFollowing", mapping.segment_message(stream, segment)
+        )
+        return tuple(mapping.successor_of(item) for item in reply.segments)
+
+    async def segments_between(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
+        first, last = (mapping.cut_message(_cut_of(stream, cut)).cut for cut in (start, end))
+        request = pb.StreamCutRange(streamInfo=mapping.stream_message(stream), to=last)
+        getattr(request, "from").update(first)  # a keyword
+        reply: pb.StreamCutRangeResponse = await self._connection.controller("getSegmentsBetween", request)
+        return tuple(mapping.segment_of(item.segmentId) for item in reply.segments)
+
+    async def segment_ranges(self, stream: StreamName, segments: Sequence[SegmentId]) -> Mapping[SegmentId, KeyRange]:
+        request = make(native.SegmentRangesRequest, stream=mapping.stream_message(stream), segments=segments)
+        reply: pb.SegmentRanges = await self._connection.native("SegmentRanges", request)
+        return {item.segment: item.keys for item in mapping.ranges_of(reply.segmentRanges)}
+
+    async def is_segment_active(self, stream: StreamName, segment: SegmentId) -> bool:
+        reply: pb.SegmentValidityResponse = await self._connection.controller(
+            "isSegmentValid", mapping.segment_message(stream, segment)
+        )
+        return reply.response
+
+    async def is_cut_valid(self, stream: StreamName, cut: StreamCut) -> bool:
+        request = pb.StreamCut(streamInfo=mapping.stream_message(stream), cut=mapping.cut_message(cut).cut)
+        reply: pb.StreamCutValidityResponse = await self._connection.controller("isStreamCutValid", request)
+        return reply.response and cut.stream == stream
+
+    async def scale(
+        self, stream: StreamName, *, sealed: Sequence[SegmentId], new_ranges: Sequence[KeyRange]
+    ) -> ScaleResult:
+        request = make(
+            pb.ScaleRequest,
+            streamInfo=mapping.stream_message(stream),
+            sealedSegments=sealed,
+            newKeyRanges=[pb.ScaleRequest.KeyRangeEntry(start=item.low, end=item.high) for item in new_ranges],
+        )
+        reply: pb.ScaleResponse = await self._connection.controller("scale", request)
+        return ScaleResult(segments=mapping.ranges_of(reply.segments), epoch_before=reply.epoch)
+
+    async def scale_status(self, stream: StreamName, epoch: int) -> ScaleStatus:
+        request = make(pb.ScaleStatusRequest, streamInfo=mapping.stream_message(stream), epoch=epoch)
+        known = mapping.SCALE_STATUSES_BACK
+        reply: pb.ScaleStatusResponse = await self._connection.controller("checkScale", request, accept=known)
+        return known[reply.status]
+
+    async def endpoint(self, segment: str) -> Endpoint:
+        reply: pb.NodeUri = await self._connection.native("Endpoint", make(native.EndpointRequest, segment=segment))
+        return Endpoint(host=reply.endpoint, port=reply.port)
+
+
+class _Transactions:
+    """Transactions of the remote controller, alone and in batches."""
+
+    def __init__(self, connection: GrpcConnection) -> None:
+        self._connection = connection
+
+    async def create_transaction(self, stream: StreamName, *, lease_ms: int) -> Transaction:
+        request = make(pb.CreateTxnRequest, streamInfo=mapping.stream_message(stream), lease=lease_ms)
+        reply: pb.CreateTxnResponse = await self._connection.controller("createTransaction", request)
+        return Transaction(id=mapping.transaction_of(reply.txnId), segments=mapping.ranges_of(reply.activeSegments))
+
+    async def ping_transaction(self, stream: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus:
+        request = make(
+            pb.PingTxnRequest,
+            streamInfo=mapping.stream_message(stream),
+            txnId=mapping.transaction_message(txn),
+            lease=lease_ms,
+        )
+        reply: pb.PingTxnStatus = await self._connection.controller("pingTransaction", request, accept=_ANY_STATUS)
+        return mapping.PING_STATUSES_BACK.get(reply.status, PingStatus.UNKNOWN)
+
+    async def commit_transaction(self, stream: StreamName, txn: UUID) -> None:
+        await self._connection.controller("commitTransaction", _transaction_request(stream, txn))
+
+    async def abort_transaction(self, stream: StreamName, txn: UUID) -> None:
+        await self._connection.controller("abortTransaction", _transaction_request(stream, txn))
+
+    async def transaction_status(self, stream: StreamName, txn: UUID) -> TransactionStatus:
+        request = _transaction_request(stream, txn)
+        reply: pb.TxnState = await self._connection.controller("checkTransactionState", request, accept=_ANY_STATUS)
+        return mapping.TRANSACTION_STATES_BACK.get(reply.state, TransactionStatus.UNKNOWN)
+
+    async def list_completed_transactions(self, stream: StreamName) -> Sequence[tuple[UUID, TransactionStatus]]:
+        request = pb.ListCompletedTxnRequest(streamInfo=mapping.stream_message(stream))
+        reply: pb.ListCompletedTxnResponse = await self._connection.controller("listCompletedTransactions", request)
+        return tuple((mapping.transaction_of(item.txnId), _COMPLETED[item.status]) for item in reply.response)
+
+    async def commit_batch(self, stream: StreamName, *, writer: str, batch: int, transactions: Sequence[UUID]) -> bool:
+        request = make(
+            native.CommitBatchRequest,
+            stream=mapping.stream_message(stream),
+            writer=writer,
+            batch=batch,
+            transactions=[mapping.transaction_message(txn) for txn in transactions],
+        )
+        reply: native.CommitBatchResponse = await self._connection.native("CommitBatch", request)
+        return reply.committed
+
+    async def last_batch(self, stream: StreamName, *, writer: str) -> int | None:
+        request = make(native.LastBatchRequest, stream=mapping.stream_message(stream), writer=writer)
+        reply: native.LastBatchResponse = await self._connection.native("LastBatch", request)
+        return reply.batch if reply.HasField("batch") else None
+
+
+class _ReaderGroups:
+    """Reader groups and subscribers of the remote controller."""
+
+    def __init__(self, connection: GrpcConnection) -> None:
+        self._connection = connection
+
+    async def create_reader_group(self, config: ReaderGroupConfig) -> ReaderGroupConfig:
+        reply: pb.CreateReaderGroupResponse = await self._connection.controller(
+            "createReaderGroup", mapping.group_message(config)
+        )
+        return mapping.group_of(reply.config)
+
+    async def update_reader_group(self, config: ReaderGroupConfig) -> int:
+        reply: pb.UpdateReaderGroupResponse = await self._connection.controller(
+            "updateReaderGroup", mapping.group_message(config)
+        )
+        return reply.generation
+
+    async def get_reader_group(self, scope: str, name: str) -> ReaderGroupConfig:
+        request = make(pb.ReaderGroupInfo, scope=scope, readerGroup=name)
+        reply: pb.ReaderGroupConfigResponse = await self._connection.controller("getReaderGroupConfig", request)
+        return mapping.group_of(reply.config)
+
+    async def delete_reader_group(self, scope: str, name: str, *, group_id: UUID | None = None) -> None:
+        request = make(
+            native.DeleteReaderGroupRequest,
+            scope=scope,
+            group=name,
+            group_id=None if group_id is None else str(group_id),
+        )
+        await self._connection.native("DeleteReaderGroup", request)
+
+    async def list_reader_groups(self, scope: str) -> Sequence[str]:
+        request = make(native.ListReaderGroupsRequest, scope=scope)
+        reply: native.ListReaderGroupsResponse = await self._connection.native("ListReaderGroups", request)
+        return tuple(reply.groups)
+
+    async def list_subscribers(self, stream: StreamName) -> Sequence[str]:
+        reply: pb.SubscribersResponse = await self._connection.controller(
+            "listSubscribers", mapping.stream_message(stream)
+        )
+        return tuple(reply.subscribers)
+
+    async def update_subscriber_cut(
+        self, subscriber: str, *, group_id: UUID | None, generation: int | None, cut: StreamCut
+    ) -> None:
+        request = make(
+            native.UpdateSubscriberCutRequest,
+            subscriber=subscriber,
+            group_id=None if group_id is None else str(group_id),
+            generation=generation,
+            cut=mapping.cut_message(cut),
+        )
+        await self._connection.native("UpdateSubscriberCut", request)
+
+
+class RemoteController(_Scopes, _Segments, _Transactions, _ReaderGroups, ControllerService):
+    """A ``ControllerService`` in another process. Every call raises what the remote one raised, NotConnectedError where
+    nothing answers for the patience of the connection, and DeadlineExceededError where an answer does not come."""
+
+    @property
+    def native(self) -> NativeSegments:
+        """The native calls on segments, over the same connection."""
+        return NativeSegments(self._connection)
+
+
+@asynccontextmanager
+async def dial_controller(
+    address: str, *, patience_s: float = PATIENCE_S, call_s: float = CALL_S
+) -> AsyncIterator[RemoteController]:
+    """Use the controller at ``host:port`` (also behind ``tcp://``; the port may be left out for 9090).
+
+    Args:
+        patience_s: How long a call goes on while no server answers. A restart within it is not noticed, and a server that
+            starts a little later is waited for.
+        call_s: How long a server may take over one call.
+    Raises:
+        InvalidArgumentError, UnsupportedError: The address is none, or asks for encryption.
+        NotConnectedError: Nothing answers there.
+    """
+    async with GrpcConnection(address, patience_s=patience_s, call_s=call_s) as connection:
+        controller = RemoteController(connection)
+        # A server that is not ours answers too, if only that it does not know the question.
+        with suppress(UnsupportedError):
+            await controller.native.info()
+        yield controller
+
+
+def _cut_of(stream: StreamName, cut: StreamCut) -> StreamCut:
+    """The cut as one of the stream: the requests name a stream once, and would lose that they differ."""
+    if cut.stream != stream and not cut.is_unbounded:
+        raise InvalidCutError("cut belongs to another stream", stream=str(stream), cut_of=str(cut.stream))
+    return StreamCut(stream, cut.positions)
+
+
+def _stream_request(stream: StreamName) -> native.StreamRequest:
+    return native.StreamRequest(stream=mapping.stream_message(stream))
+
+
+def _transaction_request(stream: StreamName, txn: UUID) -> pb.TxnRequest:
+    return pb.TxnRequest(streamInfo=mapping.stream_message(stream), txnId=mapping.transaction_message(txn))
+
+
+def _decision(reply: native.RetentionDecision) -> Mapping[str, Any]:
+    decision: dict[str, Any] = json.loads(reply.json)
+    return decision

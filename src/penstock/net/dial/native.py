@@ -1,0 +1,65 @@
+"""What a remote store offers beside the wire protocol: its chunks, for readers that go straight to them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from uuid import UUID
+
+from penstock.net import grpc_mapping as mapping
+from penstock.net.dial.grpc_connection import CALL_S, PATIENCE_S, GrpcConnection
+from penstock.net.grpc_mapping import make
+from penstock.net.proto import native_pb2 as native
+from penstock.ports.segment_service import ChunkRange, SegmentSpace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreInfo:
+    """Who answers: its version, the id of the store, and the native calls that it knows."""
+
+    version: str
+    store_id: str
+    capabilities: Sequence[str]
+
+
+class NativeSegments:
+    """The calls of ``SegmentService`` that the wire protocol lacks, with the same promises and errors."""
+
+    def __init__(self, connection: GrpcConnection) -> None:
+        """The connection is borrowed."""
+        self._connection = connection
+
+    async def info(self) -> StoreInfo:
+        reply: native.InfoResponse = await self._connection.native("Info", native.InfoRequest())
+        return StoreInfo(version=reply.version, store_id=reply.store_id, capabilities=tuple(reply.capabilities))
+
+    async def chunk_ranges(self, name: str, start: int, end: int) -> Sequence[ChunkRange]:
+        """The tiered part of ``start <= offset < end``, in order; what lies behind the last range is not tiered yet."""
+        request = make(native.ChunkRangesRequest, segment=name, start=start, end=end)
+        reply: native.ChunkRangesResponse = await self._connection.native("ChunkRanges", request)
+        return tuple(mapping.chunk_of(item) for item in reply.ranges)
+
+    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int) -> None:
+        """Keep the segment's chunks on disk until that wall time. Repeating extends."""
+        request = make(native.LeaseChunksRequest, segment=name, lease=str(lease), until_ms=until_ms)
+        await self._connection.native("LeaseChunks", request)
+
+    async def release_lease(self, lease: UUID) -> None:
+        await self._connection.native("ReleaseLease", native.ReleaseLeaseRequest(lease=str(lease)))
+
+    async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]:
+        """What each existing segment takes; absent ones are left out."""
+        reply: native.SpacesResponse = await self._connection.native(
+            "Spaces", make(native.SpacesRequest, segments=names)
+        )
+        return {item.segment: mapping.space_of(item) for item in reply.spaces}
+
+
+@asynccontextmanager
+async def dial_native(
+    address: str, *, patience_s: float = PATIENCE_S, call_s: float = CALL_S
+) -> AsyncIterator[NativeSegments]:
+    """Open a connection of its own for the native calls on segments. See ``dial_controller``."""
+    async with GrpcConnection(address, patience_s=patience_s, call_s=call_s) as connection:
+        yield NativeSegments(connection)

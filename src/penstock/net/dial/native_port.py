@@ -1,0 +1,21 @@
+"""What a remote store offers beyond Pravega's wire protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+from uuid import UUID
+
+from penstock.ports.segment_service import ChunkRange, SegmentSpace
+
+
+class NativePort(Protocol):
+    """The calls of ``SegmentService`` that the wire has no words for, with the same laws and errors."""
+
+    async def chunk_ranges(self, name: str, start: int, end: int) -> Sequence[ChunkRange]: ...
+
+    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int) -> None: ...
+
+    async def release_lease(self, lease: UUID) -> None: ...
+
+    async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]: ...

@@ -1,0 +1,285 @@
+"""A remote segment store: ``SegmentService`` over Pravega's wire protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+from uuid import UUID
+
+from penstock.codec import wire_commands as c
+from penstock.codec.wire import Command
+from penstock.codec.wire_layout import WireEntry, WireKey
+from penstock.model.errors import EventTooLargeError, InvalidArgumentError
+from penstock.net.dial.native_port import NativePort
+from penstock.net.dial.wire_append_pool import RemoteAppends
+from penstock.net.dial.wire_dial import DialLimits
+from penstock.net.dial.wire_pool import ConnectionPool
+from penstock.net.dial.wire_reads import RemoteReads, waitless
+from penstock.net.wire_errors import error_of
+from penstock.net.wire_requests import token_after
+from penstock.ports.controller_service import ControllerService
+from penstock.ports.rng import Rng
+from penstock.ports.segment_service import (
+    KEY_ABSENT,
+    KEY_MAX_BYTES,
+    TABLE_BATCH_MAX,
+    VALUE_MAX_BYTES,
+    Append,
+    Appended,
+    ChunkRange,
+    SegmentInfo,
+    SegmentRead,
+    SegmentSpace,
+    TableDelta,
+    TableEntry,
+    TableKind,
+    TablePut,
+    TableRemoval,
+)
+from penstock.ports.telemetry import Telemetry
+
+__all__ = ["DialLimits", "RemoteSegments"]
+
+R = TypeVar("R", bound=Command)
+
+
+class RemoteSegments:
+    """``SegmentService`` over the wire, from entry to exit. ``controller`` says who serves what; both are borrowed.
+
+    Reads, questions, seals and truncations are tried again while their store is away, for ``limits.retry_for_s`` or until
+    the caller's own deadline cancels them. An append whose connection is lost fails with NotConnectedError, and so does
+    everything behind it: ``setup_append`` tells what is stored.
+    """
+
+    def __init__(
+        self,
+        controller: ControllerService,
+        *,
+        native: NativePort,
+        rng: Rng,
+        telemetry: Telemetry,
+        limits: DialLimits | None = None,
+    ) -> None:
+        self._native = native
+        self._pool = ConnectionPool(controller, rng=rng, telemetry=telemetry, limits=limits or DialLimits())
+        self._reads = RemoteReads(self._pool)
+        self._appends = RemoteAppends(self._pool)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections. What was in flight fails with NotConnectedError."""
+        self._appends.close()
+        await self._pool.close()
+
+    async def _ask(self, name: str, kind: type[R], build: Callable[[int], Command], *, repeat: bool = False) -> R:
+        """The reply of that kind; any other is raised as the error that it stands for."""
+        reply = await self._pool.call(name, build, repeat=repeat)
+        if not isinstance(reply, kind):
+            raise error_of(reply, name)
+        return reply
+
+    # --- appends and reads ---
+
+    async def setup_append(self, name: str, writer: UUID) -> int:
+        return await self._appends.setup(name, writer)
+
+    async def append(self, request: Append) -> Appended:
+        """As the port says. Cancelled: the append may or may not happen, and its data must stay unchanged until the
+        connection has sent it."""
+        return await self._appends.append(request)
+
+    async def read(self, name: str, offset: int, max_bytes: int, *, wait: bool = True) -> SegmentRead:
+        if not wait:
+            found = waitless(await self.info(name), offset)
+            if found is not None:
+                return found
+        return await self._reads.read(name, offset, max_bytes)
+
+    async def info(self, name: str) -> SegmentInfo:
+        reply = await self._ask(
+            name, c.StreamSegmentInfo, lambda rid: c.GetStreamSegmentInfo(rid, name, ""), repeat=True
+        )
+        return SegmentInfo(
+            name=name,
+            start_offset=reply.start_offset,
+            length=reply.length,
+            sealed=reply.sealed,
+            last_modified_ms=reply.last_modified_ms,
+        )
+
+    async def next_event_boundary(self, name: str, offset: int) -> int:
+        reply = await self._ask(name, c.OffsetLocated, lambda rid: c.LocateOffset(rid, name, offset, ""), repeat=True)
+        return reply.offset
+
+    # --- segments ---
+
+    async def create_segment(self, name: str, *, rollover_bytes: int = 0) -> None:
+        await self._ask(name, c.SegmentCreated, lambda rid: c.CreateSegment(rid, name, 0, 0, "", rollover_bytes))
+
+    async def seal(self, name: str) -> int:
+        await self._ask(name, c.SegmentSealed, lambda rid: c.SealSegment(rid, name, ""), repeat=True)
+        return (await self.info(name)).length
+
+    async def truncate(self, name: str, offset: int) -> None:
+        reply = await self._pool.call(name, lambda rid: c.TruncateSegment(rid, name, offset, ""), repeat=True)
+        if isinstance(reply, c.SegmentIsTruncated):
+            raise InvalidArgumentError("truncation lies beyond the end", segment=name, offset=offset)
+        if not isinstance(reply, c.SegmentTruncated):
+            raise error_of(reply, name)
+
+    async def delete(self, name: str) -> None:
+        await self._ask(name, c.SegmentDeleted, lambda rid: c.DeleteSegment(rid, name, ""))
+
+    async def create_transient(self, parent: str, writer: UUID) -> str:
+        """As the port says; the segment lives no longer than the connection that created it."""
+        reply = await self._ask(parent, c.SegmentCreated, lambda rid: c.CreateTransientSegment(rid, writer, parent, ""))
+        return reply.segment
+
+    async def merge(self, target: str, source: str) -> int:
+        reply = await self._ask(target, c.SegmentsMerged, lambda rid: c.MergeSegments(rid, target, source, ""))
+        return reply.target_length
+
+    async def get_attribute(self, name: str, attribute: UUID) -> int:
+        reply = await self._ask(
+            name, c.SegmentAttribute, lambda rid: c.GetSegmentAttribute(rid, name, attribute, ""), repeat=True
+        )
+        return reply.value
+
+    async def update_attribute(self, name: str, attribute: UUID, value: int, *, expected: int | None) -> bool:
+        while True:
+            # The wire only compares and sets: "always" is to compare with what is there, until no one comes between.
+            old = await self.get_attribute(name, attribute) if expected is None else expected
+            if await self._compare_and_set(name, attribute, value, old):
+                return True
+            if expected is not None:
+                return False
+
+    async def _compare_and_set(self, name: str, attribute: UUID, value: int, old: int) -> bool:
+        reply = await self._ask(
+            name,
+            c.SegmentAttributeUpdated,
+            lambda rid: c.UpdateSegmentAttribute(rid, name, attribute, value, old, ""),
+        )
+        return reply.success
+
+    # --- tables ---
+
+    async def create_table(self, name: str, *, kind: TableKind = TableKind.HASH, key_bytes: int = 0) -> None:
+        is_sorted = kind is TableKind.SORTED
+        if is_sorted != (key_bytes > 0):
+            raise InvalidArgumentError(
+                "sorted tables, and only they, have a key length", kind=kind.value, key_bytes=key_bytes
+            )
+        await self._ask(
+            name, c.SegmentCreated, lambda rid: c.CreateTableSegment(rid, name, "", is_sorted, key_bytes, 0)
+        )
+
+    async def delete_table(self, name: str, *, must_be_empty: bool = False) -> None:
+        await self._ask(name, c.SegmentDeleted, lambda rid: c.DeleteTableSegment(rid, name, must_be_empty, ""))
+
+    async def table_update(self, name: str, puts: Sequence[TablePut]) -> Sequence[int]:
+        _check_batch(name, len(puts))
+        for put in puts:
+            _check_key(name, put.key)
+            if len(put.value) > VALUE_MAX_BYTES:
+                raise EventTooLargeError("value is too large", size_bytes=len(put.value), limit_bytes=VALUE_MAX_BYTES)
+        entries = [WireEntry(put.key, put.version, put.value) for put in puts]
+        reply = await self._ask(
+            name, c.TableEntriesUpdated, lambda rid: c.UpdateTableEntries(rid, name, "", entries, c.NO_OFFSET)
+        )
+        return reply.versions
+
+    async def table_remove(self, name: str, removals: Sequence[TableRemoval]) -> None:
+        _check_batch(name, len(removals))
+        for removal in removals:
+            _check_key(name, removal.key)
+        keys = [WireKey(removal.key, removal.version) for removal in removals]
+        await self._ask(name, c.TableKeysRemoved, lambda rid: c.RemoveTableKeys(rid, name, "", keys, c.NO_OFFSET))
+
+    async def table_get(self, name: str, keys: Sequence[bytes]) -> Sequence[TableEntry]:
+        found: list[TableEntry] = []
+        for start in range(0, len(keys), TABLE_BATCH_MAX):
+            found.extend(await self._entries(name, keys[start : start + TABLE_BATCH_MAX]))
+        return found
+
+    async def _entries(self, name: str, keys: Sequence[bytes]) -> Sequence[TableEntry]:
+        asked = [WireKey(key, KEY_ABSENT) for key in keys]
+        try:
+            reply = await self._ask(name, c.TableRead, lambda rid: c.ReadTable(rid, name, "", asked), repeat=True)
+        except InvalidArgumentError:
+            if len(keys) == 1:
+                raise
+            # The values do not fit into one frame.
+            middle = len(keys) // 2
+            return [*await self._entries(name, keys[:middle]), *await self._entries(name, keys[middle:])]
+        return [_entry(item) for item in reply.entries]
+
+    async def table_scan(
+        self, name: str, *, after: bytes | None, limit: int, first: bytes | None = None, last: bytes | None = None
+    ) -> Sequence[TableEntry]:
+        token = b"" if after is None else token_after(after)
+        reply = await self._ask(
+            name,
+            c.TableEntriesRead,
+            lambda rid: c.ReadTableEntries(rid, name, "", limit, token, 0, first or b"", last or b""),
+            repeat=True,
+        )
+        return [_entry(item) for item in reply.entries]
+
+    async def table_delta(self, name: str, position: int, limit: int) -> TableDelta:
+        reply = await self._ask(
+            name,
+            c.TableEntriesDeltaRead,
+            lambda rid: c.ReadTableEntriesDelta(rid, name, "", position, limit),
+            repeat=True,
+        )
+        return TableDelta(
+            entries=[_entry(item) for item in reply.entries],
+            should_clear=reply.should_clear,
+            reached_end=reply.reached_end,
+            position=reply.last_position,
+        )
+
+    async def table_info(self, name: str) -> tuple[SegmentInfo, int, int]:
+        """As the port says; the time of the last change does not travel and is 0."""
+        reply = await self._ask(name, c.TableSegmentInfo, lambda rid: c.GetTableSegmentInfo(rid, name, ""), repeat=True)
+        info = SegmentInfo(
+            name=name, start_offset=reply.start_offset, length=reply.length, sealed=False, last_modified_ms=0
+        )
+        return info, reply.entry_count, reply.key_bytes
+
+    # --- beyond the wire ---
+
+    async def chunk_ranges(self, name: str, start: int, end: int) -> Sequence[ChunkRange]:
+        return await self._native.chunk_ranges(name, start, end)
+
+    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int) -> None:
+        await self._native.lease_chunks(name, lease, until_ms=until_ms)
+
+    async def release_lease(self, lease: UUID) -> None:
+        await self._native.release_lease(lease)
+
+    async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]:
+        return await self._native.spaces(names)
+
+
+def _check_batch(name: str, count: int) -> None:
+    if count > TABLE_BATCH_MAX:
+        raise InvalidArgumentError("batch is too large", segment=name, items=count, limit=TABLE_BATCH_MAX)
+
+
+def _check_key(name: str, key: bytes) -> None:
+    if len(key) > KEY_MAX_BYTES:
+        raise EventTooLargeError("key is too large", segment=name, size_bytes=len(key), limit_bytes=KEY_MAX_BYTES)
+
+
+def _entry(item: WireEntry) -> TableEntry:
+    return TableEntry(key=item.key, value=item.value, version=item.version)

@@ -1,0 +1,144 @@
+"""Which line an append takes, and over which connection the line runs."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from penstock.codec import wire_commands as c
+from penstock.model.errors import NotConnectedError, PenstockError
+from penstock.net.dial.wire_lines import AppendConnection, Line, check_append
+from penstock.net.dial.wire_pool import ConnectionPool
+from penstock.net.wire_errors import error_of
+from penstock.ports.controller_service import Endpoint
+from penstock.ports.segment_service import Append, Appended
+
+_Key = tuple[str, UUID]
+
+
+class RemoteAppends:
+    """All lines of a client. A line opens with its first append or setup, and again after it has ended."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._lines: dict[_Key, Line] = {}
+        self._connections: dict[Endpoint, list[AppendConnection]] = {}
+        self._locks: dict[Endpoint, asyncio.Lock] = {}
+        self._closed = False
+
+    def append(self, request: Append) -> asyncio.Future[Appended]:
+        """Take an append, in call order; the future of its outcome. Raises InvalidArgumentError."""
+        check_append(request)
+        line = self._line(request.segment, request.writer)
+        return line.append(request)
+
+    async def setup(self, name: str, writer: UUID) -> int:
+        """The store's last number of the writer. What this client sent before is decided by then."""
+        line = self._line(name, writer)
+        reused = line.connection is not None
+        if reused and (line.opening is None or line.opening.done()):
+            line.hold()
+            self._open(line)
+        opening = line.opening
+        if opening is None:
+            raise NotConnectedError("connection to a segment store is lost", segment=name)
+        # Shared with whoever else uses the line: the caller's cancellation ends the wait, not the setup.
+        outcome = await asyncio.shield(opening)
+        if isinstance(outcome, NotConnectedError) and reused:
+            # The connection was lost behind our back. A new line finds a new one, or says why not.
+            return await self.setup(name, writer)
+        if isinstance(outcome, PenstockError):
+            raise outcome
+        return outcome
+
+    def close(self) -> None:
+        """Fail what is not acknowledged."""
+        self._closed = True
+        for line in list(self._lines.values()):
+            line.fail(lambda: NotConnectedError("client is closed"))
+
+    def _line(self, name: str, writer: UUID) -> Line:
+        if self._closed:
+            raise NotConnectedError("client is closed", segment=name)
+        key = (name, writer)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = Line(name, writer, self._ended)
+            self._open(line)
+        return line
+
+    def _open(self, line: Line) -> None:
+        line.opening = self._pool.start(self._opened(line))
+        line.opening.add_done_callback(lambda task: self._opening_over(line, task))
+
+    def _opening_over(self, line: Line, task: asyncio.Task[int | PenstockError]) -> None:
+        if line.opening is task:
+            line.opening = None
+        if task.cancelled() or task.exception() is not None:
+            line.fail(lambda: NotConnectedError("line to a segment store was not opened", segment=line.segment))
+
+    def _ended(self, line: Line) -> None:
+        key = (line.segment, line.writer)
+        if self._lines.get(key) is line:
+            del self._lines[key]
+
+    async def _opened(self, line: Line) -> int | PenstockError:
+        """Set the line up; its last number, or why not, by which all its appends have then failed."""
+        backoff = self._pool.backoff()
+        while True:
+            backoff.begin()
+            try:
+                return await self._set_up(line)
+            except NotConnectedError as error:
+                self._pool.forget(line.segment)
+                if line.ended or line.connection is not None:
+                    failure: PenstockError = error
+                    break
+                try:
+                    await backoff.pause(error)
+                except NotConnectedError as patience_over:
+                    failure = patience_over
+                    break
+            except PenstockError as error:
+                failure = error
+                break
+        kind, message, fields = type(failure), failure.message, failure.fields
+        line.fail(lambda: kind(message, **fields))
+        return failure
+
+    async def _set_up(self, line: Line) -> int:
+        connection = line.connection
+        if connection is None:
+            connection = await self._connection(line)
+        try:
+            reply = await connection.dialled.request(
+                lambda rid: c.SetupAppend(rid, line.writer_bytes, line.segment, "")
+            )
+            if isinstance(reply, c.WrongHost):
+                raise NotConnectedError("segment is served elsewhere", segment=line.segment)
+            if not isinstance(reply, c.AppendSetup):
+                raise error_of(reply, line.segment)
+            if line.ended:
+                raise NotConnectedError("connection to a segment store is lost", segment=line.segment)
+            line.opened(connection, reply.last_number)
+        except BaseException:
+            if line.connection is None:
+                connection.leave(line)
+            raise
+        return reply.last_number
+
+    async def _connection(self, line: Line) -> AppendConnection:
+        """A connection on which the writer has no other line, with this one entered."""
+        endpoint = await self._pool.endpoint(line.segment)
+        async with self._locks.setdefault(endpoint, asyncio.Lock()):
+            known = [one for one in self._connections.get(endpoint, ()) if one.usable]
+            self._connections[endpoint] = known
+            connection = next((one for one in known if line.writer_bytes not in one.lines), None)
+            if connection is None:
+                connection = AppendConnection(await self._pool.open(endpoint))
+                known.append(connection)
+            connection.lines[line.writer_bytes] = line
+            connection.setups += 1
+            if connection.setups >= self._pool.limits.setups:
+                connection.retire()
+            return connection

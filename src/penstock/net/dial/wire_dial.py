@@ -1,0 +1,248 @@
+"""The client's end of one connection to a segment store: many requests in flight, paired with replies by request id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import cast
+
+from penstock.codec import wire_commands as c
+from penstock.codec.wire import REPLY_CODES, VERSION_HIGH, VERSION_LOW, Command, decode, encode
+from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError, ProtocolError
+from penstock.net.arena import ArenaPool
+from penstock.net.wire_frames import FrameReceiver, Outbox
+from penstock.ports.controller_service import Endpoint
+from penstock.ports.files import Buffer
+
+Sink = Callable[[Command | PenstockError], None]
+
+_SILENT_TICKS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialLimits:
+    """How a client of segment stores connects and retries."""
+
+    connect_s: float = 10.0
+    retry_for_s: float = 30.0
+    """How long an unreachable store is tried again, where the caller sets no earlier deadline."""
+    backoff_s: float = 0.05
+    backoff_max_s: float = 2.0
+    keepalive_s: float = 20.0
+    """A store that stays silent for three such periods while it owes a reply is given up."""
+    window_bytes: int = 32 << 20
+    """Unacknowledged bytes of one append connection; further appends wait for their turn."""
+    write_buffer_bytes: int = 4 << 20
+    setups: int = 4000
+    """Writers set up on one append connection before it is replaced: the store remembers each of them."""
+    read_connections: int = 2
+    abandoned_reads: int = 512
+    """Cancelled reads that a connection may still be owed before it is replaced."""
+    arena_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) <= 0:
+                raise InvalidArgumentError("limit is not positive", limit=name, value=getattr(self, name))
+
+
+class NeverSentError(NotConnectedError):
+    """The connection was gone before the request left: it did not happen."""
+
+
+class DialConnection(asyncio.BufferedProtocol):
+    """One connection. Every sink is called with its reply, or with NotConnectedError once the connection is lost."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, pool: ArenaPool, limits: DialLimits, endpoint: Endpoint
+    ) -> None:
+        self.endpoint = endpoint
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self.writable = True
+        self.on_writable: Callable[[], None] | None = None
+        self._loop = loop
+        self.limits = limits
+        self._receiver = FrameReceiver(pool, REPLY_CODES)
+        self._sinks: dict[int, Sink] = {}
+        self._last_rid = 0
+        self._reason = "connection was closed"
+        self._silent_ticks = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+        self._outbox: Outbox | None = None
+
+    # --- the transport's calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclasses of asyncio's.
+        transport = cast("asyncio.Transport", transport)
+        self._transport = transport
+        self._outbox = Outbox(self._loop, transport)
+        transport.set_write_buffer_limits(high=self.limits.write_buffer_bytes)
+        self.send(encode(c.Hello(VERSION_HIGH, VERSION_LOW)))
+        self._timer = self._loop.call_later(self.limits.keepalive_s, self._tick)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._silent_ticks = 0
+        receiver = self._receiver
+        receiver.received(nbytes)
+        try:
+            while receiver.advance():
+                self._on_reply(decode(receiver.code, receiver.payload))
+        except ProtocolError as error:
+            self._abort(str(error))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        if self.on_writable is not None:
+            self.on_writable()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._receiver.close()
+        sinks, self._sinks = self._sinks, {}
+        if not self.closed.done():
+            self.closed.set_result(None)
+        if not self.ready.done():
+            self.ready.set_exception(self._lost(exc))
+            # The connector may have been cancelled; its failure was then nobody's.
+            self.ready.exception()
+        for sink in sinks.values():
+            sink(self._lost(exc))
+
+    def _lost(self, cause: Exception | None = None) -> NotConnectedError:
+        return NotConnectedError(
+            "connection to a segment store is lost",
+            host=self.endpoint.host,
+            port=self.endpoint.port,
+            reason=str(cause) if cause is not None else self._reason,
+        )
+
+    def _tick(self) -> None:
+        self._silent_ticks += 1
+        if self._silent_ticks > _SILENT_TICKS:
+            self._abort("store is silent")
+            return
+        # The server echoes it, so that a dead peer is told from one with nothing to say.
+        self.send(encode(c.KeepAlive()))
+        self._timer = self._loop.call_later(self.limits.keepalive_s, self._tick)
+
+    def _abort(self, reason: str) -> None:
+        self._reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- requests ---
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing() and not self.closed.done()
+
+    @property
+    def owed(self) -> int:
+        """Replies that are still to come."""
+        return len(self._sinks)
+
+    def attach(self, sink: Sink) -> int:
+        """A new request id whose replies go to ``sink`` until it is detached. Raises NeverSentError."""
+        if not self.is_open:
+            raise NeverSentError("connection is closed", host=self.endpoint.host, port=self.endpoint.port)
+        self._last_rid += 1
+        self._sinks[self._last_rid] = sink
+        return self._last_rid
+
+    def detach(self, rid: int) -> None:
+        """Ignore what may still come for ``rid``."""
+        self._sinks.pop(rid, None)
+
+    def begin(self, build: Callable[[int], Command]) -> tuple[int, asyncio.Future[Command]]:
+        """Send a request; its id, and the future of its only reply. Raises NeverSentError, InvalidArgumentError."""
+        reply: asyncio.Future[Command] = self._loop.create_future()
+
+        def resolve(outcome: Command | PenstockError) -> None:
+            self.detach(rid)
+            if reply.done():
+                return
+            if isinstance(outcome, PenstockError):
+                reply.set_exception(outcome)
+            else:
+                reply.set_result(outcome)
+
+        rid = self.attach(resolve)
+        try:
+            self.send(encode(build(rid)))
+        except PenstockError:
+            self.detach(rid)
+            raise
+        return rid, reply
+
+    async def request(self, build: Callable[[int], Command]) -> Command:
+        """Send a request and return its reply, whatever it says. Cancelled: the reply is ignored when it comes."""
+        rid, reply = self.begin(build)
+        try:
+            return await reply
+        finally:
+            self.detach(rid)
+
+    def send(self, frame: Buffer) -> None:
+        if self._outbox is not None:
+            self._outbox.put(frame)
+
+    def send_parts(self, parts: Iterable[Buffer]) -> None:
+        if self._outbox is not None:
+            self._outbox.put_parts(parts)
+
+    def close(self) -> None:
+        """Send what is queued and close. Whoever waits for a reply gets NotConnectedError."""
+        if self._transport is not None and self._outbox is not None:
+            self._outbox.flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._abort("connection was closed")
+
+    def _on_reply(self, reply: Command) -> None:
+        if isinstance(reply, c.Hello):
+            if reply.low > VERSION_HIGH or reply.high < VERSION_LOW:
+                raise ProtocolError("versions do not overlap", high=reply.high, low=reply.low)
+            if not self.ready.done():
+                self.ready.set_result(None)
+            return
+        if isinstance(reply, c.KeepAlive):
+            return
+        sink = self._sinks.get(reply.rid)  # type: ignore[attr-defined]
+        if sink is not None:
+            sink(reply)
+
+
+async def dial(endpoint: Endpoint, *, pool: ArenaPool, limits: DialLimits) -> DialConnection:
+    """An open connection that has said hello. Raises NeverSentError. Cancelled: nothing stays open."""
+    loop = asyncio.get_running_loop()
+    connection = DialConnection(loop, pool, limits, endpoint)
+    try:
+        async with asyncio.timeout(limits.connect_s):
+            await loop.create_connection(lambda: connection, endpoint.host, endpoint.port)
+            await connection.ready
+    except (OSError, TimeoutError) as error:
+        connection.abort()
+        raise NeverSentError(
+            "segment store cannot be reached", host=endpoint.host, port=endpoint.port, reason=str(error)
+        ) from error
+    except NotConnectedError as error:
+        raise NeverSentError(error.message, **error.fields) from error
+    except BaseException:
+        connection.abort()
+        raise
+    return connection

@@ -1,0 +1,181 @@
+"""Connections to segment stores: which store serves a segment, one connection for each use, retries with growing pauses."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from penstock.codec import wire_commands as c
+from penstock.codec.wire import Command
+from penstock.model.errors import NotConnectedError, PenstockError
+from penstock.net.arena import ArenaPool
+from penstock.net.dial.wire_dial import DialConnection, DialLimits, NeverSentError, dial
+from penstock.net.wire_errors import error_of
+from penstock.ports.controller_service import ControllerService, Endpoint
+from penstock.ports.rng import Rng
+from penstock.ports.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_ENDPOINTS_MAX = 65_536
+_CONTROL = "control"
+
+
+class Backoff:
+    """Pauses between attempts, growing and jittered; gives up when failures have gone on for too long."""
+
+    def __init__(self, rng: Rng, limits: DialLimits) -> None:
+        self._rng = rng
+        self._limits = limits
+        self._attempt = 0
+        self._give_up = 0.0
+        self._began = 0.0
+
+    def begin(self) -> None:
+        """Note that an attempt starts."""
+        self._began = asyncio.get_running_loop().time()
+
+    async def pause(self, error: PenstockError) -> None:
+        """Wait before the next attempt, or raise ``error`` where patience has run out."""
+        limits = self._limits
+        now = asyncio.get_running_loop().time()
+        if self._attempt == 0 or now - self._began > limits.retry_for_s:
+            # An attempt that lasted long, as a read that waits does, found its store alive: patience begins anew.
+            self._attempt = 0
+            self._give_up = now + limits.retry_for_s
+        # The exponent is bounded too: patience may be set to days.
+        pause = min(limits.backoff_max_s, limits.backoff_s * 2 ** min(self._attempt, 16))
+        pause *= 0.5 + self._rng.random() / 2
+        self._attempt += 1
+        if now + pause >= self._give_up:
+            raise error
+        await asyncio.sleep(pause)
+
+
+class ConnectionPool:
+    """Open connections by store and use. Owned and closed by ``RemoteSegments``."""
+
+    def __init__(self, controller: ControllerService, *, rng: Rng, telemetry: Telemetry, limits: DialLimits) -> None:
+        self.limits = limits
+        self.telemetry = telemetry
+        self._controller = controller
+        self._rng = rng
+        self._arenas = ArenaPool(telemetry=telemetry, limit_bytes=limits.arena_bytes)
+        self._endpoints: dict[str, Endpoint] = {}
+        self._connections: dict[tuple[str, int, str], DialConnection] = {}
+        self._locks: dict[tuple[str, int, str], asyncio.Lock] = {}
+        self._extra: dict[DialConnection, None] = {}
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._closed = False
+
+    def backoff(self) -> Backoff:
+        return Backoff(self._rng, self.limits)
+
+    async def endpoint(self, segment: str) -> Endpoint:
+        """Who serves the segment, as the controller said last."""
+        known = self._endpoints.get(segment)
+        if known is None:
+            known = await self._controller.endpoint(segment)
+            if len(self._endpoints) >= _ENDPOINTS_MAX:
+                self._endpoints.clear()
+            self._endpoints[segment] = known
+        return known
+
+    def forget(self, segment: str) -> None:
+        """Ask the controller again next time."""
+        self._endpoints.pop(segment, None)
+
+    async def open(self, endpoint: Endpoint) -> DialConnection:
+        """A new connection, closed with the pool at the latest. Raises NotConnectedError."""
+        if self._closed:
+            raise NeverSentError("client is closed", host=endpoint.host, port=endpoint.port)
+        connection = await dial(endpoint, pool=self._arenas, limits=self.limits)
+        self._extra[connection] = None
+        connection.closed.add_done_callback(lambda _: self._extra.pop(connection, None))
+        self.telemetry.add("dialled_connections")
+        return connection
+
+    async def shared(self, endpoint: Endpoint, use: str) -> DialConnection:
+        """The one connection to a store for ``use``; opened where there is none. Raises NotConnectedError."""
+        key = (endpoint.host, endpoint.port, use)
+        connection = self._connections.get(key)
+        if connection is not None and connection.is_open:
+            return connection
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            connection = self._connections.get(key)
+            if connection is None or not connection.is_open:
+                connection = await self.open(endpoint)
+                self._connections[key] = connection
+            return connection
+
+    def replace(self, endpoint: Endpoint, use: str, connection: DialConnection) -> None:
+        """Open another connection for ``use`` next time, if it is still this one."""
+        key = (endpoint.host, endpoint.port, use)
+        if self._connections.get(key) is connection:
+            del self._connections[key]
+
+    async def call(self, segment: str, build: Callable[[int], Command], *, repeat: bool) -> Command:
+        """The reply to a request about ``segment``.
+
+        Requests that never left are tried again; with ``repeat`` also those whose connection was lost. Raises
+        NotConnectedError, ContainerOfflineError, and what ``build`` and the controller raise.
+        """
+
+        async def once() -> Command:
+            connection = await self.shared(await self.endpoint(segment), _CONTROL)
+            return await connection.request(build)
+
+        return await self.retried(segment, once, repeat=repeat)
+
+    async def retried(self, segment: str, once: Callable[[], Coroutine[Any, Any, Command]], *, repeat: bool) -> Command:
+        """The reply of ``once``, tried again while its store is away. Replies that say "not here" count as failures."""
+        backoff = self.backoff()
+        while True:
+            backoff.begin()
+            try:
+                reply = await once()
+            except NotConnectedError as error:
+                self.forget(segment)
+                if self._closed or not (repeat or isinstance(error, NeverSentError)):
+                    raise
+                await backoff.pause(error)
+                continue
+            if not isinstance(reply, c.WrongHost):
+                return reply
+            # Refused before anything was done: any request may be tried again.
+            self.forget(segment)
+            await backoff.pause(error_of(reply, segment))
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run ``work`` as a task of the pool: its failure is logged, and closing cancels it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("remote segment work failed", exc_info=error)
+
+    async def close(self) -> None:
+        """Close all connections; whoever waits for a reply gets NotConnectedError."""
+        self._closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+        connections = list(self._extra)
+        for connection in connections:
+            connection.close()
+        if connections:
+            _, late = await asyncio.wait([one.closed for one in connections], timeout=self.limits.connect_s)
+            for connection in connections:
+                if not connection.closed.done():
+                    connection.abort()
+            if late:
+                await asyncio.wait(late)

@@ -1,0 +1,116 @@
+"""Remote reads: received where they stay, tried again while their store is away, and not asked for twice."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+
+from penstock.codec import wire_commands as c
+from penstock.codec.wire import Command
+from penstock.model.errors import InvalidArgumentError, NotConnectedError, TruncatedError
+from penstock.net.dial.wire_dial import DialConnection
+from penstock.net.dial.wire_pool import ConnectionPool
+from penstock.net.wire_errors import error_of
+from penstock.ports.controller_service import Endpoint
+from penstock.ports.segment_service import READ_MAX_BYTES, SegmentInfo, SegmentRead
+
+_Place = tuple[str, int]
+
+
+class RemoteReads:
+    """Reads over a few connections to each store. A segment always uses the same one."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        # A read that its caller gave up is still owed: the next read of that place takes the reply over, so that
+        # readers that poll with short deadlines do not pile up waiting reads in the store.
+        self._abandoned: dict[DialConnection, dict[_Place, asyncio.Future[Command]]] = {}
+
+    async def read(self, name: str, offset: int, max_bytes: int) -> SegmentRead:
+        """As ``SegmentService.read`` with ``wait``. The part is a view of the memory it was received in."""
+        if offset < 0 or max_bytes < 1:
+            raise InvalidArgumentError("read is out of range", segment=name, offset=offset, max_bytes=max_bytes)
+        use = f"read {zlib.crc32(name.encode()) % self._pool.limits.read_connections}"
+
+        async def once() -> Command:
+            endpoint = await self._pool.endpoint(name)
+            connection = await self._pool.shared(endpoint, use)
+            reply = await self._reply(connection, endpoint, use, name, offset, max_bytes)
+            if isinstance(reply, c.SegmentRead) and not reply.end_of_segment and not len(reply.data):
+                # A store that closes answers so whoever waits.
+                raise NotConnectedError("store is closing", segment=name)
+            return reply
+
+        reply = await self._pool.retried(name, once, repeat=True)
+        if isinstance(reply, c.SegmentIsSealed):
+            return SegmentRead(offset=offset, parts=(), at_tail=False, end_of_segment=True)
+        if not isinstance(reply, c.SegmentRead):
+            raise error_of(reply, name)
+        return _cut(reply, offset, max_bytes)
+
+    async def _reply(
+        self, connection: DialConnection, endpoint: Endpoint, use: str, name: str, offset: int, max_bytes: int
+    ) -> Command:
+        place = (name, offset)
+        abandoned = self._abandoned.get(connection)
+        reply = abandoned.pop(place, None) if abandoned else None
+        if reply is None:
+            size = min(max_bytes, READ_MAX_BYTES)
+            _, reply = connection.begin(lambda rid: c.ReadSegment(name, offset, size, "", rid))
+        try:
+            return await asyncio.shield(reply)
+        except asyncio.CancelledError:
+            if not reply.done():
+                self._abandon(connection, endpoint, use, place, reply)
+            raise
+
+    def _abandon(
+        self, connection: DialConnection, endpoint: Endpoint, use: str, place: _Place, reply: asyncio.Future[Command]
+    ) -> None:
+        known = self._abandoned.get(connection)
+        if known is None:
+            known = self._abandoned[connection] = {}
+            connection.closed.add_done_callback(lambda _: self._abandoned.pop(connection, None))
+        if place in known:
+            # Two readers of one place gave up: one reply is enough, the other is ignored.
+            reply.add_done_callback(_ignore)
+            return
+        known[place] = reply
+
+        def arrived(done: asyncio.Future[Command]) -> None:
+            if known.get(place) is done:
+                del known[place]
+                _ignore(done)
+
+        reply.add_done_callback(arrived)
+        if len(known) > self._pool.limits.abandoned_reads:
+            # Closing tells the store to drop them; reads that still wait here go on over the next connection.
+            self._pool.replace(endpoint, use, connection)
+            connection.close()
+
+
+def _ignore(reply: asyncio.Future[Command]) -> None:
+    if not reply.cancelled():
+        reply.exception()
+
+
+def _cut(reply: c.SegmentRead, offset: int, max_bytes: int) -> SegmentRead:
+    data = reply.data
+    if len(data) <= max_bytes:
+        parts = (data,) if len(data) else ()
+        return SegmentRead(offset=offset, parts=parts, at_tail=reply.at_tail, end_of_segment=reply.end_of_segment)
+    return SegmentRead(offset=offset, parts=(memoryview(data)[:max_bytes],), at_tail=False, end_of_segment=False)
+
+
+def waitless(info: SegmentInfo, offset: int) -> SegmentRead | None:
+    """What a read that must not wait finds without reading; None: there are bytes at ``offset``.
+
+    The wire knows only reads that wait. Raises TruncatedError, InvalidArgumentError.
+    """
+    if offset < info.start_offset:
+        raise TruncatedError("data is truncated", segment=info.name, start_offset=info.start_offset, offset=offset)
+    if offset < info.length:
+        return None
+    if info.sealed and offset > info.length:
+        raise InvalidArgumentError("read begins behind the end", segment=info.name, offset=offset, length=info.length)
+    return SegmentRead(offset=offset, parts=(), at_tail=not info.sealed, end_of_segment=info.sealed)

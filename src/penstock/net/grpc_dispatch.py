@@ -1,0 +1,83 @@
+"""From handlers that return messages and raise typed errors to gRPC methods that answer every client in its own terms."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor  # type: ignore[import-untyped]
+from google.protobuf.message import Message  # type: ignore[import-untyped]
+from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
+
+from penstock.model.errors import CorruptDataError, InternalError, PenstockError, UnsupportedError
+from penstock.net.grpc_errors import ERROR_KEY, code_of, details_of, encode_error, status_of
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Any], Awaitable[Message]]
+
+# Pravega names the field that carries the outcome differently from call to call.
+_STATUS_FIELDS = ("status", "result", "state")
+
+
+def service_handler(service: ServiceDescriptor, handlers: Mapping[str, Handler]) -> grpc.GenericRpcHandler:
+    """Serve ``service`` by the handlers, keyed by call name. What has no handler answers UNIMPLEMENTED and is logged.
+
+    Raises: InternalError, where a handler belongs to no call of the service.
+    """
+    surplus = sorted(set(handlers) - set(service.methods_by_name))
+    if surplus:
+        raise InternalError("handler of a call that the service lacks", service=service.full_name, calls=surplus)
+    methods = {
+        name: grpc.unary_unary_rpc_method_handler(
+            _guarded(method, handlers.get(name) or _unimplemented(name)),
+            request_deserializer=GetMessageClass(method.input_type).FromString,
+            response_serializer=GetMessageClass(method.output_type).SerializeToString,
+        )
+        for name, method in service.methods_by_name.items()
+    }
+    return grpc.method_handlers_generic_handler(service.full_name, methods)
+
+
+def status_field(message: type[Message] | Message) -> str | None:
+    """The name of the field in which a reply carries its outcome, if it has one."""
+    return next((name for name in _STATUS_FIELDS if name in message.DESCRIPTOR.fields_by_name), None)
+
+
+def _unimplemented(name: str) -> Handler:
+    async def refuse(_request: Message) -> Message:
+        log.warning("call is not offered", extra={"rpc": name})
+        raise UnsupportedError("the call is not offered by this server", rpc=name)
+
+    return refuse
+
+
+def _guarded(method: MethodDescriptor, handler: Handler) -> Callable[[Message, Any], Awaitable[Message]]:
+    name = method.name
+    reply_class = GetMessageClass(method.output_type)
+    field = status_field(reply_class)
+
+    async def call(request: Message, context: Any) -> Message:
+        try:
+            return await handler(request)
+        except asyncio.CancelledError:
+            raise
+        except PenstockError as error:
+            failure = error
+            if isinstance(error, InternalError | CorruptDataError):
+                log.exception("call failed", extra={"rpc": name})
+        except Exception:
+            log.exception("call failed unexpectedly", extra={"rpc": name})
+            failure = InternalError("the server failed; its log says why", rpc=name)
+        metadata = ((ERROR_KEY, encode_error(failure)),)
+        status = status_of(name, failure) if field is not None else None
+        if field is None or status is None:
+            await context.abort(code_of(failure), details_of(failure), metadata)
+            raise failure  # never reached: abort raises
+        context.set_trailing_metadata(metadata)
+        return reply_class(**{field: status})
+
+    return call

@@ -1,0 +1,410 @@
+"""Between the messages of ``net.proto`` and our own values, both ways; shared by the server and the client side.
+
+Functions named ``..._message`` make messages, the others read them. Reading checks: what a peer may not say raises
+``InvalidArgumentError`` or a subclass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import ParamSpec, TypeVar
+from uuid import UUID
+
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidArgumentError, InvalidNameError
+from penstock.model.names import StreamName
+from penstock.model.policies import (
+    LONG_MAX,
+    ReaderGroupRetention,
+    RetentionPolicy,
+    RetentionType,
+    ScaleType,
+    ScalingPolicy,
+    StreamConfig,
+)
+from penstock.model.segments import KeyRange, SegmentId, SegmentRange
+from penstock.net.proto import Controller_pb2 as pb
+from penstock.net.proto import native_pb2 as native
+from penstock.ports.controller_service import (
+    PingStatus,
+    ReaderGroupConfig,
+    ScaleStatus,
+    StreamDescription,
+    SubscriberInfo,
+    Successor,
+    TransactionStatus,
+)
+from penstock.ports.segment_service import ChunkBlock, ChunkRange, SegmentSpace
+
+P = ParamSpec("P")
+M = TypeVar("M")
+
+_MASK = (1 << 64) - 1
+_SIGN = 1 << 63
+
+_SCALE_TYPES = {
+    ScaleType.FIXED: pb.ScalingPolicy.FIXED_NUM_SEGMENTS,
+    ScaleType.KILOBYTES_PER_S: pb.ScalingPolicy.BY_RATE_IN_KBYTES_PER_SEC,
+    ScaleType.EVENTS_PER_S: pb.ScalingPolicy.BY_RATE_IN_EVENTS_PER_SEC,
+}
+_SCALE_TYPES_BACK = {value: kind for kind, value in _SCALE_TYPES.items()}
+_RETENTION_TYPES = {RetentionType.TIME: pb.RetentionPolicy.TIME, RetentionType.SIZE: pb.RetentionPolicy.SIZE}
+_RETENTION_TYPES_BACK = {value: kind for kind, value in _RETENTION_TYPES.items()}
+
+SCALE_STATUSES = {
+    ScaleStatus.IN_PROGRESS: pb.ScaleStatusResponse.IN_PROGRESS,
+    ScaleStatus.DONE: pb.ScaleStatusResponse.SUCCESS,
+    ScaleStatus.UNKNOWN_EPOCH: pb.ScaleStatusResponse.INVALID_INPUT,
+}
+PING_STATUSES = {
+    PingStatus.OK: pb.PingTxnStatus.OK,
+    PingStatus.LEASE_TOO_LARGE: pb.PingTxnStatus.LEASE_TOO_LARGE,
+    PingStatus.MAX_LIFETIME: pb.PingTxnStatus.MAX_EXECUTION_TIME_EXCEEDED,
+    PingStatus.COMMITTED: pb.PingTxnStatus.COMMITTED,
+    PingStatus.ABORTED: pb.PingTxnStatus.ABORTED,
+    PingStatus.UNKNOWN: pb.PingTxnStatus.UNKNOWN,
+}
+TRANSACTION_STATES = {
+    TransactionStatus.OPEN: pb.TxnState.OPEN,
+    TransactionStatus.COMMITTING: pb.TxnState.COMMITTING,
+    TransactionStatus.COMMITTED: pb.TxnState.COMMITTED,
+    TransactionStatus.ABORTING: pb.TxnState.ABORTING,
+    TransactionStatus.ABORTED: pb.TxnState.ABORTED,
+    TransactionStatus.UNKNOWN: pb.TxnState.UNKNOWN,
+}
+SCALE_STATUSES_BACK = {value: status for status, value in SCALE_STATUSES.items()}
+PING_STATUSES_BACK = {value: status for status, value in PING_STATUSES.items()}
+TRANSACTION_STATES_BACK = {value: status for status, value in TRANSACTION_STATES.items()}
+
+
+def make(kind: Callable[P, M], *args: P.args, **fields: P.kwargs) -> M:
+    """A message made from what a caller gave. Raises ``InvalidArgumentError`` for a number or text that it cannot hold."""
+    try:
+        return kind(*args, **fields)
+    except ValueError as error:
+        raise InvalidArgumentError("value does not fit into the request", reason=str(error)) from error
+
+
+# --- names -------------------------------------------------------------------------------------------------
+
+
+def stream_message(stream: StreamName) -> pb.StreamInfo:
+    return make(pb.StreamInfo, scope=stream.scope, stream=stream.stream)
+
+
+def stream_of(message: pb.StreamInfo) -> StreamName:
+    """Raises ``InvalidNameError`` where a part is missing or holds a slash."""
+    for part in (message.scope, message.stream):
+        if not part or "/" in part:
+            raise InvalidNameError("a stream needs the names of its scope and itself", name=repr(part[:80]))
+    return StreamName(message.scope, message.stream)
+
+
+def scope_of(scope: str) -> str:
+    """Raises ``InvalidNameError`` where the name is missing or holds a slash."""
+    if not scope or "/" in scope:
+        raise InvalidNameError("the name of a scope is missing or holds a slash", name=repr(scope[:80]))
+    return scope
+
+
+# --- segments and cuts -------------------------------------------------------------------------------------
+
+
+def segment_message(stream: StreamName, segment: SegmentId) -> pb.SegmentId:
+    return make(pb.SegmentId, streamInfo=stream_message(stream), segmentId=segment)
+
+
+def segment_of(value: int) -> SegmentId:
+    """Raises ``InvalidArgumentError`` for a negative id."""
+    if value < 0:
+        raise InvalidArgumentError("segment id is negative", segment=value)
+    return SegmentId(value)
+
+
+def range_message(stream: StreamName, item: SegmentRange) -> pb.SegmentRange:
+    return pb.SegmentRange(segmentId=segment_message(stream, item.segment), minKey=item.keys.low, maxKey=item.keys.high)
+
+
+def range_of(message: pb.SegmentRange) -> SegmentRange:
+    keys = KeyRange(low=message.minKey, high=message.maxKey)
+    return SegmentRange(segment=segment_of(message.segmentId.segmentId), keys=keys)
+
+
+def ranges_message(stream: StreamName, items: Iterable[SegmentRange]) -> pb.SegmentRanges:
+    return pb.SegmentRanges(segmentRanges=[range_message(stream, item) for item in items])
+
+
+def ranges_of(messages: Iterable[pb.SegmentRange]) -> tuple[SegmentRange, ...]:
+    return tuple(range_of(message) for message in messages)
+
+
+def segment_ranges_message(stream: StreamName, ranges: Mapping[SegmentId, KeyRange]) -> pb.SegmentRanges:
+    return ranges_message(stream, [SegmentRange(segment=item, keys=ranges[item]) for item in sorted(ranges)])
+
+
+def cut_message(cut: StreamCut) -> pb.StreamCut:
+    return make(pb.StreamCut, streamInfo=stream_message(cut.stream), cut={int(k): v for k, v in cut.positions.items()})
+
+
+def cut_of(message: pb.StreamCut) -> StreamCut:
+    return positions_of(stream_of(message.streamInfo), message.cut)
+
+
+def positions_of(stream: StreamName, positions: Mapping[int, int]) -> StreamCut:
+    """Raises ``InvalidCutError`` for a negative segment, or an offset below -1."""
+    return StreamCut(stream, {SegmentId(segment): offset for segment, offset in sorted(positions.items())})
+
+
+def successor_message(stream: StreamName, item: Successor) -> pb.SuccessorResponse.SegmentEntry:
+    return pb.SuccessorResponse.SegmentEntry(segment=range_message(stream, item.range), value=item.predecessors)
+
+
+def successor_of(message: pb.SuccessorResponse.SegmentEntry) -> Successor:
+    return Successor(range=range_of(message.segment), predecessors=tuple(segment_of(item) for item in message.value))
+
+
+# --- configurations ----------------------------------------------------------------------------------------
+
+
+def config_message(stream: StreamName, config: StreamConfig) -> pb.StreamConfig:
+    message = make(
+        pb.StreamConfig,
+        streamInfo=stream_message(stream),
+        scalingPolicy=make(
+            pb.ScalingPolicy,
+            scaleType=_SCALE_TYPES[config.scaling.type],
+            targetRate=config.scaling.target_rate,
+            scaleFactor=config.scaling.factor,
+            minNumSegments=config.scaling.min_segments,
+        ),
+        timestampAggregationTimeout=config.timestamp_aggregation_ms,
+        rolloverSizeBytes=config.rollover_bytes,
+    )
+    if config.tags:
+        message.tags.CopyFrom(make(pb.Tags, tag=config.tags))
+    policy = config.retention
+    if policy is not None:
+        # Pravega's way to say "unlimited" is the largest number, not absence.
+        maximum = LONG_MAX if policy.maximum is None else policy.maximum
+        message.retentionPolicy.CopyFrom(
+            make(
+                pb.RetentionPolicy,
+                retentionType=_RETENTION_TYPES[policy.type],
+                retentionParam=policy.minimum,
+                retentionMax=maximum,
+            )
+        )
+    return message
+
+
+def config_of(message: pb.StreamConfig) -> StreamConfig:
+    """Raises ``InvalidArgumentError`` for zero segments, an unknown policy type, a minimum over the maximum."""
+    scaling = message.scalingPolicy
+    kind = _SCALE_TYPES_BACK.get(scaling.scaleType)
+    if kind is None:
+        raise InvalidArgumentError("scaling type is unknown", type=int(scaling.scaleType))
+    return StreamConfig(
+        scaling=ScalingPolicy(
+            type=kind,
+            target_rate=scaling.targetRate,
+            factor=scaling.scaleFactor,
+            min_segments=scaling.minNumSegments,
+        ),
+        retention=_retention_of(message.retentionPolicy),
+        tags=tuple(message.tags.tag),
+        timestamp_aggregation_ms=message.timestampAggregationTimeout,
+        rollover_bytes=message.rolloverSizeBytes,
+    )
+
+
+def _retention_of(message: pb.RetentionPolicy) -> RetentionPolicy | None:
+    if message.retentionType == pb.RetentionPolicy.UNKNOWN:
+        return None
+    kind = _RETENTION_TYPES_BACK.get(message.retentionType)
+    if kind is None:
+        raise InvalidArgumentError("retention type is unknown", type=int(message.retentionType))
+    limited = message.HasField("retentionMax") and message.retentionMax != LONG_MAX
+    return RetentionPolicy(type=kind, minimum=message.retentionParam, maximum=message.retentionMax if limited else None)
+
+
+# --- ids ---------------------------------------------------------------------------------------------------
+
+
+def transaction_message(txn: UUID) -> pb.TxnId:
+    return pb.TxnId(highBits=_signed(txn.int >> 64), lowBits=_signed(txn.int & _MASK))
+
+
+def transaction_of(message: pb.TxnId) -> UUID:
+    return UUID(int=(message.highBits & _MASK) << 64 | message.lowBits & _MASK)
+
+
+def _signed(value: int) -> int:
+    return value - (_SIGN << 1) if value & _SIGN else value
+
+
+def uuid_of(text: str, *, field: str) -> UUID:
+    """Raises ``InvalidArgumentError``, naming the field, for what is not a UUID in text form."""
+    try:
+        return UUID(text)
+    except ValueError as error:
+        raise InvalidArgumentError("not a UUID", field=field, text=repr(text[:60])) from error
+
+
+# --- reader groups -----------------------------------------------------------------------------------------
+
+
+def group_message(config: ReaderGroupConfig) -> pb.ReaderGroupConfiguration:
+    return make(
+        pb.ReaderGroupConfiguration,
+        scope=config.scope,
+        readerGroupName=config.name,
+        groupRefreshTimeMillis=config.refresh_ms,
+        automaticCheckpointIntervalMillis=config.checkpoint_interval_ms,
+        maxOutstandingCheckpointRequest=config.max_outstanding_checkpoints,
+        retentionType=config.retention.value,
+        generation=config.generation,
+        readerGroupId=str(config.id),
+        startingStreamCuts=_cut_messages(config.start_cuts),
+        endingStreamCuts=_cut_messages(config.end_cuts),
+        rolloverSizeBytes=config.rollover_bytes,
+    )
+
+
+def _cut_messages(cuts: Mapping[StreamName, StreamCut]) -> Sequence[pb.StreamCut]:
+    return [cut_message(cuts[stream]) for stream in sorted(cuts)]
+
+
+def group_of(message: pb.ReaderGroupConfiguration) -> ReaderGroupConfig:
+    """Raises ``InvalidArgumentError`` and its subclasses for an unknown retention type, ids, names or cuts."""
+    try:
+        retention = ReaderGroupRetention(message.retentionType)
+    except ValueError as error:
+        raise InvalidArgumentError("reader group retention is unknown", type=message.retentionType) from error
+    starts = [cut_of(item) for item in message.startingStreamCuts]
+    ends = [cut_of(item) for item in message.endingStreamCuts]
+    return ReaderGroupConfig(
+        scope=scope_of(message.scope),
+        name=message.readerGroupName,
+        id=uuid_of(message.readerGroupId, field="readerGroupId"),
+        generation=message.generation,
+        retention=retention,
+        start_cuts={cut.stream: cut for cut in starts},
+        end_cuts={cut.stream: cut for cut in ends},
+        refresh_ms=message.groupRefreshTimeMillis,
+        checkpoint_interval_ms=message.automaticCheckpointIntervalMillis,
+        max_outstanding_checkpoints=message.maxOutstandingCheckpointRequest,
+        rollover_bytes=message.rolloverSizeBytes,
+    )
+
+
+# --- native ------------------------------------------------------------------------------------------------
+
+
+def description_message(item: StreamDescription) -> native.StreamDescription:
+    return native.StreamDescription(
+        config=config_message(item.stream, item.config),
+        epoch=item.epoch,
+        sealed=item.sealed,
+        segments=[range_message(item.stream, segment) for segment in item.segments],
+        head=cut_message(item.head),
+        tail=cut_message(item.tail),
+        size_bytes=item.size_bytes,
+        written_bytes=item.written_bytes,
+        subscribers=[_subscriber_message(subscriber) for subscriber in item.subscribers],
+        held_by=item.held_by,
+        disk_bytes=item.disk_bytes,
+        pending_free_bytes=item.pending_free_bytes,
+        freed_bytes=item.freed_bytes,
+    )
+
+
+def _subscriber_message(item: SubscriberInfo) -> native.Subscriber:
+    return native.Subscriber(
+        name=item.name,
+        generation=item.generation,
+        cut=None if item.cut is None else cut_message(item.cut),
+        updated_ms=item.updated_ms,
+        lag_bytes=item.lag_bytes,
+    )
+
+
+def description_of(message: native.StreamDescription) -> StreamDescription:
+    return StreamDescription(
+        stream=stream_of(message.config.streamInfo),
+        config=config_of(message.config),
+        epoch=message.epoch,
+        sealed=message.sealed,
+        segments=ranges_of(message.segments),
+        head=cut_of(message.head),
+        tail=cut_of(message.tail),
+        size_bytes=message.size_bytes,
+        written_bytes=message.written_bytes,
+        subscribers=tuple(
+            SubscriberInfo(
+                name=item.name,
+                generation=item.generation,
+                cut=cut_of(item.cut) if item.HasField("cut") else None,
+                updated_ms=item.updated_ms,
+                lag_bytes=item.lag_bytes,
+            )
+            for item in message.subscribers
+        ),
+        held_by=message.held_by,
+        disk_bytes=message.disk_bytes,
+        pending_free_bytes=message.pending_free_bytes,
+        freed_bytes=message.freed_bytes,
+    )
+
+
+def chunk_message(item: ChunkRange) -> native.ChunkRange:
+    message = native.ChunkRange(
+        name=item.name, location=item.location, start_offset=item.start_offset, end_offset=item.end_offset
+    )
+    end = item.start_offset
+    for block in item.blocks:
+        message.block_gap.append(block.start_offset - end)
+        message.block_length.append(block.end_offset - block.start_offset)
+        message.block_crc32c.append(block.crc32c)
+        message.block_event_count.append(block.event_count)
+        end = block.end_offset
+    return message
+
+
+def chunk_of(message: native.ChunkRange) -> ChunkRange:
+    """Raises ``InvalidArgumentError`` where the columns differ in length."""
+    columns = (message.block_gap, message.block_length, message.block_crc32c, message.block_event_count)
+    if len({len(column) for column in columns}) != 1:
+        raise InvalidArgumentError("columns of a chunk's blocks differ in length", chunk=message.name)
+    blocks = []
+    end = message.start_offset
+    for gap, length, crc32c, event_count in zip(*columns, strict=True):
+        start = end + gap
+        end = start + length
+        blocks.append(ChunkBlock(start_offset=start, end_offset=end, crc32c=crc32c, event_count=event_count))
+    return ChunkRange(
+        name=message.name,
+        location=message.location if message.HasField("location") else None,
+        start_offset=message.start_offset,
+        end_offset=message.end_offset,
+        blocks=tuple(blocks),
+    )
+
+
+def space_message(item: SegmentSpace) -> native.SpacesResponse.Space:
+    return native.SpacesResponse.Space(
+        segment=item.name,
+        live_bytes=item.live_bytes,
+        tiered_bytes=item.tiered_bytes,
+        pending_free_bytes=item.pending_free_bytes,
+        freed_bytes=item.freed_bytes,
+    )
+
+
+def space_of(message: native.SpacesResponse.Space) -> SegmentSpace:
+    return SegmentSpace(
+        name=message.segment,
+        live_bytes=message.live_bytes,
+        tiered_bytes=message.tiered_bytes,
+        pending_free_bytes=message.pending_free_bytes,
+        freed_bytes=message.freed_bytes,
+    )

@@ -1,0 +1,155 @@
+"""The native calls: what the ports offer beyond Pravega's controller. Described in docs/formats/native-api.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+from penstock.model.errors import InvalidArgumentError
+from penstock.net import grpc_mapping as mapping
+from penstock.net.grpc_dispatch import Handler
+from penstock.net.proto import Controller_pb2 as pb
+from penstock.net.proto import native_pb2 as native
+from penstock.ports.controller_service import ControllerService
+from penstock.ports.segment_service import SegmentService
+
+
+class NativeCalls:
+    """The service ``penstock.v1.Native``."""
+
+    def __init__(self, controller: ControllerService, segments: SegmentService, *, store_id: str) -> None:
+        self._controller = controller
+        self._segments = segments
+        self._store_id = store_id
+        self._version = version("penstock")
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {
+            "Info": self.info,
+            "DescribeStream": self.describe,
+            "Tail": self.tail,
+            "SegmentRanges": self.segment_ranges,
+            "Endpoint": self.endpoint,
+            "RunRetention": self.run_retention,
+            "ExplainRetention": self.explain_retention,
+            "CommitBatch": self.commit_batch,
+            "LastBatch": self.last_batch,
+            "ListReaderGroups": self.list_groups,
+            "DeleteReaderGroup": self.delete_group,
+            "UpdateSubscriberCut": self.update_cut,
+            "ChunkRanges": self.chunk_ranges,
+            "LeaseChunks": self.lease_chunks,
+            "ReleaseLease": self.release_lease,
+            "Spaces": self.spaces,
+        }
+
+    async def info(self, _request: native.InfoRequest) -> native.InfoResponse:
+        return native.InfoResponse(version=self._version, store_id=self._store_id, capabilities=sorted(self.handlers()))
+
+    # --- streams ---------------------------------------------------------------------------------------------
+
+    async def describe(self, request: native.StreamRequest) -> native.StreamDescription:
+        return mapping.description_message(await self._controller.describe_stream(mapping.stream_of(request.stream)))
+
+    async def tail(self, request: native.StreamRequest) -> pb.StreamCut:
+        return mapping.cut_message(await self._controller.tail(mapping.stream_of(request.stream)))
+
+    async def segment_ranges(self, request: native.SegmentRangesRequest) -> pb.SegmentRanges:
+        stream = mapping.stream_of(request.stream)
+        wanted = [mapping.segment_of(item) for item in request.segments]
+        return mapping.segment_ranges_message(stream, await self._controller.segment_ranges(stream, wanted))
+
+    async def endpoint(self, request: native.EndpointRequest) -> pb.NodeUri:
+        found = await self._controller.endpoint(_named(request.segment))
+        return pb.NodeUri(endpoint=found.host, port=found.port)
+
+    async def run_retention(self, request: native.StreamRequest) -> native.RetentionDecision:
+        return _decision(await self._controller.run_retention(mapping.stream_of(request.stream)))
+
+    async def explain_retention(self, request: native.StreamRequest) -> native.RetentionDecision:
+        return _decision(await self._controller.explain_retention(mapping.stream_of(request.stream)))
+
+    # --- batches ---------------------------------------------------------------------------------------------
+
+    async def commit_batch(self, request: native.CommitBatchRequest) -> native.CommitBatchResponse:
+        committed = await self._controller.commit_batch(
+            mapping.stream_of(request.stream),
+            writer=_writer(request.writer),
+            batch=request.batch,
+            transactions=[mapping.transaction_of(item) for item in request.transactions],
+        )
+        return native.CommitBatchResponse(committed=committed)
+
+    async def last_batch(self, request: native.LastBatchRequest) -> native.LastBatchResponse:
+        stream = mapping.stream_of(request.stream)
+        batch = await self._controller.last_batch(stream, writer=_writer(request.writer))
+        return native.LastBatchResponse(batch=batch)
+
+    # --- reader groups ---------------------------------------------------------------------------------------
+
+    async def list_groups(self, request: native.ListReaderGroupsRequest) -> native.ListReaderGroupsResponse:
+        groups = await self._controller.list_reader_groups(mapping.scope_of(request.scope))
+        return native.ListReaderGroupsResponse(groups=groups)
+
+    async def delete_group(self, request: native.DeleteReaderGroupRequest) -> native.Done:
+        known = request.HasField("group_id")
+        group_id = mapping.uuid_of(request.group_id, field="group_id") if known else None
+        await self._controller.delete_reader_group(mapping.scope_of(request.scope), request.group, group_id=group_id)
+        return native.Done()
+
+    async def update_cut(self, request: native.UpdateSubscriberCutRequest) -> native.Done:
+        known = request.HasField("group_id")
+        await self._controller.update_subscriber_cut(
+            request.subscriber,
+            group_id=mapping.uuid_of(request.group_id, field="group_id") if known else None,
+            generation=request.generation if request.HasField("generation") else None,
+            cut=mapping.cut_of(request.cut),
+        )
+        return native.Done()
+
+    # --- chunks ----------------------------------------------------------------------------------------------
+
+    async def chunk_ranges(self, request: native.ChunkRangesRequest) -> native.ChunkRangesResponse:
+        if not 0 <= request.start <= request.end:
+            raise InvalidArgumentError("range is not ordered", start=request.start, end=request.end)
+        ranges = await self._segments.chunk_ranges(_named(request.segment), request.start, request.end)
+        return native.ChunkRangesResponse(ranges=[mapping.chunk_message(item) for item in ranges])
+
+    async def lease_chunks(self, request: native.LeaseChunksRequest) -> native.Done:
+        lease = mapping.uuid_of(request.lease, field="lease")
+        await self._segments.lease_chunks(_named(request.segment), lease, until_ms=request.until_ms)
+        return native.Done()
+
+    async def release_lease(self, request: native.ReleaseLeaseRequest) -> native.Done:
+        await self._segments.release_lease(mapping.uuid_of(request.lease, field="lease"))
+        return native.Done()
+
+    async def spaces(self, request: native.SpacesRequest) -> native.SpacesResponse:
+        found = await self._segments.spaces(list(request.segments))
+        return native.SpacesResponse(spaces=[mapping.space_message(found[name]) for name in sorted(found)])
+
+
+def _named(segment: str) -> str:
+    if not segment:
+        raise InvalidArgumentError("a segment needs a name")
+    return segment
+
+
+def _writer(name: str) -> str:
+    if not name:
+        raise InvalidArgumentError("a writer of batches needs a name")
+    return name
+
+
+def _decision(decision: Mapping[str, Any]) -> native.RetentionDecision:
+    """The decision as it is, and beside it the fields that a reader without JSON wants most."""
+    truncate = decision.get("truncate")
+    return native.RetentionDecision(
+        json=json.dumps(decision),
+        rule=str(decision.get("rule") or ""),
+        why=str(decision.get("why") or ""),
+        frees_bytes=int(decision.get("frees_bytes") or 0),
+        truncate=dict(truncate) if isinstance(truncate, Mapping) else None,
+    )

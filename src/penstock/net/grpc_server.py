@@ -1,0 +1,132 @@
+"""The gRPC port: Pravega's controller service and the native one, over a ``ControllerService`` and a ``SegmentService``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from penstock.model.errors import AddressInUseError, InternalError, InvalidArgumentError
+from penstock.net.grpc_dispatch import service_handler
+from penstock.net.grpc_groups import ReaderGroupCalls, TransactionCalls
+from penstock.net.grpc_native import NativeCalls
+from penstock.net.grpc_scopes import ScopeCalls
+from penstock.net.grpc_streams import SegmentCalls, StreamCalls
+from penstock.net.grpc_tables import KeyValueTableCalls, KeyValueTables
+from penstock.net.proto import Controller_pb2, native_pb2
+from penstock.ports.controller_service import ControllerService, Endpoint
+from penstock.ports.segment_service import SegmentService
+
+DEFAULT_PORT = 9090
+_MESSAGE_BYTES_MAX = 4 << 20
+_CALLS_MAX = 4096
+_STOP_S = 2.0
+_ANY_HOST = ("", "0.0.0.0", "::", "[::]")
+
+_OPTIONS = (
+    # Without this a second server shares the port in silence, and half of all calls go to each.
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+    # Java clients ping an idle connection; by default that is answered by closing it.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+
+class GrpcServer:
+    """Serves from ``__aenter__`` to ``__aexit__``; the services are borrowed.
+
+    Args:
+        server_address: Where clients find this server, for those that ask (``pravega://`` addresses); a text is a host,
+            and the port is the one bound. None: ``host``, which clients must then be able to reach.
+        store_id: What ``Native.Info`` says of the store.
+    """
+
+    def __init__(
+        self,
+        controller: ControllerService,
+        segments: SegmentService,
+        *,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        server_address: Endpoint | str | Callable[[], Endpoint] | None = None,
+        store_id: str = "",
+    ) -> None:
+        """Raises InvalidArgumentError: a port that is none, or any host without a ``server_address``."""
+        if not 0 <= port < 1 << 16:
+            raise InvalidArgumentError("a port is 0 to 65535", port=port)
+        if server_address is None and host in _ANY_HOST:
+            raise InvalidArgumentError("listening on every address needs one to tell clients", host=host)
+        self._controller = controller
+        self._segments = segments
+        self._host = host
+        self._wanted_port = port
+        self._server_address = server_address
+        self._store_id = store_id
+        self._server: grpc.aio.Server | None = None
+        self._port: int | None = None
+
+    @property
+    def port(self) -> int:
+        """The port bound. Raises InternalError before the server was entered."""
+        if self._port is None:
+            raise InternalError("the gRPC server is not started")
+        return self._port
+
+    def _own_address(self) -> Endpoint:
+        if callable(self._server_address):
+            return self._server_address()
+        if isinstance(self._server_address, Endpoint):
+            return self._server_address
+        return Endpoint(host=self._server_address or self._host, port=self.port)
+
+    async def __aenter__(self) -> Self:
+        """Raises AddressInUseError."""
+        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_CALLS_MAX)
+        server.add_generic_rpc_handlers(self._handlers())
+        host = f"[{self._host}]" if ":" in self._host and not self._host.startswith("[") else self._host
+        try:
+            port = server.add_insecure_port(f"{host}:{self._wanted_port}")
+        except RuntimeError as error:
+            raise self._not_bound() from error
+        if port == 0:  # how older versions say it
+            raise self._not_bound()
+        self._port = port
+        await server.start()
+        self._server = server
+        return self
+
+    def _not_bound(self) -> AddressInUseError:
+        return AddressInUseError(
+            "the gRPC address is taken by another process, or is not one of this host; choose another port",
+            host=self._host,
+            port=self._wanted_port,
+        )
+
+    def _handlers(self) -> tuple[grpc.GenericRpcHandler, grpc.GenericRpcHandler]:
+        tables = KeyValueTables(self._controller, self._segments)
+        parts = (
+            ScopeCalls(self._controller, tables, self._own_address),
+            StreamCalls(self._controller),
+            SegmentCalls(self._controller),
+            TransactionCalls(self._controller),
+            ReaderGroupCalls(self._controller),
+            KeyValueTableCalls(self._controller, tables),
+        )
+        controller = {name: handler for part in parts for name, handler in part.handlers().items()}
+        native = NativeCalls(self._controller, self._segments, store_id=self._store_id).handlers()
+        return (
+            service_handler(Controller_pb2.DESCRIPTOR.services_by_name["ControllerService"], controller),
+            service_handler(native_pb2.DESCRIPTOR.services_by_name["Native"], native),
+        )
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take no more calls, and end those in flight after two seconds at most."""
+        if self._server is not None:
+            server, self._server = self._server, None
+            await server.stop(_STOP_S)

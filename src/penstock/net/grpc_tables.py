@@ -1,0 +1,231 @@
+"""Pravega's calls on key-value tables: each is a set of sorted table segments, and a record in one table of ours.
+
+Clients read and write the segments through the segment store; here they are only made, found, listed and removed.
+Source of the record: docs/formats/native-api.md, "Key-value tables".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+from penstock.model.errors import (
+    AlreadyExistsError,
+    BadKeyVersionError,
+    CorruptDataError,
+    InvalidArgumentError,
+    NotEmptyError,
+    NotFoundError,
+    ScopeNotFoundError,
+    SegmentNotFoundError,
+)
+from penstock.model.names import SYSTEM_SCOPE, TABLE_SUFFIX, StreamName, check_name, segment_name
+from penstock.model.policies import SEGMENTS_MAX
+from penstock.model.segments import SegmentRange, even_ranges, make_segment_id
+from penstock.net import grpc_mapping as mapping
+from penstock.net.grpc_dispatch import Handler
+from penstock.net.proto import Controller_pb2 as pb
+from penstock.ports.controller_service import PAGE_MAX, ControllerService
+from penstock.ports.segment_service import (
+    KEY_ABSENT,
+    KEY_MAX_BYTES,
+    SegmentService,
+    TableKind,
+    TablePut,
+    TableRemoval,
+)
+
+RECORDS = f"{SYSTEM_SCOPE}/_tables/keyvaluetables"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableConfig:
+    """A key-value table. A key is a primary and a secondary part of fixed lengths; the primary chooses the partition."""
+
+    partitions: int
+    primary_key_bytes: int
+    secondary_key_bytes: int
+    rollover_bytes: int
+
+    def __post_init__(self) -> None:
+        key_bytes = self.primary_key_bytes + self.secondary_key_bytes
+        if not 1 <= self.partitions <= SEGMENTS_MAX:
+            raise InvalidArgumentError(f"a table has 1 to {SEGMENTS_MAX} partitions", partitions=self.partitions)
+        if self.primary_key_bytes < 1 or self.secondary_key_bytes < 0 or key_bytes > KEY_MAX_BYTES:
+            raise InvalidArgumentError(
+                f"a key has a primary part, and at most {KEY_MAX_BYTES} bytes in all",
+                primary_key_bytes=self.primary_key_bytes,
+                secondary_key_bytes=self.secondary_key_bytes,
+            )
+        if self.rollover_bytes < 0:
+            raise InvalidArgumentError("rollover size is negative", rollover_bytes=self.rollover_bytes)
+
+    def encode(self) -> bytes:
+        return json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> TableConfig:
+        """Raises ``CorruptDataError``."""
+        try:
+            document = json.loads(data)
+            if document.pop("version") != _VERSION:
+                raise CorruptDataError("record of a key-value table has an unknown version", record=data[:80])
+            return cls(**document)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptDataError("record of a key-value table is not readable", record=data[:80]) from error
+
+
+class KeyValueTables:
+    """Key-value tables over a ``SegmentService``. Every change may be repeated after a crash and then completes."""
+
+    def __init__(self, controller: ControllerService, segments: SegmentService) -> None:
+        self._controller = controller
+        self._segments = segments
+
+    async def create(self, scope: str, name: str, config: TableConfig) -> None:
+        """Raises: ScopeNotFoundError, InvalidNameError, AlreadyExistsError."""
+        check_name("stream", name)
+        if not await self._controller.scope_exists(scope):
+            raise ScopeNotFoundError("no such scope", scope=scope)
+        if await self._record(scope, name) is not None:
+            raise AlreadyExistsError("a table has this name", scope=scope, table=name)
+        for segment in _segment_names(scope, name, config):
+            key_bytes = config.primary_key_bytes + config.secondary_key_bytes
+            # Left by an attempt that did not come to its record.
+            with suppress(AlreadyExistsError):
+                await self._segments.create_table(segment, kind=TableKind.SORTED, key_bytes=key_bytes)
+        put = TablePut(key=_key(scope, name), value=config.encode(), version=KEY_ABSENT)
+        try:
+            await self._put(put)
+        except BadKeyVersionError as error:
+            raise AlreadyExistsError("a table has this name", scope=scope, table=name) from error
+
+    async def _put(self, put: TablePut) -> None:
+        try:
+            await self._segments.table_update(RECORDS, [put])
+        except SegmentNotFoundError:
+            with suppress(AlreadyExistsError):  # another call was first
+                await self._segments.create_table(RECORDS)
+            await self._segments.table_update(RECORDS, [put])
+
+    async def get(self, scope: str, name: str) -> TableConfig:
+        """Raises NotFoundError."""
+        config = await self._record(scope, name)
+        if config is None:
+            raise NotFoundError("no such key-value table", scope=scope, table=name)
+        return config
+
+    async def _record(self, scope: str, name: str) -> TableConfig | None:
+        try:
+            (entry,) = await self._segments.table_get(RECORDS, [_key(scope, name)])
+        except SegmentNotFoundError:
+            return None
+        return None if entry.version == KEY_ABSENT else TableConfig.decode(entry.value)
+
+    async def delete(self, scope: str, name: str) -> None:
+        """Raises NotFoundError. The record goes last, so that a repeat finds what is left."""
+        config = await self.get(scope, name)
+        for segment in _segment_names(scope, name, config):
+            with suppress(SegmentNotFoundError):
+                await self._segments.delete_table(segment)
+        await self._segments.table_remove(RECORDS, [TableRemoval(key=_key(scope, name))])
+
+    async def page(self, scope: str, after: str) -> Sequence[str]:
+        """Names of the scope's tables behind ``after``, sorted. Empty: the end."""
+        try:
+            entries = await self._segments.table_scan(
+                RECORDS,
+                after=_key(scope, after) if after else None,
+                limit=PAGE_MAX,
+                first=_key(scope, ""),
+                last=_key(scope, "\x7f"),  # behind every legal name
+            )
+        except SegmentNotFoundError:
+            return ()
+        return tuple(entry.key.decode().partition("/")[2] for entry in entries)
+
+    async def names(self, scope: str) -> Sequence[str]:
+        """All tables of the scope, sorted."""
+        found: list[str] = []
+        while page := await self.page(scope, found[-1] if found else ""):
+            found.extend(page)
+        return found
+
+    async def check_none(self, scope: str) -> None:
+        """Raises NotEmptyError where the scope holds a table."""
+        if found := await self.page(scope, ""):
+            raise NotEmptyError("scope holds key-value tables", scope=scope, table=found[0])
+
+
+def _key(scope: str, name: str) -> bytes:
+    return f"{scope}/{name}".encode()
+
+
+def _segment_names(scope: str, name: str, config: TableConfig) -> Sequence[str]:
+    stream = StreamName(scope, name + TABLE_SUFFIX)
+    return [segment_name(stream, make_segment_id(0, number)) for number in range(config.partitions)]
+
+
+class KeyValueTableCalls:
+    """Pravega's calls on key-value tables."""
+
+    def __init__(self, controller: ControllerService, tables: KeyValueTables) -> None:
+        self._controller = controller
+        self._tables = tables
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {
+            "createKeyValueTable": self.create,
+            "getCurrentSegmentsKeyValueTable": self.segments,
+            "getKeyValueTableConfiguration": self.configuration,
+            "deleteKeyValueTable": self.delete,
+            "listKeyValueTablesInScope": self.list_tables,
+        }
+
+    async def create(self, request: pb.KeyValueTableConfig) -> pb.CreateKeyValueTableStatus:
+        config = TableConfig(
+            partitions=request.partitionCount,
+            primary_key_bytes=request.primaryKeyLength,
+            secondary_key_bytes=request.secondaryKeyLength,
+            rollover_bytes=request.rolloverSizeBytes,
+        )
+        await self._tables.create(mapping.scope_of(request.scope), request.kvtName, config)
+        return pb.CreateKeyValueTableStatus()
+
+    async def segments(self, request: pb.KeyValueTableInfo) -> pb.SegmentRanges:
+        config = await self._tables.get(request.scope, request.kvtName)
+        ranges = [
+            SegmentRange(segment=make_segment_id(0, number), keys=keys)
+            for number, keys in enumerate(even_ranges(config.partitions))
+        ]
+        return mapping.ranges_message(StreamName(request.scope, request.kvtName), ranges)
+
+    async def configuration(self, request: pb.KeyValueTableInfo) -> pb.KeyValueTableConfigResponse:
+        config = await self._tables.get(request.scope, request.kvtName)
+        return pb.KeyValueTableConfigResponse(
+            config=pb.KeyValueTableConfig(
+                scope=request.scope,
+                kvtName=request.kvtName,
+                partitionCount=config.partitions,
+                primaryKeyLength=config.primary_key_bytes,
+                secondaryKeyLength=config.secondary_key_bytes,
+                rolloverSizeBytes=config.rollover_bytes,
+            )
+        )
+
+    async def delete(self, request: pb.KeyValueTableInfo) -> pb.DeleteKVTableStatus:
+        await self._tables.delete(request.scope, request.kvtName)
+        return pb.DeleteKVTableStatus()
+
+    async def list_tables(self, request: pb.KVTablesInScopeRequest) -> pb.KVTablesInScopeResponse:
+        scope, token = mapping.scope_of(request.scope.scope), request.continuationToken.token
+        page = await self._tables.page(scope, token)
+        if not page and not token and not await self._controller.scope_exists(scope):
+            raise ScopeNotFoundError("no such scope", scope=scope)
+        return pb.KVTablesInScopeResponse(
+            kvtables=[pb.KeyValueTableInfo(scope=scope, kvtName=name) for name in page],
+            continuationToken=pb.ContinuationToken(token=page[-1] if page else token),
+        )

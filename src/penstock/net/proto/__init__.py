@@ -1,0 +1,1 @@
+"""The gRPC interfaces: their ``.proto`` files and the code generated from them (``make proto``)."""

@@ -1,0 +1,275 @@
+"""The appends of one connection: writers bound to segments, blocks put together, acknowledgements in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+from uuid import UUID
+
+from penstock.codec import wire_commands as c
+from penstock.codec.wire import BLOCK_END_DATA_AT, Command, block_trailer, data_appended, decode, decode_block_end
+from penstock.model.errors import (
+    ConditionFailedError,
+    PenstockError,
+    ProtocolError,
+    SegmentSealedError,
+    WriterFencedError,
+)
+from penstock.net.wire_errors import reply_of
+from penstock.net.wire_frames import FrameReceiver
+from penstock.ports.files import Buffer
+from penstock.ports.segment_service import APPEND_MAX_BYTES, Append, Appended, LocalSegmentService
+
+_OVERHEAD_BYTES = 128
+
+
+class AppendHost(Protocol):
+    """The connection, as its appends see it."""
+
+    def release(self, size_bytes: int) -> None:
+        """Count bytes as answered that ``AppendSide.taken_bytes`` told of."""
+        ...
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call in the next pass of the loop."""
+        ...
+
+    def send(self, frame: bytes) -> None:
+        """Queue one encoded frame."""
+        ...
+
+    def reply(self, command: Command) -> None: ...
+
+    def fail(self, error: PenstockError) -> None:
+        """Send what is queued, log the reason, close the connection."""
+        ...
+
+
+class _Binding:
+    """One writer on one segment. Numbers: received here, given to the store, acknowledged."""
+
+    __slots__ = ("acked", "busy", "failed", "id", "received", "segment", "submitted", "waiting", "writer")
+
+    def __init__(self, writer: bytes, segment: str, last_number: int) -> None:
+        self.writer = writer
+        self.id = UUID(bytes=writer)
+        self.segment = segment
+        self.received = self.submitted = self.acked = last_number
+        self.failed = False
+        self.busy = False
+        self.waiting: deque[_InFlight] = deque()
+
+
+class _InFlight:
+    """One append on its way through the store; called with its outcome."""
+
+    __slots__ = ("binding", "count", "data", "expected", "number", "previous", "rid", "side", "size")
+
+    def __init__(
+        self, side: AppendSide, binding: _Binding, data: Buffer, count: int, number: int, rid: int, expected: int | None
+    ) -> None:
+        self.side = side
+        self.binding = binding
+        self.data = data
+        self.size = len(data) + _OVERHEAD_BYTES
+        self.count = count
+        self.number = number
+        self.rid = rid
+        self.expected = expected
+        self.previous = 0
+
+    def __call__(self, outcome: Appended | PenstockError) -> None:
+        self.side.finished(self, outcome)
+
+
+class AppendSide:
+    """Takes append frames, hands them to the store as views, and answers them in order."""
+
+    def __init__(self, host: AppendHost, store: LocalSegmentService) -> None:
+        self._host = host
+        self._store = store
+        # None: a SetupAppend is on its way.
+        self._bindings: dict[bytes, _Binding | None] = {}
+        self._open: tuple[c.AppendBlock, int, memoryview] | None = None
+        self._closed = False
+        self._answered_bytes = 0
+        self.taken_bytes = 0
+        """Bytes taken in and not counted by the host yet; it sets this back to 0."""
+        self.appends = 0
+        self.appended_bytes = 0
+
+    @property
+    def block_open(self) -> bool:
+        """Whether the next frame must be the end of a block."""
+        return self._open is not None
+
+    @property
+    def writers(self) -> int:
+        return len(self._bindings)
+
+    def begin_setup(self, writer: bytes) -> None:
+        """Forget the writer's binding; it sends nothing before its AppendSetup.
+
+        What the store has is still answered; what waits behind a condition is dropped, for the client to send again.
+        """
+        binding = self._bindings.get(writer)
+        if binding is not None:
+            self._drop_waiting(binding)
+        self._bindings[writer] = None
+
+    def finish_setup(self, writer: bytes, segment: str, last_number: int) -> None:
+        self._bindings[writer] = _Binding(writer, segment, last_number)
+
+    def abandon_setup(self, writer: bytes) -> None:
+        if self._bindings.get(writer, self) is None:
+            del self._bindings[writer]
+
+    def close(self) -> None:
+        """Answer nothing more. What the store already has may or may not become durable; what waits here is dropped."""
+        self._closed = True
+        self._open = None
+        for binding in self._bindings.values():
+            if binding is not None:
+                self._drop_waiting(binding)
+        self._bindings.clear()
+
+    def block(self, receiver: FrameReceiver) -> None:
+        """Keep an AppendBlock until its end comes. Raises ProtocolError."""
+        command = decode(receiver.code, receiver.payload)
+        if not isinstance(command, c.AppendBlock):
+            raise ProtocolError("a block was expected", code=receiver.code)
+        self._known(command.writer)
+        self._open = command, receiver.at + 16, receiver.view
+
+    def block_end(self, receiver: FrameReceiver) -> None:
+        """Append a block. Raises ProtocolError."""
+        end = decode_block_end(receiver.payload)
+        binding = self._bindings.get(end.writer) or self._known(end.writer)
+        data: Buffer = end.data
+        if self._open is not None:
+            data = self._assembled(receiver, end, *self._open)
+            self._open = None
+        self._take(binding, data, end.event_count, end.event_number, end.rid, None)
+
+    def conditional(self, command: c.ConditionalAppend | c.ConditionalBlockEnd) -> None:
+        """Append if the segment has the expected length. Raises ProtocolError."""
+        data = command.event if isinstance(command, c.ConditionalAppend) else command.data
+        binding = self._known(command.writer)
+        self._take(binding, data, 1, command.event_number, command.rid, command.expected_offset)
+
+    def _known(self, writer: bytes) -> _Binding:
+        binding = self._bindings.get(writer)
+        if binding is None:
+            raise ProtocolError("append of a writer that is not set up", writer=writer.hex())
+        return binding
+
+    @staticmethod
+    def _assembled(
+        receiver: FrameReceiver, end: c.AppendBlockEnd, block: c.AppendBlock, at: int, view: memoryview
+    ) -> Buffer:
+        if block.writer != end.writer:
+            raise ProtocolError("block is ended by another writer", writer=end.writer.hex())
+        whole = end.whole_bytes
+        trailer = block_trailer(memoryview(block.data), whole)
+        size = len(end.data)
+        if not size and not len(trailer):
+            return block.data[:whole]
+        if view is not receiver.view:
+            return b"".join((block.data[:whole], trailer, end.data))
+        # Both frames lie behind each other in one arena, and only these bytes are missing at the block's end: moving
+        # them down over frame headers that were read already saves copying the block.
+        to = at + whole
+        view[to : to + len(trailer)] = trailer
+        to += len(trailer)
+        source = receiver.at + BLOCK_END_DATA_AT
+        view[to : to + size] = view[source : source + size]
+        return view[at : to + size]
+
+    def _take(self, binding: _Binding, data: Buffer, count: int, number: int, rid: int, expected: int | None) -> None:
+        if binding.failed:
+            # Sent before the client saw the error; it will set up again and send what is missing.
+            return
+        if count <= 0:
+            raise ProtocolError("append holds no events", event_count=count, event_number=number)
+        if number <= binding.received:
+            raise ProtocolError("event number does not grow", event_number=number, last=binding.received)
+        if len(data) > APPEND_MAX_BYTES:
+            raise ProtocolError("append is too large", size_bytes=len(data), limit_bytes=APPEND_MAX_BYTES)
+        binding.received = number
+        item = _InFlight(self, binding, data, count, number, rid, expected)
+        self.taken_bytes += item.size
+        if binding.busy:
+            binding.waiting.append(item)
+        else:
+            self._submit(item)
+
+    def _submit(self, item: _InFlight) -> None:
+        binding = item.binding
+        item.previous = binding.submitted
+        binding.submitted = item.number
+        # What follows a condition waits for its outcome: only then is it known which number comes before.
+        binding.busy = item.expected is not None
+        request = Append(
+            segment=binding.segment,
+            writer=binding.id,
+            data=item.data,
+            event_number=item.number,
+            event_count=item.count,
+            previous=item.previous,
+            expected_offset=item.expected,
+        )
+        item.data = b""
+        self._store.submit_append(request, item)
+
+    def finished(self, item: _InFlight, outcome: Appended | PenstockError) -> None:
+        """Take an outcome from the store, in order of submission for each writer."""
+        binding = item.binding
+        if not self._closed and not binding.failed:
+            if isinstance(outcome, Appended):
+                self._host.send(data_appended(binding.writer, item.number, binding.acked, item.rid, outcome.end_offset))
+                binding.acked = item.number
+                self.appends += 1
+                self.appended_bytes += item.size - _OVERHEAD_BYTES
+            elif item.expected is not None and isinstance(outcome, ConditionFailedError):
+                binding.submitted = item.previous
+                if not binding.waiting:
+                    binding.received = item.previous
+                self._host.reply(c.ConditionalCheckFailed(binding.writer, item.number, item.rid))
+            else:
+                self._refuse(item, outcome)
+        self._answered(item.size)
+        if item.expected is not None:
+            binding.busy = False
+            while binding.waiting and not binding.busy:
+                self._submit(binding.waiting.popleft())
+
+    def _refuse(self, item: _InFlight, error: PenstockError) -> None:
+        binding = item.binding
+        binding.failed = True
+        self._drop_waiting(binding)
+        if isinstance(error, WriterFencedError):
+            self._host.reply(c.InvalidEventNumber(binding.writer, item.rid, "", item.number))
+            self._host.fail(error)
+            return
+        # A sealed segment is answered with the event number, anything else without a place.
+        place = item.number if isinstance(error, SegmentSealedError) else c.NO_OFFSET
+        reply = reply_of(error, item.rid, binding.segment, offset=place)
+        if reply is None:
+            self._host.fail(error)
+        else:
+            self._host.reply(reply)
+
+    def _drop_waiting(self, binding: _Binding) -> None:
+        while binding.waiting:
+            self._answered(binding.waiting.popleft().size)
+
+    def _answered(self, size_bytes: int) -> None:
+        # Counted once a pass: acknowledgements come in thousands.
+        if not self._answered_bytes:
+            self._host.soon(self._settle)
+        self._answered_bytes += size_bytes
+
+    def _settle(self) -> None:
+        size_bytes, self._answered_bytes = self._answered_bytes, 0
+        self._host.release(size_bytes)

@@ -1,0 +1,482 @@
+"""One connection of a wire server: frames in, work handed out, replies out, all of it bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+from penstock.codec import wire_commands as c
+from penstock.codec.wire import (
+    REQUEST_CODES,
+    VERSION_HIGH,
+    VERSION_LOW,
+    Command,
+    decode,
+    encode,
+    segment_read_parts,
+)
+from penstock.model.errors import PenstockError, ProtocolError, SegmentNotFoundError
+from penstock.net.arena import ArenaPool
+from penstock.net.wire_appends import AppendSide
+from penstock.net.wire_errors import ILLEGAL_ARGUMENT, reply_of
+from penstock.net.wire_frames import FrameReceiver, Outbox
+from penstock.net.wire_limits import WireLimits
+from penstock.net.wire_requests import RequestHandlers, subject_of, writer_id
+from penstock.ports.segment_service import READ_MAX_BYTES, LocalSegmentService, SegmentRead
+from penstock.ports.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+_READ_MIN_BYTES = 8
+_BLOCK = 3
+_BLOCK_END = 4
+
+
+class ServerShare:
+    """What the connections of one server share."""
+
+    def __init__(
+        self,
+        *,
+        store: LocalSegmentService,
+        limits: WireLimits,
+        pool: ArenaPool,
+        telemetry: Telemetry,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.store = store
+        self.limits = limits
+        self.pool = pool
+        self.telemetry = telemetry
+        self.loop = loop
+        # Dicts for their order: what is done to all of them is done in the same order in every run of a simulation.
+        self.connections: dict[ServerConnection, None] = {}
+        self.cleanups: dict[asyncio.Task[None], None] = {}
+        self._starved: dict[ServerConnection, None] = {}
+        self._held_bytes = 0
+
+    @property
+    def room(self) -> int:
+        """Bytes that all connections together may still take."""
+        return self.limits.held_bytes_total - self._held_bytes
+
+    @property
+    def full(self) -> bool:
+        return self.room <= 0
+
+    def hold(self, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
+
+    def release(self, size_bytes: int) -> None:
+        self._held_bytes -= size_bytes
+        if self._starved and not self.full:
+            starved, self._starved = self._starved, {}
+            for connection in starved:
+                connection.wake()
+
+    def starve(self, connection: ServerConnection) -> None:
+        """Wake the connection once there is room again."""
+        self._starved[connection] = None
+
+    def forget(self, connection: ServerConnection) -> None:
+        self._starved.pop(connection, None)
+        self.connections.pop(connection, None)
+        self.telemetry.gauge("wire_connections", len(self.connections))
+
+    def clean_up(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        self.cleanups[task] = None
+        task.add_done_callback(self._cleaned)
+
+    def _cleaned(self, task: asyncio.Task[None]) -> None:
+        self.cleanups.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("clean-up after a connection failed", exc_info=error)
+
+
+class ServerConnection(asyncio.BufferedProtocol):
+    """The server's end of one connection."""
+
+    def __init__(self, share: ServerShare, label: str) -> None:
+        self._share = share
+        self._limits = share.limits
+        self._loop = share.loop
+        self._label = label
+        self._receiver = FrameReceiver(share.pool, REQUEST_CODES)
+        self._appends = AppendSide(self, share.store)
+        self._handlers = RequestHandlers(share.store)
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._read_tasks: dict[asyncio.Task[None], None] = {}
+        self._reading = asyncio.Semaphore(share.limits.reading)
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._held_bytes = 0
+        self._requests = 0
+        self._parked = 0
+        self._paused = False
+        self._pump_due = False
+        self._closing = False
+        self._draining = False
+        self._abort_timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+        self._outbox: Outbox | None = None
+        self.closed: asyncio.Future[None] = share.loop.create_future()
+
+    # --- the transport's calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclasses of asyncio's.
+        transport = cast("asyncio.Transport", transport)
+        self._transport = transport
+        self._outbox = Outbox(self._loop, transport)
+        transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
+        self._share.connections[self] = None
+        self._share.telemetry.gauge("wire_connections", len(self._share.connections))
+        if len(self._share.connections) > self._limits.connections:
+            log.warning("wire connection refused: too many", extra=self._fields())
+            self._close()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._share.telemetry.add("wire_received_bytes", nbytes)
+        self._receiver.received(nbytes)
+        self._pump()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        self.wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        if self._abort_timer is not None:
+            self._abort_timer.cancel()
+        self._share.forget(self)
+        self._receiver.close()
+        self._appends.close()
+        for task in list(self._read_tasks):
+            task.cancel()
+        if self._tasks or self._handlers.created:
+            self._share.clean_up(self._clean_up())
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    async def _clean_up(self) -> None:
+        """Let requests finish that have begun, then delete the transient segments that were never merged."""
+        try:
+            if self._tasks:
+                await asyncio.wait(list(self._tasks))
+        except asyncio.CancelledError:
+            for task in list(self._tasks):
+                task.cancel()
+            raise
+        for name in list(self._handlers.created):
+            try:
+                await self._share.store.delete(name)
+            except SegmentNotFoundError:
+                # Merged or deleted by another connection.
+                continue
+            except PenstockError as error:
+                log.warning("transient segment was not deleted", extra={**self._fields(), "reason": str(error)})
+
+    # --- bounds ---
+
+    @property
+    def _blocked(self) -> bool:
+        limits = self._limits
+        return (
+            self._closing
+            or self._draining
+            or self._held_bytes >= limits.held_bytes
+            or self._requests >= limits.requests
+            or len(self._read_tasks) >= limits.parked_reads + limits.requests
+            or not self._writable.is_set()
+            or self._starved
+        )
+
+    @property
+    def _starved(self) -> bool:
+        # Who holds nothing may always take one more frame: readers go on while appends fill the server.
+        return self._held_bytes > 0 and self._share.full
+
+    def release(self, size_bytes: int) -> None:
+        self._held_bytes -= size_bytes
+        self._share.release(size_bytes)
+        self.wake()
+
+    def wake(self) -> None:
+        """Go on parsing in the next pass, if something had to wait and may go on."""
+        if self._draining:
+            self._check_drained()
+        elif not self._paused or self._pump_due:
+            return
+        elif self._starved:
+            self._share.starve(self)
+        elif not self._blocked:
+            self._pump_due = True
+            self._loop.call_soon(self._pump_again)
+
+    def _pump_again(self) -> None:
+        self._pump_due = False
+        self._pump()
+
+    def _pump(self) -> None:
+        """Take frames for as long as there is room for what they start; else stop reading the socket."""
+        try:
+            while not self._blocked and self._receiver.advance():
+                if self._receiver.code == _BLOCK_END:
+                    self._run_of_appends()
+                else:
+                    self._on_frame()
+                self._count_taken()
+        except ProtocolError as error:
+            self.fail(error)
+            self._count_taken()
+        self._report()
+        transport = self._transport
+        if self._closing or transport is None:
+            return
+        blocked = self._blocked
+        if self._starved:
+            self._share.starve(self)
+        if blocked and not self._paused:
+            self._paused = True
+            transport.pause_reading()
+        elif not blocked and self._paused:
+            self._paused = False
+            transport.resume_reading()
+
+    def _run_of_appends(self) -> None:
+        """Take this append, and those that follow it directly: only bytes can run out between them."""
+        receiver, appends = self._receiver, self._appends
+        room = min(self._limits.held_bytes - self._held_bytes, self._share.room)
+        while True:
+            appends.block_end(receiver)
+            if appends.taken_bytes >= room or self._closing or not receiver.advance():
+                break
+            if receiver.code != _BLOCK_END:
+                self._on_frame()
+                break
+
+    def _count_taken(self) -> None:
+        size_bytes, self._appends.taken_bytes = self._appends.taken_bytes, 0
+        self._hold(size_bytes)
+
+    def _hold(self, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
+        self._share.hold(size_bytes)
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self._loop.call_soon(call)
+
+    def _report(self) -> None:
+        appends = self._appends
+        if appends.appends:
+            self._share.telemetry.add("wire_appends", appends.appends)
+            self._share.telemetry.add("wire_appended_bytes", appends.appended_bytes)
+            appends.appends = appends.appended_bytes = 0
+
+    # --- frames ---
+
+    def _on_frame(self) -> None:
+        receiver = self._receiver
+        code = receiver.code
+        if self._appends.block_open:
+            raise ProtocolError("a block was not ended", code=code)
+        if code == _BLOCK:
+            self._appends.block(receiver)
+            return
+        command = decode(code, receiver.payload)
+        match command:
+            case c.ConditionalAppend() | c.ConditionalBlockEnd():
+                self._appends.conditional(command)
+            case c.KeepAlive():
+                self.reply(command)
+            case c.Hello(high=high, low=low):
+                self._hello(high, low)
+            case _:
+                self._request(command, len(receiver.payload))
+
+    def _hello(self, high: int, low: int) -> None:
+        self.reply(c.Hello(VERSION_HIGH, VERSION_LOW))
+        if low > VERSION_HIGH or high < VERSION_LOW:
+            raise ProtocolError("versions do not overlap", high=high, low=low)
+
+    def _request(self, command: Command, size: int) -> None:
+        if not all(_is_text(value) for value in command if isinstance(value, str)):
+            self.reply(c.ErrorMessage(_rid(command), subject_of(command), "name is not text", ILLEGAL_ARGUMENT))
+            return
+        if isinstance(command, c.ReadSegment):
+            task = self._loop.create_task(self._read(command))
+            self._read_tasks[task] = None
+            task.add_done_callback(self._read_done)
+            return
+        if isinstance(command, c.SetupAppend):
+            if self._appends.writers >= self._limits.writers:
+                raise ProtocolError("too many writers on one connection", limit=self._limits.writers)
+            self._appends.begin_setup(command.writer)
+        self._requests += 1
+        self._hold(size)
+        task = self._loop.create_task(self._serve(command, size))
+        self._tasks[task] = None
+        task.add_done_callback(self._task_done)
+
+    def _read_done(self, task: asyncio.Task[None]) -> None:
+        self._read_tasks.pop(task, None)
+        self._surface(task)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        self._surface(task)
+
+    def _surface(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("wire request failed; its connection is closed", extra=self._fields(), exc_info=error)
+            self._close()
+        self.wake()
+
+    async def _serve(self, command: Command, size: int) -> None:
+        rid = _rid(command)
+        try:
+            if isinstance(command, c.SetupAppend):
+                frame = encode(await self._setup(command))
+            else:
+                frame = encode(await self._handlers.answer(command))
+        except PenstockError as error:
+            self._refuse(error, command, rid, c.NO_OFFSET)
+        else:
+            self.send(frame)
+        finally:
+            self._requests -= 1
+            self.release(size)
+
+    async def _setup(self, command: c.SetupAppend) -> Command:
+        try:
+            last = await self._share.store.setup_append(command.segment, writer_id(command.writer))
+        except PenstockError:
+            self._appends.abandon_setup(command.writer)
+            raise
+        if not self._closing:
+            self._appends.finish_setup(command.writer, command.segment, last)
+        return c.AppendSetup(command.rid, command.segment, command.writer, last)
+
+    def _refuse(self, error: PenstockError, command: Command, rid: int, offset: int) -> None:
+        subject = subject_of(command)
+        named = error.fields.get("segment")
+        if named is not None and named == getattr(command, "source", None):
+            subject = named
+        reply = reply_of(error, rid, subject, offset=offset)
+        if reply is None:
+            self.fail(error)
+            return
+        if isinstance(reply, c.OperationUnsupported):
+            log.warning("wire request is not offered", extra={**self._fields(), "request": type(command).__name__})
+        self.reply(reply)
+
+    async def _read(self, command: c.ReadSegment) -> None:
+        """Answer a read. At a tail it waits, holding nothing but this task; a close answers it empty."""
+        store = self._share.store
+        limit = min(READ_MAX_BYTES, max(_READ_MIN_BYTES, command.suggested_bytes))
+        try:
+            async with self._reading:
+                # A peer that does not collect its replies gets no more data gathered for it.
+                await self._writable.wait()
+                found = await store.read(command.segment, command.offset, limit, wait=False)
+                if any(map(len, found.parts)) or found.end_of_segment or self._parked >= self._limits.parked_reads:
+                    self._send_read(command, found)
+                    return
+            self._parked += 1
+            try:
+                found = await store.read(command.segment, command.offset, limit)
+            finally:
+                self._parked -= 1
+            self._send_read(command, found)
+        except asyncio.CancelledError:
+            if self._draining:
+                self._send_read(
+                    command, SegmentRead(offset=command.offset, parts=(), at_tail=True, end_of_segment=False)
+                )
+            raise
+        except PenstockError as error:
+            self._refuse(error, command, command.rid, command.offset)
+
+    def _send_read(self, command: c.ReadSegment, found: SegmentRead) -> None:
+        parts = segment_read_parts(
+            command.segment, command.offset, found.at_tail, found.end_of_segment, found.parts, command.rid
+        )
+        if self._outbox is not None:
+            self._outbox.put_parts(parts)
+
+    # --- replies and the end ---
+
+    def send(self, frame: bytes) -> None:
+        if self._outbox is not None:
+            self._outbox.put(frame)
+
+    def reply(self, command: Command) -> None:
+        self.send(encode(command))
+
+    def fail(self, error: PenstockError) -> None:
+        """Send what is queued, log the reason, close. Nothing of other connections is touched."""
+        if self._closing:
+            return
+        if isinstance(error, ProtocolError):
+            self._share.telemetry.add("wire_protocol_errors")
+        log.warning("wire connection closed", extra={**self._fields(), "reason": str(error)})
+        self._close()
+
+    def drain(self) -> None:
+        """Read nothing more, answer waiting reads, and close once what is in flight is answered."""
+        if self._closing:
+            return
+        self._draining = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+        for task in list(self._read_tasks):
+            task.cancel()
+        self._check_drained()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _check_drained(self) -> None:
+        if not self._closing and not self._held_bytes and not self._tasks and not self._read_tasks:
+            self._close()
+
+    def _close(self) -> None:
+        transport = self._transport
+        if self._closing or transport is None or self._outbox is None:
+            return
+        self._closing = True
+        self._outbox.flush()
+        transport.close()
+        # A peer that does not read would keep the last replies, and so the connection, for ever.
+        self._abort_timer = self._loop.call_later(self._limits.drain_s, transport.abort)
+
+    def _fields(self) -> dict[str, object]:
+        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return {"connection": self._label, "peer": peer}
+
+
+def _rid(command: Command) -> int:
+    return int(getattr(command, "rid", 0))
+
+
+def _is_text(value: str) -> bool:
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,285 @@
+"""Answers to every request of the wire protocol but appends and reads: one method for each command."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from penstock.codec import wire_commands as c
+from penstock.codec.wire import FRAME_MAX_BYTES, Command
+from penstock.codec.wire_layout import AttributeUpdate, WireEntry, WireKey
+from penstock.model.errors import InvalidArgumentError, UnsupportedError
+from penstock.ports.segment_service import (
+    KEY_ABSENT,
+    TABLE_BATCH_MAX,
+    SegmentService,
+    TableEntry,
+    TableKind,
+    TablePut,
+    TableRemoval,
+)
+
+_SCAN_STEP = 64
+_SCAN_MAX = 1000
+_REPLY_BYTES = 8 << 20
+_ENTRY_OVERHEAD = 28
+_REPLACE_IF_EQUALS = 4
+_TOKEN_PREFIX = b"\x00"
+
+Handler = Callable[[Any], Awaitable[Command]]
+
+
+class RequestHandlers:
+    """Serves commands from ``store``. ``created`` holds the transient segments that live as long as the connection."""
+
+    def __init__(self, store: SegmentService) -> None:
+        self._store = store
+        # A dict for its order: segments are deleted in the order in which they were created.
+        self.created: dict[str, None] = {}
+        self._handlers: dict[Any, Handler] = {
+            c.GetStreamSegmentInfo: self._info,
+            c.LocateOffset: self._locate,
+            c.CreateSegment: self._create,
+            c.SealSegment: self._seal,
+            c.DeleteSegment: self._delete,
+            c.UpdateSegmentPolicy: self._update_policy,
+            c.GetSegmentAttribute: self._get_attribute,
+            c.UpdateSegmentAttribute: self._update_attribute,
+            c.TruncateSegment: self._truncate,
+            c.CreateTransientSegment: self._create_transient,
+            c.MergeSegments: self._merge,
+            c.MergeSegmentsBatch: self._merge_batch,
+            c.GetTableSegmentInfo: self._table_info,
+            c.CreateTableSegment: self._create_table,
+            c.DeleteTableSegment: self._delete_table,
+            c.UpdateTableEntries: self._table_update,
+            c.RemoveTableKeys: self._table_remove,
+            c.ReadTable: self._table_get,
+            c.ReadTableKeys: self._table_keys,
+            c.ReadTableEntries: self._table_entries,
+            c.ReadTableEntriesDelta: self._table_delta,
+        }
+
+    async def answer(self, command: Command) -> Command:
+        """The reply. Raises what the store raises, and UnsupportedError for what is known but not offered."""
+        handler = self._handlers.get(type(command))
+        if handler is None:
+            raise UnsupportedError(type(command).__name__)
+        return await handler(command)
+
+    async def _info(self, command: c.GetStreamSegmentInfo) -> Command:
+        info = await self._store.info(command.segment)
+        return c.StreamSegmentInfo(
+            command.rid,
+            command.segment,
+            True,
+            info.sealed,
+            False,
+            info.last_modified_ms,
+            info.length,
+            info.start_offset,
+        )
+
+    async def _locate(self, command: c.LocateOffset) -> Command:
+        boundary = await self._store.next_event_boundary(command.segment, command.offset)
+        return c.OffsetLocated(command.rid, command.segment, boundary)
+
+    async def _create(self, command: c.CreateSegment) -> Command:
+        await self._store.create_segment(command.segment, rollover_bytes=max(0, command.rollover_bytes))
+        return c.SegmentCreated(command.rid, command.segment)
+
+    async def _seal(self, command: c.SealSegment) -> Command:
+        await self._store.seal(command.segment)
+        return c.SegmentSealed(command.rid, command.segment)
+
+    async def _delete(self, command: c.DeleteSegment) -> Command:
+        await self._store.delete(command.segment)
+        self.created.pop(command.segment, None)
+        return c.SegmentDeleted(command.rid, command.segment)
+
+    async def _update_policy(self, command: c.UpdateSegmentPolicy) -> Command:
+        # Rates are the controller's business here; the segment must exist, and there is nothing to change in it.
+        await self._store.info(command.segment)
+        return c.SegmentPolicyUpdated(command.rid, command.segment)
+
+    async def _get_attribute(self, command: c.GetSegmentAttribute) -> Command:
+        return c.SegmentAttribute(command.rid, await self._store.get_attribute(command.segment, command.attribute))
+
+    async def _update_attribute(self, command: c.UpdateSegmentAttribute) -> Command:
+        done = await self._store.update_attribute(
+            command.segment, command.attribute, command.value, expected=command.expected
+        )
+        return c.SegmentAttributeUpdated(command.rid, done)
+
+    async def _truncate(self, command: c.TruncateSegment) -> Command:
+        try:
+            await self._store.truncate(command.segment, command.offset)
+        except InvalidArgumentError:
+            # Beyond the end. Clients read this reply as "already truncated", with the true start in it.
+            info = await self._store.info(command.segment)
+            return c.SegmentIsTruncated(command.rid, command.segment, info.start_offset, "", command.offset)
+        return c.SegmentTruncated(command.rid, command.segment)
+
+    async def _create_transient(self, command: c.CreateTransientSegment) -> Command:
+        name = await self._store.create_transient(command.parent, command.writer)
+        self.created[name] = None
+        return c.SegmentCreated(command.rid, name)
+
+    async def _merge(self, command: c.MergeSegments) -> Command:
+        # The store has no merge with attributes. Conditions are decided first: a merge that then fails leaves the
+        # attribute changed, and the client's retry finds its condition unmet.
+        for update in command.updates:
+            if not await self._apply(command.target, update):
+                return c.SegmentAttributeUpdated(command.rid, False)
+        length = await self._store.merge(command.target, command.source)
+        self.created.pop(command.source, None)
+        return c.SegmentsMerged(command.rid, command.target, command.source, length)
+
+    async def _apply(self, segment: str, update: AttributeUpdate) -> bool:
+        expected = update.old if update.kind == _REPLACE_IF_EQUALS else None
+        return await self._store.update_attribute(segment, update.attribute, update.new, expected=expected)
+
+    async def _merge_batch(self, command: c.MergeSegmentsBatch) -> Command:
+        lengths = []
+        for source in command.sources:
+            lengths.append(await self._store.merge(command.target, source))
+            self.created.pop(source, None)
+        return c.SegmentsBatchMerged(command.rid, command.target, command.sources, lengths)
+
+    async def _table_info(self, command: c.GetTableSegmentInfo) -> Command:
+        info, count, key_bytes = await self._store.table_info(command.segment)
+        return c.TableSegmentInfo(command.rid, command.segment, info.start_offset, info.length, count, key_bytes)
+
+    async def _create_table(self, command: c.CreateTableSegment) -> Command:
+        kind = TableKind.SORTED if command.key_bytes else TableKind.HASH
+        await self._store.create_table(command.segment, kind=kind, key_bytes=command.key_bytes)
+        return c.SegmentCreated(command.rid, command.segment)
+
+    async def _delete_table(self, command: c.DeleteTableSegment) -> Command:
+        await self._store.delete_table(command.segment, must_be_empty=command.must_be_empty)
+        return c.SegmentDeleted(command.rid, command.segment)
+
+    async def _wrong_offset(self, rid: int, segment: str, offset: int) -> Command | None:
+        if offset == c.NO_OFFSET:
+            return None
+        info, _, _ = await self._store.table_info(segment)
+        if offset == info.length:
+            return None
+        return c.SegmentIsTruncated(rid, segment, info.start_offset, "", offset)
+
+    async def _table_update(self, command: c.UpdateTableEntries) -> Command:
+        refused = await self._wrong_offset(command.rid, command.segment, command.table_offset)
+        if refused is not None:
+            return refused
+        puts = [TablePut(key=item.key, value=item.value, version=item.version) for item in command.entries]
+        versions = await self._store.table_update(command.segment, puts)
+        return c.TableEntriesUpdated(command.rid, versions)
+
+    async def _table_remove(self, command: c.RemoveTableKeys) -> Command:
+        refused = await self._wrong_offset(command.rid, command.segment, command.table_offset)
+        if refused is not None:
+            return refused
+        removals = [TableRemoval(key=item.key, version=item.version) for item in command.keys]
+        await self._store.table_remove(command.segment, removals)
+        return c.TableKeysRemoved(command.rid, command.segment)
+
+    async def _table_get(self, command: c.ReadTable) -> Command:
+        if len(command.keys) > TABLE_BATCH_MAX:
+            raise InvalidArgumentError("too many keys in one request", keys=len(command.keys), limit=TABLE_BATCH_MAX)
+        entries = await self._store.table_get(command.segment, [item.key for item in command.keys])
+        if sum(map(_entry_bytes, entries)) > FRAME_MAX_BYTES - (1 << 17):
+            raise InvalidArgumentError("entries do not fit into one reply", keys=len(command.keys))
+        return c.TableRead(command.rid, command.segment, [_wire_entry(item) for item in entries])
+
+    async def _table_keys(self, command: c.ReadTableKeys) -> Command:
+        entries = await self._scan(command)
+        keys = [WireKey(item.key, item.version) for item in entries]
+        return c.TableKeysRead(command.rid, command.segment, keys, _token(command, entries))
+
+    async def _table_entries(self, command: c.ReadTableEntries) -> Command:
+        entries = await self._scan(command)
+        return c.TableEntriesRead(
+            command.rid, command.segment, [_wire_entry(item) for item in entries], _token(command, entries)
+        )
+
+    async def _scan(self, command: c.ReadTableKeys | c.ReadTableEntries) -> Sequence[TableEntry]:
+        """Entries behind the continuation, as many as asked for and as fit into one reply; at least one if there is one."""
+        wanted = min(max(command.suggested_count, 1), _SCAN_MAX)
+        after = after_of(bytes(command.continuation))
+        found: list[TableEntry] = []
+        size = 0
+        while len(found) < wanted and size < _REPLY_BYTES:
+            step = await self._store.table_scan(
+                command.segment,
+                after=after,
+                limit=min(_SCAN_STEP, wanted - len(found)),
+                first=bytes(command.first) or None,
+                last=bytes(command.last) or None,
+            )
+            if not step:
+                break
+            for item in step:
+                size += _entry_bytes(item)
+                if found and size > _REPLY_BYTES:
+                    break
+                found.append(item)
+            after = found[-1].key
+        return found
+
+    async def _table_delta(self, command: c.ReadTableEntriesDelta) -> Command:
+        limit = min(max(command.suggested_count, 1), _SCAN_MAX)
+        while True:
+            delta = await self._store.table_delta(command.segment, command.from_position, limit)
+            if limit == 1 or sum(map(_entry_bytes, delta.entries)) <= _REPLY_BYTES:
+                break
+            limit = max(1, limit // 4)
+        return c.TableEntriesDeltaRead(
+            command.rid,
+            command.segment,
+            [_wire_entry(item) for item in delta.entries],
+            delta.should_clear,
+            delta.reached_end,
+            delta.position,
+        )
+
+
+def token_after(key: bytes) -> bytes:
+    """The continuation that means "behind this key". Never empty: empty means the beginning."""
+    return _TOKEN_PREFIX + key
+
+
+def after_of(token: bytes) -> bytes | None:
+    """Inverse of ``token_after``; None for the beginning. Raises InvalidArgumentError for a token that is not ours."""
+    if not token:
+        return None
+    if token[:1] != _TOKEN_PREFIX:
+        raise InvalidArgumentError("continuation was not given by this store", size_bytes=len(token))
+    return token[1:]
+
+
+def subject_of(command: Command) -> str:
+    """The segment that the errors of a request are about, as the client spelled it."""
+    for field in ("segment", "target", "parent"):
+        name = getattr(command, field, None)
+        if name is not None:
+            return str(name)
+    return ""
+
+
+def writer_id(raw: bytes) -> UUID:
+    return UUID(bytes=raw)
+
+
+def _token(command: c.ReadTableKeys | c.ReadTableEntries, entries: Sequence[TableEntry]) -> bytes:
+    return token_after(entries[-1].key) if entries else bytes(command.continuation)
+
+
+def _entry_bytes(item: TableEntry) -> int:
+    return len(item.key) + len(item.value) + _ENTRY_OVERHEAD
+
+
+def _wire_entry(item: TableEntry) -> WireEntry:
+    if item.version == KEY_ABSENT:
+        return WireEntry(item.key, KEY_ABSENT, b"")
+    return WireEntry(item.key, item.version, item.value)

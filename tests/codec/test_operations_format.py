@@ -1,0 +1,257 @@
+"""The pages under docs/formats against the codecs, and golden bytes that must decode for ever."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.codec import chunk_index, records
+from penstock.codec import operations as codec
+from penstock.model.errors import CorruptDataError, VersionTooNewError
+
+FORMATS = Path(__file__).parents[2] / "docs" / "formats"
+CODES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i64": "q"}
+
+
+def layout(page: str, heading: str) -> struct.Struct:
+    """The fixed part of a byte table as a struct: up to the first field of length ``n``."""
+    text = (FORMATS / page).read_text()
+    section = re.search(rf"^## {re.escape(heading)}(?:,[^\n]*)?\n(.*?)(?=^## |\Z)", text, re.S | re.M)
+    assert section is not None, heading
+    code = ">"
+    for size, kind, _field in re.findall(r"^\| (\w+) \| (\w+) \| (.*?) \|$", section[1], re.M):
+        if size in ("n", "bytes"):
+            continue
+        field = CODES.get(kind, f"{size}s")
+        assert struct.calcsize(">" + field) == int(size)
+        code += field
+    return struct.Struct(code)
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "used"),
+    [
+        ("operations.md", "Frame header", codec.FRAME),
+        ("operations.md", "CREATE", codec.CREATE),
+        ("operations.md", "APPEND", codec.APPEND),
+        ("operations.md", "SEAL", codec.SEAL),
+        ("operations.md", "TRUNCATE", codec.TRUNCATE),
+        ("operations.md", "DELETE", codec.DELETE),
+        ("operations.md", "ATTRIBUTE", codec.ATTRIBUTE),
+        ("operations.md", "MERGE", codec.MERGE),
+        ("operations.md", "TABLE", codec.TABLE),
+        ("operations.md", "TABLE ITEM", codec.TABLE_ITEM),
+        ("chunk-index.md", "RECORD", chunk_index.RECORD),
+        ("records.md", "STORE", records._STORE),
+        ("records.md", "CONTAINER", records._CONTAINER),
+        ("records.md", "SEGMENT", records._SEGMENT),
+        ("records.md", "CHUNK", records._CHUNK),
+        ("records.md", "BLOCK", records._BLOCK),
+        ("records.md", "FREE", records._FREE),
+    ],
+)
+def test_the_page_tells_what_the_codec_writes(page: str, heading: str, used: struct.Struct) -> None:
+    assert layout(page, heading).format == used.format
+
+
+def test_the_page_lists_every_tag() -> None:
+    listed = re.findall(r"^\| `(\w)` \|", (FORMATS / "records.md").read_text(), re.M)
+    tags = [value.decode() for name, value in vars(records).items() if name.startswith("TAG_")]
+    assert sorted(listed) == sorted(tags)
+
+
+U64 = st.integers(0, (1 << 64) - 1)
+I64 = st.integers(-(1 << 63), (1 << 63) - 1)
+U128 = st.integers(0, (1 << 128) - 1)
+DATA = st.binary(max_size=50)
+ITEM = st.builds(codec.TableItem, key=DATA, value=st.none() | DATA, previous=I64)
+OPERATION = st.one_of(
+    st.builds(
+        codec.CreateOperation,
+        uid=U64,
+        kind=st.integers(0, 255),
+        key_bytes=st.integers(0, 65535),
+        rollover_bytes=I64,
+        name=st.text(max_size=20),
+    ),
+    st.builds(
+        codec.AppendOperation,
+        uid=U64,
+        offset=I64,
+        writer=U128,
+        event_number=I64,
+        event_count=st.integers(0, (1 << 32) - 1),
+        data=DATA.map(memoryview),
+    ),
+    st.builds(codec.SealOperation, uid=U64),
+    st.builds(codec.TruncateOperation, uid=U64, offset=I64),
+    st.builds(codec.DeleteOperation, uid=U64),
+    st.builds(codec.AttributeOperation, uid=U64, attribute=U128, value=I64),
+    st.builds(codec.MergeOperation, uid=U64, source=U64, offset=I64, length=I64),
+    st.builds(codec.TableOperation, uid=U64, position=I64, items=st.lists(ITEM, max_size=4).map(tuple)),
+)
+FRAME = st.tuples(st.integers(0, 65535), I64, st.lists(OPERATION, max_size=6))
+
+
+@given(frame=FRAME)
+def test_a_frame_decodes_to_what_was_encoded(frame) -> None:
+    container, time_ms, operations = frame
+    data = codec.encode_frame(container, time_ms, operations)
+    header = codec.FrameHeader(container=container, count=len(operations), time_ms=time_ms)
+    assert codec.decode_frame_header(data) == header
+    assert list(codec.decode_operations(data)) == operations
+
+
+@given(frame=FRAME, cut=st.integers(1, 100), tail=st.binary(max_size=3))
+def test_a_cut_or_longer_frame_is_damage(frame, cut: int, tail: bytes) -> None:
+    data = codec.encode_frame(*frame)
+    short = data[: max(0, len(data) - cut)]
+    with pytest.raises(CorruptDataError):
+        list(codec.decode_operations(short))
+    if tail:
+        with pytest.raises(CorruptDataError):
+            list(codec.decode_operations(data + tail))
+
+
+@given(data=st.binary(max_size=200))
+def test_no_bytes_crash_the_decoder(data: bytes) -> None:
+    for prefix in (b"", codec.FRAME.pack(1, 0, 0, 1, 0)):
+        try:
+            list(codec.decode_operations(prefix + data))
+        except (CorruptDataError, VersionTooNewError):
+            continue
+
+
+def test_golden_frame() -> None:
+    operations = [
+        codec.CreateOperation(uid=7 << 32 | 1, kind=0, key_bytes=0, rollover_bytes=0, name="a/b/0"),
+        codec.AppendOperation(
+            uid=7 << 32 | 1, offset=0, writer=5, event_number=2, event_count=3, data=memoryview(b"xyz")
+        ),
+        codec.TableOperation(
+            uid=9,
+            position=17,
+            items=(
+                codec.TableItem(key=b"k", value=b"v", previous=-1),
+                codec.TableItem(key=b"k", value=None, previous=17),
+            ),
+        ),
+        codec.MergeOperation(uid=1, source=2, offset=3, length=4),
+        codec.AttributeOperation(uid=1, attribute=6, value=-(1 << 63)),
+    ]
+    golden = bytes.fromhex(
+        "01000002" "00000005" "0000018bcfe56800"
+        "01" "0000000700000001" "00" "0000" "0000000000000000" "0005" "612f622f30"
+        "02" "0000000700000001" "0000000000000000" "00000000000000000000000000000005" "0000000000000002" "00000003"
+        "00000003" "78797a"
+        "08" "0000000000000009" "0000000000000011" "0002"
+        "01" "0001" "00000001" "ffffffffffffffff" "6b" "76"
+        "02" "0001" "00000000" "0000000000000011" "6b"
+        "07" "0000000000000001" "0000000000000002" "0000000000000003" "0000000000000004"
+        "06" "0000000000000001" "00000000000000000000000000000006" "8000000000000000"
+    )  # fmt: skip
+    assert codec.encode_frame(2, 1_700_000_000_000, operations) == golden
+    assert list(codec.decode_operations(golden)) == operations
+
+
+def test_newer_versions_are_refused() -> None:
+    frame = bytearray(codec.encode_frame(0, 0, []))
+    frame[0] = 2
+    with pytest.raises(VersionTooNewError):
+        codec.decode_frame_header(bytes(frame))
+    row = bytearray(records.encode_container(records.ContainerRecord(epoch=1, complete_upto=2)))
+    row[0] = 9
+    with pytest.raises(VersionTooNewError):
+        records.decode_container(bytes(row))
+
+
+@given(
+    record=st.builds(
+        records.SegmentRecord,
+        name=st.text(max_size=10),
+        kind=st.integers(0, 2),
+        key_bytes=st.integers(0, 65535),
+        rollover_bytes=I64,
+        start_offset=I64,
+        length=I64,
+        sealed=st.booleans(),
+        modified_ms=I64,
+        event_count=I64,
+        freed_bytes=I64,
+        entry_count=I64,
+    )
+)
+def test_segment_rows_round_trip(record: records.SegmentRecord) -> None:
+    assert records.decode_segment(records.encode_segment(record)) == record
+
+
+def test_other_rows_round_trip() -> None:
+    container = records.ContainerRecord(epoch=3, complete_upto=1 << 40)
+    assert records.decode_container(records.encode_container(container)) == container
+    chunk = records.ChunkRecord(name="0/1-2-3", length=10, freed=4, block_count=2)
+    assert records.decode_chunk(records.encode_chunk(chunk)) == chunk
+    block = records.BlockRecord(end=10, event_count=3, crc32c=0xFFFFFFFF)
+    assert records.decode_block(records.encode_block(block)) == block
+    free = records.FreeRecord(uid=1 << 63, size_bytes=5)
+    assert records.decode_free(records.encode_free(free)) == free
+    assert records.decode_entry(records.encode_entry(-1, b"value")) == (-1, b"value")
+    assert records.decode_int(records.encode_int(-5)) == -5
+    assert records.decode_store(records.encode_store(4)) == 4
+    assert records.parse_lease_key(records.lease_key(1, 77, 88)) == (77, 88)
+    assert records.parse_merged_time_key(records.merged_time_key(1, 5, 6, "name")) == (6, b"name")
+    for decode in (records.decode_int, records.decode_block, records.decode_segment, records.decode_chunk):
+        with pytest.raises(CorruptDataError):
+            decode(b"\1")
+
+
+@given(prefix=st.binary(min_size=1, max_size=4).filter(lambda data: data.strip(b"\xff")), key=st.binary(max_size=6))
+def test_a_range_holds_exactly_the_keys_with_the_prefix(prefix: bytes, key: bytes) -> None:
+    start, end = records.range_of(prefix)
+    assert (start <= key < end) == key.startswith(prefix)
+
+
+RECORDS = st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 9), st.integers(0, 2**32 - 1)), max_size=5)
+
+
+@given(blocks=RECORDS, torn=st.integers(0, 47))
+def test_an_index_gives_its_records_but_a_torn_one(blocks, torn: int) -> None:
+    made, position = [], 0
+    for index, (size, events, checksum) in enumerate(blocks):
+        made.append(
+            chunk_index.IndexRecord(
+                index=index,
+                start=position,
+                end=position + size,
+                segment_start=100 + position,
+                event_count=events,
+                crc32c=checksum,
+            )
+        )
+        position += size
+    data = b"".join(chunk_index.encode_record(record) for record in made)
+    assert len(data) == 48 * len(made)
+    extra = chunk_index.encode_record(
+        chunk_index.IndexRecord(
+            index=len(made), start=position, end=position + 1, segment_start=0, event_count=1, crc32c=0
+        )
+    )
+    assert list(chunk_index.decode_records(data + extra[:torn])) == made
+    left = chunk_index.IndexRecord(
+        index=len(made), start=position + 1, end=position + 2, segment_start=0, event_count=1, crc32c=0
+    )
+    assert list(chunk_index.decode_records(data + chunk_index.encode_record(left))) == made
+
+
+def test_a_flipped_bit_in_an_index_is_damage() -> None:
+    record = chunk_index.IndexRecord(index=0, start=0, end=9, segment_start=5, event_count=2, crc32c=77)
+    data = bytearray(chunk_index.encode_record(record))
+    for position in range(len(data)):
+        data[position] ^= 4
+        with pytest.raises(CorruptDataError):
+            list(chunk_index.decode_records(bytes(data)))
+        data[position] ^= 4

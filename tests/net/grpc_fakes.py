@@ -1,0 +1,475 @@
+"""Services in memory for the tests of the gRPC port: small, but they keep the promises of the ports that are tested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+from uuid import UUID
+
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import (
+    AlreadyExistsError,
+    BadKeyVersionError,
+    GenerationMismatchError,
+    InvalidArgumentError,
+    InvalidCutError,
+    NotEmptyError,
+    PenstockError,
+    ReaderGroupNotFoundError,
+    ScaleConflictError,
+    ScopeNotFoundError,
+    SegmentNotFoundError,
+    StreamNotFoundError,
+    StreamNotSealedError,
+    StreamSealedError,
+    SubscriberNotFoundError,
+    TransactionNotFoundError,
+    TransactionStateError,
+)
+from penstock.model.names import StreamName, check_name
+from penstock.model.policies import ReaderGroupRetention, StreamConfig
+from penstock.model.segments import KeyRange, SegmentId, SegmentRange, even_ranges, make_segment_id, number_of
+from penstock.ports.controller_service import (
+    LEASE_MAX_MS,
+    LEASE_MIN_MS,
+    PAGE_MAX,
+    Endpoint,
+    PingStatus,
+    ReaderGroupConfig,
+    ScaleResult,
+    ScaleStatus,
+    StreamDescription,
+    SubscriberInfo,
+    Successor,
+    Transaction,
+    TransactionStatus,
+)
+from penstock.ports.segment_service import (
+    ANY_VERSION,
+    KEY_ABSENT,
+    ChunkBlock,
+    ChunkRange,
+    SegmentSpace,
+    TableEntry,
+    TableKind,
+    TablePut,
+    TableRemoval,
+)
+
+STORE = Endpoint(host="127.0.0.1", port=12345)
+
+
+@dataclass
+class Stream:
+    config: StreamConfig
+    epochs: list[list[SegmentRange]]
+    head: dict[SegmentId, int]
+    sealed: bool = False
+    transactions: dict[UUID, TransactionStatus] = field(default_factory=dict)
+    batches: dict[str, int] = field(default_factory=dict)
+    cuts: dict[str, StreamCut | None] = field(default_factory=dict)
+
+    @property
+    def active(self) -> list[SegmentRange]:
+        return self.epochs[-1]
+
+    def ranges(self) -> dict[SegmentId, KeyRange]:
+        return {item.segment: item.keys for epoch in self.epochs for item in epoch}
+
+
+class MemoryController:
+    """Streams without data. Every segment ends at offset 100."""
+
+    def __init__(self) -> None:
+        self.scopes: dict[str, dict[str, Stream]] = {}
+        self.groups: dict[tuple[str, str], ReaderGroupConfig] = {}
+
+    def _scope(self, scope: str) -> dict[str, Stream]:
+        if scope not in self.scopes:
+            raise ScopeNotFoundError("no such scope", scope=scope)
+        return self.scopes[scope]
+
+    def _stream(self, stream: StreamName) -> Stream:
+        found = self._scope(stream.scope).get(stream.stream)
+        if found is None:
+            raise StreamNotFoundError("no such stream", stream=str(stream))
+        return found
+
+    def _open(self, stream: StreamName) -> Stream:
+        found = self._stream(stream)
+        if found.sealed:
+            raise StreamSealedError("stream is sealed", stream=str(stream))
+        return found
+
+    async def create_scope(self, scope: str) -> None:
+        check_name("scope", scope)
+        if scope in self.scopes:
+            raise AlreadyExistsError("scope exists", scope=scope)
+        self.scopes[scope] = {}
+
+    async def delete_scope(self, scope: str) -> None:
+        if self._scope(scope):
+            raise NotEmptyError("scope is not empty", scope=scope)
+        del self.scopes[scope]
+
+    async def scope_exists(self, scope: str) -> bool:
+        return scope in self.scopes
+
+    async def list_scopes(self, *, after: str = "", limit: int = PAGE_MAX) -> Sequence[str]:
+        return tuple(name for name in sorted(self.scopes) if name > after)[:limit]
+
+    async def create_stream(self, stream: StreamName, config: StreamConfig) -> None:
+        stream.checked()
+        if stream.stream in self._scope(stream.scope):
+            raise AlreadyExistsError("stream exists", stream=str(stream))
+        ranges = [
+            SegmentRange(segment=make_segment_id(0, number), keys=keys)
+            for number, keys in enumerate(even_ranges(config.scaling.min_segments))
+        ]
+        head = {item.segment: 0 for item in ranges}
+        self.scopes[stream.scope][stream.stream] = Stream(config=config, epochs=[ranges], head=head)
+
+    async def update_stream(self, stream: StreamName, config: StreamConfig) -> None:
+        self._open(stream).config = config
+
+    async def stream_exists(self, stream: StreamName) -> bool:
+        return stream.stream in self.scopes.get(stream.scope, {})
+
+    async def get_config(self, stream: StreamName) -> StreamConfig:
+        return self._stream(stream).config
+
+    async def list_streams(
+        self, scope: str, *, tag: str | None = None, after: str = "", limit: int = PAGE_MAX
+    ) -> Sequence[str]:
+        streams = self._scope(scope)
+        names = [name for name in sorted(streams) if tag is None or tag in streams[name].config.tags]
+        return tuple(name for name in names if name > after)[:limit]
+
+    async def seal_stream(self, stream: StreamName) -> None:
+        self._stream(stream).sealed = True
+
+    async def delete_stream(self, stream: StreamName) -> None:
+        if not self._stream(stream).sealed:
+            raise StreamNotSealedError("stream is not sealed", stream=str(stream))
+        del self.scopes[stream.scope][stream.stream]
+
+    async def truncate_stream(self, stream: StreamName, cut: StreamCut) -> None:
+        found = self._open(stream)
+        if set(cut.positions) - set(found.ranges()):
+            raise InvalidCutError("cut names segments that the stream lacks", cut=str(dict(cut.positions)))
+        found.head = dict(cut.positions)
+
+    async def describe_stream(self, stream: StreamName) -> StreamDescription:
+        found = self._stream(stream)
+        return StreamDescription(
+            stream=stream,
+            config=found.config,
+            epoch=len(found.epochs) - 1,
+            sealed=found.sealed,
+            segments=tuple(found.active),
+            head=StreamCut(stream, found.head),
+            tail=await self.tail(stream),
+            size_bytes=100,
+            written_bytes=200,
+            subscribers=tuple(
+                SubscriberInfo(name=name, generation=1, cut=cut, updated_ms=5, lag_bytes=6)
+                for name, cut in sorted(found.cuts.items())
+            ),
+            held_by="subscriber s/g",
+            disk_bytes=1,
+            pending_free_bytes=2,
+            freed_bytes=3,
+        )
+
+    async def current_segments(self, stream: StreamName) -> Sequence[SegmentRange]:
+        found = self._stream(stream)
+        return () if found.sealed else tuple(found.active)
+
+    async def epoch_segments(self, stream: StreamName, epoch: int) -> Sequence[SegmentRange]:
+        epochs = self._stream(stream).epochs
+        if not 0 <= epoch < len(epochs):
+            raise InvalidArgumentError("no such epoch", epoch=epoch)
+        return tuple(epochs[epoch])
+
+    async def head(self, stream: StreamName) -> StreamCut:
+        return StreamCut(stream, self._stream(stream).head)
+
+    async def tail(self, stream: StreamName) -> StreamCut:
+        return StreamCut(stream, {item.segment: 100 for item in self._stream(stream).active})
+
+    async def successors(self, stream: StreamName, segment: SegmentId) -> Sequence[Successor]:
+        epochs = self._stream(stream).epochs
+        for before, after in zip(epochs, epochs[1:], strict=False):
+            old = {item.segment: item.keys for item in before}
+            if segment in old and segment not in {item.segment for item in after}:
+                return tuple(
+                    Successor(
+                        range=item,
+                        predecessors=tuple(name for name, keys in old.items() if keys.overlaps(item.keys)),
+                    )
+                    for item in after
+                    if item.keys.overlaps(old[segment])
+                )
+        return ()
+
+    async def segments_between(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
+        if not start.is_unbounded and not end.is_unbounded and max(start.positions) > max(end.positions):
+            raise InvalidCutError("cuts are the wrong way round")
+        return tuple(sorted(self._stream(stream).ranges()))
+
+    async def segment_ranges(self, stream: StreamName, segments: Sequence[SegmentId]) -> Mapping[SegmentId, KeyRange]:
+        ranges = self._stream(stream).ranges()
+        for item in segments:
+            if item not in ranges:
+                raise SegmentNotFoundError("the stream never had this segment", segment=item)
+        return {item: ranges[item] for item in segments}
+
+    async def is_segment_active(self, stream: StreamName, segment: SegmentId) -> bool:
+        return segment in {item.segment for item in self._stream(stream).active}
+
+    async def is_cut_valid(self, stream: StreamName, cut: StreamCut) -> bool:
+        unknown = set(cut.positions) - set(self._stream(stream).ranges())
+        if unknown:
+            raise SegmentNotFoundError("no such segment", segment=min(unknown))
+        return True
+
+    async def scale(
+        self, stream: StreamName, *, sealed: Sequence[SegmentId], new_ranges: Sequence[KeyRange]
+    ) -> ScaleResult:
+        found = self._open(stream)
+        if set(sealed) - {item.segment for item in found.active}:
+            raise ScaleConflictError("segments are not active", segments=list(sealed))
+        epoch = len(found.epochs)
+        first = max(number_of(item) for item in found.ranges()) + 1
+        added = [
+            SegmentRange(segment=make_segment_id(epoch, first + index), keys=keys)
+            for index, keys in enumerate(new_ranges)
+        ]
+        kept = [item for item in found.active if item.segment not in sealed]
+        found.epochs.append(sorted(kept + added, key=lambda item: item.keys.low))
+        return ScaleResult(segments=tuple(added), epoch_before=epoch - 1)
+
+    async def scale_status(self, stream: StreamName, epoch: int) -> ScaleStatus:
+        active = len(self._stream(stream).epochs) - 1
+        if epoch > active:
+            return ScaleStatus.UNKNOWN_EPOCH
+        return ScaleStatus.IN_PROGRESS if epoch == active else ScaleStatus.DONE
+
+    async def endpoint(self, segment: str) -> Endpoint:
+        return STORE
+
+    async def create_transaction(self, stream: StreamName, *, lease_ms: int) -> Transaction:
+        found = self._open(stream)
+        if not LEASE_MIN_MS <= lease_ms <= LEASE_MAX_MS:
+            raise InvalidArgumentError("lease is out of bounds", lease_ms=lease_ms)
+        txn = UUID(int=(0x8000_0000_0000_0001 << 64) + len(found.transactions) + 1)
+        found.transactions[txn] = TransactionStatus.OPEN
+        return Transaction(id=txn, segments=tuple(found.active))
+
+    async def ping_transaction(self, stream: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus:
+        status = self._stream(stream).transactions.get(txn, TransactionStatus.UNKNOWN)
+        if lease_ms > LEASE_MAX_MS:
+            return PingStatus.LEASE_TOO_LARGE
+        return {
+            TransactionStatus.OPEN: PingStatus.OK,
+            TransactionStatus.COMMITTED: PingStatus.COMMITTED,
+            TransactionStatus.ABORTED: PingStatus.ABORTED,
+        }.get(status, PingStatus.UNKNOWN)
+
+    def _finish(self, stream: StreamName, txn: UUID, wanted: TransactionStatus) -> None:
+        transactions = self._stream(stream).transactions
+        if txn not in transactions:
+            raise TransactionNotFoundError("no such transaction", txn=txn)
+        if transactions[txn] not in (TransactionStatus.OPEN, wanted):
+            raise TransactionStateError("transaction is decided", txn=txn, state=transactions[txn].value)
+        transactions[txn] = wanted
+
+    async def commit_transaction(self, stream: StreamName, txn: UUID) -> None:
+        self._finish(stream, txn, TransactionStatus.COMMITTED)
+
+    async def abort_transaction(self, stream: StreamName, txn: UUID) -> None:
+        self._finish(stream, txn, TransactionStatus.ABORTED)
+
+    async def transaction_status(self, stream: StreamName, txn: UUID) -> TransactionStatus:
+        return self._stream(stream).transactions.get(txn, TransactionStatus.UNKNOWN)
+
+    async def list_completed_transactions(self, stream: StreamName) -> Sequence[tuple[UUID, TransactionStatus]]:
+        items = self._stream(stream).transactions.items()
+        return tuple((txn, status) for txn, status in items if status is not TransactionStatus.OPEN)
+
+    async def commit_batch(self, stream: StreamName, *, writer: str, batch: int, transactions: Sequence[UUID]) -> bool:
+        found = self._stream(stream)
+        fresh = batch > found.batches.get(writer, -1)
+        for txn in transactions:
+            self._finish(stream, txn, TransactionStatus.COMMITTED if fresh else TransactionStatus.ABORTED)
+        if fresh:
+            found.batches[writer] = batch
+        return fresh
+
+    async def last_batch(self, stream: StreamName, *, writer: str) -> int | None:
+        return self._stream(stream).batches.get(writer)
+
+    async def create_reader_group(self, config: ReaderGroupConfig) -> ReaderGroupConfig:
+        self._scope(config.scope)
+        check_name("stream", config.name)
+        stored = self.groups.setdefault((config.scope, config.name), config)
+        if stored.retention is not ReaderGroupRetention.NONE:
+            for stream in stored.start_cuts:
+                self._stream(stream).cuts.setdefault(stored.full_name, None)
+        return stored
+
+    async def update_reader_group(self, config: ReaderGroupConfig) -> int:
+        stored = await self.get_reader_group(config.scope, config.name)
+        if (stored.id, stored.generation) != (config.id, config.generation):
+            raise GenerationMismatchError("reader group has changed", generation=stored.generation)
+        changed = replace(config, generation=config.generation + 1)
+        self.groups[config.scope, config.name] = changed
+        return changed.generation
+
+    async def get_reader_group(self, scope: str, name: str) -> ReaderGroupConfig:
+        if (scope, name) not in self.groups:
+            raise ReaderGroupNotFoundError("no such reader group", group=f"{scope}/{name}")
+        return self.groups[scope, name]
+
+    async def delete_reader_group(self, scope: str, name: str, *, group_id: UUID | None = None) -> None:
+        stored = await self.get_reader_group(scope, name)
+        if group_id not in (None, stored.id):
+            raise ReaderGroupNotFoundError("the reader group was created anew", group=f"{scope}/{name}")
+        del self.groups[scope, name]
+
+    async def list_reader_groups(self, scope: str) -> Sequence[str]:
+        self._scope(scope)
+        return tuple(sorted(name for owner, name in self.groups if owner == scope))
+
+    async def list_subscribers(self, stream: StreamName) -> Sequence[str]:
+        return tuple(sorted(self._stream(stream).cuts))
+
+    async def update_subscriber_cut(
+        self, subscriber: str, *, group_id: UUID | None, generation: int | None, cut: StreamCut
+    ) -> None:
+        cuts = self._stream(cut.stream).cuts
+        if subscriber not in cuts:
+            raise SubscriberNotFoundError("not a subscriber", subscriber=subscriber)
+        group = self.groups[(subscriber.partition("/")[0], subscriber.partition("/")[2])]
+        if group_id not in (None, group.id):
+            raise SubscriberNotFoundError("not a subscriber", subscriber=subscriber)
+        if generation not in (None, group.generation):
+            raise GenerationMismatchError("reader group has changed", generation=group.generation)
+        if set(cut.positions) - set(self._stream(cut.stream).ranges()):
+            raise InvalidCutError("not a cut of the stream")
+        cuts[subscriber] = cut
+
+    async def run_retention(self, stream: StreamName) -> Mapping[str, Any]:
+        self._stream(stream)
+        return {
+            "version": 1,
+            "truncate": {"0#0": 10},
+            "rule": "size",
+            "frees_bytes": 10,
+            "why": "more than the maximum",
+        }
+
+    async def explain_retention(self, stream: StreamName) -> Mapping[str, Any]:
+        self._stream(stream)
+        return {"version": 1, "truncate": None, "rule": "none", "frees_bytes": 0, "held_by": [{"kind": "hold"}]}
+
+
+class Refusing:
+    """Stands for any service: every call raises ``error``."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __getattr__(self, name: str) -> Any:
+        async def refuse(*_args: object, **_kwargs: object) -> NoReturn:
+            raise self.error
+
+        return refuse
+
+
+class MemorySegments:
+    """Tables, leases and one chunk."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, dict[bytes, TableEntry]] = {}
+        self.kinds: dict[str, tuple[TableKind, int]] = {}
+        self.leases: dict[UUID, tuple[str, int]] = {}
+        self.version = 0
+
+    def _table(self, name: str) -> dict[bytes, TableEntry]:
+        if name not in self.tables:
+            raise SegmentNotFoundError("no such segment", segment=name)
+        return self.tables[name]
+
+    async def create_table(self, name: str, *, kind: TableKind = TableKind.HASH, key_bytes: int = 0) -> None:
+        if name in self.tables:
+            raise AlreadyExistsError("segment exists", segment=name)
+        self.tables[name] = {}
+        self.kinds[name] = (kind, key_bytes)
+
+    async def delete_table(self, name: str, *, must_be_empty: bool = False) -> None:
+        self._table(name)
+        del self.tables[name]
+
+    async def table_update(self, name: str, puts: Sequence[TablePut]) -> Sequence[int]:
+        table = self._table(name)
+        for put in puts:
+            actual = table[put.key].version if put.key in table else KEY_ABSENT
+            if put.version not in (ANY_VERSION, actual):
+                raise BadKeyVersionError("another version", actual=actual)
+        for put in puts:
+            self.version += 1
+            table[put.key] = TableEntry(key=put.key, value=put.value, version=self.version)
+        return [table[put.key].version for put in puts]
+
+    async def table_remove(self, name: str, removals: Sequence[TableRemoval]) -> None:
+        table = self._table(name)
+        for removal in removals:
+            table.pop(removal.key, None)
+
+    async def table_get(self, name: str, keys: Sequence[bytes]) -> Sequence[TableEntry]:
+        table = self._table(name)
+        return [table.get(key) or TableEntry(key=key, value=b"", version=KEY_ABSENT) for key in keys]
+
+    async def table_scan(
+        self, name: str, *, after: bytes | None, limit: int, first: bytes | None = None, last: bytes | None = None
+    ) -> Sequence[TableEntry]:
+        found = []
+        for key, entry in sorted(self._table(name).items()):
+            if (after is None or key > after) and (first is None or key >= first) and (last is None or key <= last):
+                found.append(entry)
+        return found[:limit]
+
+    async def chunk_ranges(self, name: str, start: int, end: int) -> Sequence[ChunkRange]:
+        if name == "none":
+            raise SegmentNotFoundError("no such segment", segment=name)
+        blocks = (
+            ChunkBlock(start_offset=100, end_offset=150, crc32c=0xFFFFFFFF, event_count=3),
+            ChunkBlock(start_offset=150, end_offset=1 << 40, crc32c=7, event_count=1),
+            ChunkBlock(start_offset=(1 << 40) + 5, end_offset=(1 << 40) + 6, crc32c=0, event_count=0),
+        )
+        return (
+            ChunkRange(name="0/a-1-0", location="/data/a", start_offset=90, end_offset=(1 << 40) + 6, blocks=blocks),
+            ChunkRange(name="0/b-1-0", location=None, start_offset=(1 << 40) + 6, end_offset=1 << 41, blocks=()),
+        )
+
+    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int) -> None:
+        self.leases[lease] = (name, until_ms)
+
+    async def release_lease(self, lease: UUID) -> None:
+        self.leases.pop(lease, None)
+
+    async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]:
+        return {
+            name: SegmentSpace(name=name, live_bytes=1, tiered_bytes=2, pending_free_bytes=3, freed_bytes=4)
+            for name in names
+            if name != "none"
+        }
+
+
+def raised(error: BaseException) -> tuple[type[BaseException], str, dict[str, Any]]:
+    """What makes two typed errors the same."""
+    if not isinstance(error, PenstockError):
+        return type(error), str(error), {}
+    return type(error), error.message, error.fields

@@ -1,0 +1,473 @@
+"""A controller reached over gRPC answers as one in process does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import pytest
+import uvloop
+from grpc_fakes import MemoryController, MemorySegments, Refusing, raised
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import (
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    InvalidCutError,
+    InvalidNameError,
+    NotConnectedError,
+    PenstockError,
+    SegmentNotFoundError,
+    UnsupportedError,
+)
+from penstock.model.names import StreamName
+from penstock.model.policies import (
+    LONG_MAX,
+    ReaderGroupRetention,
+    RetentionPolicy,
+    RetentionType,
+    ScaleType,
+    ScalingPolicy,
+    StreamConfig,
+)
+from penstock.model.segments import KeyRange, make_segment_id
+from penstock.net import grpc_mapping as mapping
+from penstock.net.dial.controller import RemoteController, dial_controller
+from penstock.net.dial.grpc_connection import GrpcConnection, parse_address
+from penstock.net.dial.native import dial_native
+from penstock.net.grpc_server import GrpcServer
+from penstock.net.proto import Controller_pb2 as pb
+from penstock.ports.controller_service import ReaderGroupConfig
+
+S = StreamName("s", "events")
+TXN = UUID(int=(0x8000_0000_0000_0001 << 64) + 1)
+TXN_2 = UUID(int=(0x8000_0000_0000_0001 << 64) + 2)
+UNKNOWN_TXN = UUID(int=99)
+GROUP = ReaderGroupConfig(
+    scope="s",
+    name="g",
+    id=UUID(int=5),
+    retention=ReaderGroupRetention.MANUAL,
+    start_cuts={S: StreamCut(S, {})},
+    end_cuts={S: StreamCut(S, {make_segment_id(0, 1): 77})},
+    refresh_ms=1,
+    checkpoint_interval_ms=2,
+    max_outstanding_checkpoints=4,
+    rollover_bytes=1 << 40,
+)
+CONFIG = StreamConfig(
+    scaling=ScalingPolicy(type=ScaleType.EVENTS_PER_S, target_rate=100, factor=2, min_segments=3),
+    retention=RetentionPolicy(type=RetentionType.SIZE, minimum=10, maximum=50),
+    tags=("red", "blue"),
+    timestamp_aggregation_ms=7,
+    rollover_bytes=1 << 33,
+)
+FIRST, SECOND, THIRD = (make_segment_id(0, number) for number in range(3))
+
+# A life of a stream, with every mistake on the way: (call, arguments, keywords).
+SCRIPT: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("scope_exists", ("s",), {}),
+    ("create_stream", (S, CONFIG), {}),
+    ("create_scope", ("s",), {}),
+    ("create_scope", ("s",), {}),
+    ("create_scope", ("not legal!",), {}),
+    ("scope_exists", ("s",), {}),
+    ("list_scopes", (), {}),
+    ("list_scopes", (), {"after": "s"}),
+    ("list_streams", ("absent",), {}),
+    ("stream_exists", (S,), {}),
+    ("create_stream", (S, CONFIG), {}),
+    ("create_stream", (S, CONFIG), {}),
+    ("create_stream", (StreamName("s", "a_b"), StreamConfig()), {}),
+    ("create_stream", (StreamName("s", "plain"), StreamConfig()), {}),
+    ("stream_exists", (S,), {}),
+    ("get_config", (S,), {}),
+    ("get_config", (StreamName("s", "absent"),), {}),
+    ("get_config", (StreamName("absent", "absent"),), {}),
+    ("list_streams", ("s",), {}),
+    ("list_streams", ("s",), {"limit": 1}),
+    ("list_streams", ("s",), {"after": "events"}),
+    ("list_streams", ("s",), {"tag": "red"}),
+    ("delete_scope", ("s",), {}),
+    ("delete_scope", ("absent",), {}),
+    ("update_stream", (StreamName("s", "plain"), CONFIG), {}),
+    ("update_stream", (StreamName("s", "absent"), CONFIG), {}),
+    ("get_config", (StreamName("s", "plain"),), {}),
+    ("current_segments", (S,), {}),
+    ("epoch_segments", (S, 0), {}),
+    ("epoch_segments", (S, 9), {}),
+    ("head", (S,), {}),
+    ("tail", (S,), {}),
+    ("truncate_stream", (S, StreamCut(S, {FIRST: 10, SECOND: 0, THIRD: 1 << 50})), {}),
+    ("truncate_stream", (S, StreamCut(S, {make_segment_id(7, 7): 10})), {}),
+    ("head", (S,), {}),
+    ("is_segment_active", (S, FIRST), {}),
+    ("is_segment_active", (S, make_segment_id(3, 9)), {}),
+    ("is_cut_valid", (S, StreamCut(S, {FIRST: 0, SECOND: -1})), {}),
+    ("scale", (S,), {"sealed": [FIRST], "new_ranges": [KeyRange(low=0.0, high=0.1), KeyRange(low=0.1, high=1 / 3)]}),
+    ("scale", (S,), {"sealed": [FIRST], "new_ranges": [KeyRange(low=0.0, high=1 / 3)]}),
+    ("scale_status", (S, 0), {}),
+    ("scale_status", (S, 1), {}),
+    ("scale_status", (S, 2), {}),
+    ("current_segments", (S,), {}),
+    ("successors", (S, FIRST), {}),
+    ("successors", (S, SECOND), {}),
+    ("segments_between", (S, StreamCut(S, {}), StreamCut(S, {})), {}),
+    ("segments_between", (S, StreamCut(S, {make_segment_id(1, 3): 0}), StreamCut(S, {FIRST: 0})), {}),
+    ("segment_ranges", (S, [SECOND, FIRST]), {}),
+    ("segment_ranges", (S, [SECOND, make_segment_id(9, 9)]), {}),
+    ("endpoint", ("s/events/0.#epoch.0#transaction.00000000000000000000000000000001",), {}),
+    ("create_transaction", (S,), {"lease_ms": 20_000}),
+    ("create_transaction", (S,), {"lease_ms": 1}),
+    ("create_transaction", (S,), {"lease_ms": 20_000}),
+    ("ping_transaction", (S, TXN), {"lease_ms": 20_000}),
+    ("ping_transaction", (S, TXN), {"lease_ms": 10_000_000}),
+    ("ping_transaction", (S, UNKNOWN_TXN), {"lease_ms": 20_000}),
+    ("transaction_status", (S, TXN), {}),
+    ("commit_transaction", (S, TXN), {}),
+    ("commit_transaction", (S, TXN), {}),
+    ("abort_transaction", (S, TXN), {}),
+    ("commit_transaction", (S, UNKNOWN_TXN), {}),
+    ("abort_transaction", (S, TXN_2), {}),
+    ("ping_transaction", (S, TXN), {"lease_ms": 20_000}),
+    ("ping_transaction", (S, TXN_2), {"lease_ms": 20_000}),
+    ("transaction_status", (S, TXN_2), {}),
+    ("transaction_status", (S, UNKNOWN_TXN), {}),
+    ("list_completed_transactions", (S,), {}),
+    ("last_batch", (S,), {"writer": "w"}),
+    ("commit_batch", (S,), {"writer": "w", "batch": 0, "transactions": [TXN]}),
+    ("commit_batch", (S,), {"writer": "w", "batch": 0, "transactions": [TXN_2]}),
+    ("commit_batch", (S,), {"writer": "w", "batch": 1, "transactions": [UNKNOWN_TXN]}),
+    ("last_batch", (S,), {"writer": "w"}),
+    ("create_reader_group", (GROUP,), {}),
+    ("create_reader_group", (GROUP,), {}),
+    ("get_reader_group", ("s", "g"), {}),
+    ("get_reader_group", ("s", "absent"), {}),
+    ("list_reader_groups", ("s",), {}),
+    ("list_reader_groups", ("absent",), {}),
+    ("list_subscribers", (S,), {}),
+    ("list_subscribers", (StreamName("s", "absent"),), {}),
+    ("describe_stream", (S,), {}),
+    ("update_subscriber_cut", ("s/g",), {"group_id": GROUP.id, "generation": 0, "cut": StreamCut(S, {SECOND: 5})}),
+    ("update_subscriber_cut", ("s/g",), {"group_id": None, "generation": None, "cut": StreamCut(S, {SECOND: 6})}),
+    ("update_subscriber_cut", ("s/g",), {"group_id": None, "generation": 4, "cut": StreamCut(S, {SECOND: 6})}),
+    ("update_subscriber_cut", ("s/g",), {"group_id": TXN, "generation": 0, "cut": StreamCut(S, {SECOND: 6})}),
+    ("update_subscriber_cut", ("s/x",), {"group_id": None, "generation": 0, "cut": StreamCut(S, {SECOND: 6})}),
+    (
+        "update_subscriber_cut",
+        ("s/g",),
+        {"group_id": None, "generation": 0, "cut": StreamCut(S, {make_segment_id(9, 9): 6})},
+    ),
+    ("describe_stream", (S,), {}),
+    ("update_reader_group", (GROUP,), {}),
+    ("update_reader_group", (GROUP,), {}),
+    ("delete_reader_group", ("s", "g"), {"group_id": TXN}),
+    ("delete_reader_group", ("s", "g"), {}),
+    ("delete_reader_group", ("s", "g"), {"group_id": GROUP.id}),
+    ("run_retention", (S,), {}),
+    ("explain_retention", (S,), {}),
+    ("explain_retention", (StreamName("s", "absent"),), {}),
+    ("delete_stream", (S,), {}),
+    ("seal_stream", (S,), {}),
+    ("seal_stream", (S,), {}),
+    ("seal_stream", (StreamName("s", "absent"),), {}),
+    ("update_stream", (S, CONFIG), {}),
+    ("truncate_stream", (S, StreamCut(S, {FIRST: 10})), {}),
+    ("scale", (S,), {"sealed": [], "new_ranges": []}),
+    ("create_transaction", (S,), {"lease_ms": 20_000}),
+    ("current_segments", (S,), {}),
+    ("delete_stream", (S,), {}),
+    ("delete_stream", (S,), {}),
+    ("seal_stream", (StreamName("s", "plain"),), {}),
+    ("delete_stream", (StreamName("s", "plain"),), {}),
+    ("delete_scope", ("s",), {}),
+    ("list_scopes", (), {}),
+]
+
+
+async def outcome(step: Awaitable[Any]) -> Any:
+    try:
+        result = await step
+    except PenstockError as error:
+        kind, message, fields = raised(error)
+        # JSON has no ids and no lists of ids: they arrive as text.
+        return (
+            kind,
+            message,
+            {
+                name: value if isinstance(value, int | float | str | None) else str(value)
+                for name, value in fields.items()
+            },
+        )
+    return tuple(result) if isinstance(result, list) else result
+
+
+@asynccontextmanager
+async def serving(
+    controller: Any, segments: Any = None, *, patience_s: float = 10.0
+) -> AsyncIterator[RemoteController]:
+    async with (
+        GrpcServer(controller, segments or MemorySegments(), port=0) as server,
+        dial_controller(f"localhost:{server.port}", patience_s=patience_s) as remote,
+    ):
+        yield remote
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_every_call_answers_and_raises_as_in_process(run: Callable[[Any], None]) -> None:
+    async def play() -> None:
+        local = MemoryController()
+        async with serving(MemoryController()) as remote:
+            for name, arguments, keywords in SCRIPT:
+                expected = await outcome(getattr(local, name)(*arguments, **keywords))
+                actual = await outcome(getattr(remote, name)(*arguments, **keywords))
+                assert actual == expected, (name, arguments, keywords)
+
+    run(play())
+
+
+def test_the_script_plays_every_call_of_the_port() -> None:
+    calls = {name for name in vars(MemoryController) if not name.startswith("_")}
+    assert calls == {name for name, _, _ in SCRIPT}
+    for name in calls:
+        assert getattr(RemoteController, name).__qualname__.split(".")[0].startswith("_"), name
+
+
+def test_lists_of_many_pages_are_complete() -> None:
+    async def play() -> None:
+        controller = MemoryController()
+        await controller.create_scope("s")
+        for number in range(2500):
+            await controller.create_stream(StreamName("s", f"n{number:04}"), StreamConfig())
+        async with serving(controller) as remote:
+            names: list[str] = []
+            pages = 0
+            while page := await remote.list_streams("s", after=names[-1] if names else ""):
+                names.extend(page)
+                pages += 1
+            assert names == [f"n{number:04}" for number in range(2500)]
+            assert pages == 3
+
+    asyncio.run(play())
+
+
+def test_unexpected_failures_are_logged_once_and_told_without_details(caplog: pytest.LogCaptureFixture) -> None:
+    async def play() -> None:
+        async with serving(Refusing(RuntimeError("secret of the server"))) as remote:
+            with pytest.raises(InternalError) as caught:
+                await remote.head(S)
+            assert "secret" not in str(caught.value)
+            assert caught.value.fields == {"rpc": "getSegments"}
+
+    asyncio.run(play())
+    records = [record for record in caplog.records if record.exc_info is not None]
+    assert len(records) == 1
+    assert "secret of the server" in str(records[0].exc_info)
+
+
+def test_requests_that_no_message_can_hold_are_refused_before_they_are_sent() -> None:
+    async def play() -> None:
+        async with serving(MemoryController()) as remote:
+            with pytest.raises(InvalidArgumentError):
+                await remote.epoch_segments(S, 1 << 40)
+            with pytest.raises(InvalidArgumentError):
+                await remote.create_transaction(S, lease_ms=1 << 70)
+            with pytest.raises(InvalidArgumentError):
+                await remote.create_scope("\ud800")
+            with pytest.raises(InvalidNameError):
+                await remote.head(StreamName("s", ""))
+
+    asyncio.run(play())
+
+
+def test_cuts_of_another_stream_are_refused_as_in_process() -> None:
+    async def play() -> None:
+        controller = MemoryController()
+        await controller.create_scope("s")
+        await controller.create_stream(S, StreamConfig())
+        foreign = StreamCut(StreamName("s", "other"), {FIRST: 1})
+        async with serving(controller) as remote:
+            with pytest.raises(InvalidCutError):
+                await remote.truncate_stream(S, foreign)
+            with pytest.raises(InvalidCutError):
+                await remote.segments_between(S, StreamCut(S, {}), foreign)
+            assert await remote.is_cut_valid(S, foreign) is False
+            assert await remote.segments_between(S, StreamCut(foreign.stream, {}), StreamCut(S, {})) == (FIRST,)
+        assert (await controller.head(S)).positions == {FIRST: 0}
+
+    asyncio.run(play())
+
+
+def test_native_segments_give_chunks_leases_and_spaces_as_they_are() -> None:
+    async def play() -> None:
+        segments = MemorySegments()
+        lease = UUID(int=3)
+        async with (
+            GrpcServer(MemoryController(), segments, port=0, store_id="the store") as server,
+            dial_native(f"tcp://localhost:{server.port}") as remote,
+        ):
+            assert await remote.chunk_ranges("a", 0, 1 << 41) == await segments.chunk_ranges("a", 0, 1 << 41)
+            with pytest.raises(SegmentNotFoundError):
+                await remote.chunk_ranges("none", 0, 1)
+            with pytest.raises(InvalidArgumentError):
+                await remote.chunk_ranges("a", 2, 1)
+            await remote.lease_chunks("a", lease, until_ms=1 << 45)
+            assert segments.leases == {lease: ("a", 1 << 45)}
+            await remote.release_lease(lease)
+            assert segments.leases == {}
+            assert await remote.spaces(["a", "none", "b"]) == await segments.spaces(["a", "none", "b"])
+            info = await remote.info()
+            assert (info.version, info.store_id) == (penstock.__version__, "the store")
+            assert "ChunkRanges" in info.capabilities
+
+    asyncio.run(play())
+
+
+def test_calls_ride_over_a_restart_of_the_server() -> None:
+    async def play() -> None:
+        controller = MemoryController()
+        async with GrpcServer(controller, MemorySegments(), port=0) as server:
+            port = server.port
+            connection = await GrpcConnection(f"127.0.0.1:{port}").__aenter__()
+            remote = RemoteController(connection)
+            await remote.create_scope("s")
+
+        refused = asyncio.Event()
+
+        async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+            refused.set()
+
+        async with asyncio.TaskGroup() as tasks:
+            async with await asyncio.start_server(refuse, "127.0.0.1", port):
+                asked = tasks.create_task(remote.scope_exists("s"))
+                await asyncio.wait_for(refused.wait(), 10)
+                assert not asked.done()
+            async with GrpcServer(controller, MemorySegments(), port=port):
+                assert await asyncio.wait_for(asked, 10) is True
+        await connection.__aexit__(None, None, None)
+
+    asyncio.run(play())
+
+
+def test_no_server_raises_what_to_do_once_patience_ends() -> None:
+    async def play() -> None:
+        async with GrpcServer(MemoryController(), MemorySegments(), port=0) as server:
+            address = f"localhost:{server.port}"
+        with pytest.raises(NotConnectedError, match="penstock standalone") as caught:
+            async with dial_controller(address, patience_s=0.3):
+                pytest.fail("nothing is there")
+        assert caught.value.fields["address"] == address
+
+    asyncio.run(play())
+
+
+def test_a_server_that_does_not_answer_raises_deadline_exceeded() -> None:
+    async def play() -> None:
+        waiting = asyncio.Event()
+
+        class Stuck(MemoryController):
+            async def scope_exists(self, scope: str) -> bool:
+                await waiting.wait()
+                return True
+
+        async with (
+            GrpcServer(Stuck(), MemorySegments(), port=0) as server,
+            GrpcConnection(f"localhost:{server.port}", call_s=0.2) as connection,
+        ):
+            with pytest.raises(DeadlineExceededError):
+                await RemoteController(connection).scope_exists("s")
+            waiting.set()
+
+    asyncio.run(play())
+
+
+def test_calls_after_closing_raise_not_connected() -> None:
+    async def play() -> None:
+        async with serving(MemoryController()) as remote:
+            pass
+        with pytest.raises(NotConnectedError):
+            await remote.scope_exists("s")
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("localhost:1", "localhost:1"),
+        ("localhost", "localhost:9090"),
+        ("tcp://10.0.0.1:77", "10.0.0.1:77"),
+        ("penstock://a-b.example", "a-b.example:9090"),
+        ("[::1]:5", "[::1]:5"),
+    ],
+)
+def test_addresses_are_read(text: str, address: str) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", ":9090", "a:b", "a:70000", "tcp://", "a b:1", "unix:/tmp/x", "a:1:2"])
+def test_other_addresses_are_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        parse_address(text)
+
+
+def test_encryption_is_refused_rather_than_left_out() -> None:
+    with pytest.raises(UnsupportedError):
+        parse_address("tls://localhost:9090")
+
+
+policies = st.none() | st.builds(
+    lambda kind, low, more: RetentionPolicy(
+        type=kind, minimum=low, maximum=None if more is None else min(low + more, LONG_MAX - 1)
+    ),
+    st.sampled_from(RetentionType),
+    st.integers(0, LONG_MAX - 1),
+    st.none() | st.integers(0, LONG_MAX),
+)
+scalings = st.builds(lambda count: ScalingPolicy(min_segments=count), st.integers(1, 10_000)) | st.builds(
+    lambda kind, rate, factor: ScalingPolicy(type=kind, target_rate=rate, factor=factor),
+    st.sampled_from([ScaleType.EVENTS_PER_S, ScaleType.KILOBYTES_PER_S]),
+    st.integers(1, (1 << 31) - 1),
+    st.integers(2, 100),
+)
+configs = st.builds(
+    StreamConfig,
+    scaling=scalings,
+    retention=policies,
+    tags=st.lists(st.text(min_size=1, max_size=9).filter(lambda text: text.isprintable()), max_size=5).map(tuple),
+    timestamp_aggregation_ms=st.integers(0, LONG_MAX),
+    rollover_bytes=st.integers(0, LONG_MAX),
+)
+
+
+@given(config=configs)
+@settings(max_examples=200)
+def test_configurations_survive_the_wire(config: StreamConfig) -> None:
+    data = mapping.config_message(S, config).SerializeToString()
+    assert mapping.config_of(pb.StreamConfig.FromString(data)) == config
+
+
+def test_a_maximum_that_is_absent_or_the_largest_number_is_unlimited_and_zero_is_zero() -> None:
+    def read(**fields: int) -> RetentionPolicy | None:
+        policy = pb.RetentionPolicy(retentionType=pb.RetentionPolicy.SIZE, **fields)
+        scaling = pb.ScalingPolicy(minNumSegments=1)
+        return mapping.config_of(pb.StreamConfig(scalingPolicy=scaling, retentionPolicy=policy)).retention
+
+    assert read(retentionParam=5) == RetentionPolicy(type=RetentionType.SIZE, minimum=5)
+    assert read(retentionParam=5, retentionMax=LONG_MAX) == RetentionPolicy(type=RetentionType.SIZE, minimum=5)
+    assert read(retentionMax=0) == RetentionPolicy(type=RetentionType.SIZE, maximum=0)
+    with pytest.raises(InvalidArgumentError):
+        read(retentionParam=5, retentionMax=4)
+
+
+@given(txn=st.uuids())
+def test_transaction_ids_survive_the_wire(txn: UUID) -> None:
+    assert mapping.transaction_of(mapping.transaction_message(txn)) == txn

@@ -1,0 +1,234 @@
+"""The gRPC port in front of the real controller and segment store, in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from uuid import UUID
+
+import grpc
+import pytest
+
+from penstock.controller.controller import open_controller
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import (
+    InvalidCutError,
+    NotEmptyError,
+    ScaleConflictError,
+    StreamNotFoundError,
+    StreamNotSealedError,
+    StreamSealedError,
+    TransactionNotFoundError,
+    TransactionStateError,
+)
+from penstock.model.names import StreamName, segment_name, transaction_segment_name
+from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
+from penstock.model.segments import KeyRange, make_segment_id
+from penstock.net.dial.controller import RemoteController, dial_controller
+from penstock.net.grpc_server import GrpcServer
+from penstock.net.proto import Controller_pb2 as pb
+from penstock.net.proto import Controller_pb2_grpc
+from penstock.ports.controller_service import Endpoint, PingStatus, ReaderGroupConfig, ScaleStatus, TransactionStatus
+from penstock.ports.segment_service import NO_EVENT, Append, TablePut
+from penstock.segmentstore.store import SegmentStore, open_segment_store
+from penstock.storage.memory_chunks import MemoryChunks
+from penstock.storage.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory_log import MemoryLog
+from penstock.storage.real_clock import RealClock
+from penstock.storage.real_offload import ThreadOffload
+from penstock.storage.real_rng import RealRng
+
+S = StreamName("s", "events")
+FIRST, SECOND = make_segment_id(0, 0), make_segment_id(0, 1)
+WRITER = UUID(int=77)
+CONFIG = StreamConfig(
+    scaling=ScalingPolicy(min_segments=2), retention=RetentionPolicy(type=RetentionType.SIZE, minimum=0, maximum=1000)
+)
+
+
+class Silence:
+    def add(self, name: str, amount: int = 1) -> None:
+        return
+
+    def gauge(self, name: str, value: float) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class Running:
+    store: SegmentStore
+    remote: RemoteController
+    port: int
+
+    async def append(self, segment: str, data: bytes) -> int:
+        last = await self.store.setup_append(segment, WRITER)
+        number = 1 if last == NO_EVENT else last + 1
+        request = Append(segment=segment, writer=WRITER, data=data, event_number=number, previous=last)
+        return (await self.store.append(request)).end_offset
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Running]:
+    clock, rng, telemetry = RealClock(), RealRng(), Silence()
+    async with AsyncExitStack() as stack:
+        offload = await stack.enter_async_context(ThreadOffload())
+        store = await stack.enter_async_context(
+            open_segment_store(
+                log=MemoryLog(),
+                keyvalue=MemoryKeyValue(),
+                chunks=MemoryChunks(),
+                clock=clock,
+                rng=rng,
+                offload=offload,
+                telemetry=telemetry,
+            )
+        )
+        controller = await stack.enter_async_context(
+            open_controller(
+                store,
+                clock=clock,
+                rng=rng,
+                endpoint_of=lambda _segment: Endpoint(host="127.0.0.1", port=12345),
+                telemetry=telemetry,
+            )
+        )
+        server = await stack.enter_async_context(GrpcServer(controller, store, port=0))
+        remote = await stack.enter_async_context(dial_controller(f"127.0.0.1:{server.port}"))
+        yield Running(store=store, remote=remote, port=server.port)
+
+
+def test_a_stream_lives_from_creation_to_deletion() -> None:
+    async def play() -> None:
+        async with running() as run:
+            remote = run.remote
+            await remote.create_scope("s")
+            await remote.create_stream(S, CONFIG)
+            assert await remote.get_config(S) == CONFIG
+            assert "events" in await remote.list_streams("s")
+            end = await run.append(segment_name(S, FIRST), b"0123456789")
+            assert (await remote.tail(S)).positions == {FIRST: end, SECOND: 0}
+            assert (await remote.describe_stream(S)).size_bytes == end
+
+            with pytest.raises(InvalidCutError):
+                await remote.truncate_stream(S, StreamCut(S, {FIRST: 5}))
+            await remote.truncate_stream(S, StreamCut(S, {FIRST: end, SECOND: 0}))
+            assert (await remote.head(S)).positions == {FIRST: end, SECOND: 0}
+
+            middle = [KeyRange(low=0.0, high=0.25), KeyRange(low=0.25, high=0.5)]
+            result = await remote.scale(S, sealed=[FIRST], new_ranges=middle)
+            assert result.epoch_before == 0
+            assert [item.keys for item in result.segments] == middle
+            with pytest.raises(ScaleConflictError):
+                await remote.scale(S, sealed=[FIRST], new_ranges=middle)
+            assert await remote.scale_status(S, 0) is ScaleStatus.DONE
+            following = await remote.successors(S, FIRST)
+            assert [item.range for item in following] == list(result.segments)
+            assert all(tuple(item.predecessors) == (FIRST,) for item in following)
+            assert not await remote.is_segment_active(S, FIRST)
+
+            decision = await remote.explain_retention(S)
+            assert decision["version"] == 1
+            await remote.run_retention(S)
+
+            with pytest.raises(StreamNotSealedError):
+                await remote.delete_stream(S)
+            with pytest.raises(NotEmptyError):
+                await remote.delete_scope("s")
+            await remote.seal_stream(S)
+            assert await remote.current_segments(S) == ()
+            with pytest.raises(StreamSealedError):
+                await remote.update_stream(S, CONFIG)
+            with pytest.raises(StreamSealedError):
+                await remote.create_transaction(S, lease_ms=20_000)
+            await remote.delete_stream(S)
+            with pytest.raises(StreamNotFoundError):
+                await remote.head(S)
+            await remote.delete_scope("s")
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+
+
+def test_transactions_and_batches_are_committed() -> None:
+    async def play() -> None:
+        async with running() as run:
+            remote = run.remote
+            await remote.create_scope("s")
+            await remote.create_stream(S, CONFIG)
+            txn = await remote.create_transaction(S, lease_ms=20_000)
+            assert txn.id.int & (1 << 63) == 0  # a set bit breaks Pravega's clients
+            assert await remote.ping_transaction(S, txn.id, lease_ms=20_000) is PingStatus.OK
+            parent = segment_name(S, txn.segments[0].segment)
+            end = await run.append(transaction_segment_name(parent, txn.id), b"abc")
+            assert await remote.commit_batch(S, writer="query", batch=4, transactions=[txn.id]) is True
+            assert (await run.store.info(parent)).length == end
+            assert await remote.last_batch(S, writer="query") == 4
+            assert await remote.transaction_status(S, txn.id) is TransactionStatus.COMMITTED
+            late = await remote.create_transaction(S, lease_ms=20_000)
+            assert await remote.commit_batch(S, writer="query", batch=4, transactions=[late.id]) is False
+            with pytest.raises(TransactionStateError):
+                await remote.commit_transaction(S, late.id)
+            with pytest.raises(TransactionNotFoundError):
+                await remote.commit_transaction(S, UUID(int=1 << 40))
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+
+
+def test_a_subscriber_publishes_what_it_has_consumed() -> None:
+    async def play() -> None:
+        async with running() as run:
+            remote = run.remote
+            await remote.create_scope("s")
+            await remote.create_stream(S, CONFIG)
+            end = await run.append(segment_name(S, SECOND), b"0123456789")
+            wanted = ReaderGroupConfig(
+                scope="s",
+                name="g",
+                id=UUID(int=9),
+                retention=ReaderGroupRetention.MANUAL,
+                start_cuts={S: StreamCut(S, {})},
+            )
+            stored = await remote.create_reader_group(wanted)
+            assert stored.full_name == "s/g"
+            assert await remote.get_reader_group("s", "g") == stored
+            assert await remote.list_reader_groups("s") == ("g",)
+            assert await remote.list_subscribers(S) == ("s/g",)
+            cut = StreamCut(S, {FIRST: 0, SECOND: end})
+            await remote.update_subscriber_cut("s/g", group_id=stored.id, generation=stored.generation, cut=cut)
+            (subscriber,) = (await remote.describe_stream(S)).subscribers
+            assert (subscriber.name, subscriber.cut) == ("s/g", cut)
+            await remote.delete_reader_group("s", "g", group_id=stored.id)
+            assert await remote.list_subscribers(S) == ()
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+
+
+def test_key_value_tables_and_chunks_reach_the_segment_store() -> None:
+    async def play() -> None:
+        async with running() as run:
+            remote = run.remote
+            await remote.create_scope("s")
+            await remote.create_stream(S, CONFIG)
+            segment = segment_name(S, FIRST)
+            await run.append(segment, b"x" * 100)
+            spaces = await remote.native.spaces([segment, "s/absent/0.#epoch.0"])
+            assert spaces == await run.store.spaces([segment])
+            assert await remote.native.chunk_ranges(segment, 0, 100) == tuple(
+                await run.store.chunk_ranges(segment, 0, 100)
+            )
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{run.port}") as channel:
+                stub = Controller_pb2_grpc.ControllerServiceStub(channel)
+                table = pb.KeyValueTableConfig(scope="s", kvtName="k", partitionCount=2, primaryKeyLength=4)
+                named = pb.KeyValueTableInfo(scope="s", kvtName="k")
+                assert (await stub.createKeyValueTable(table)).status == pb.CreateKeyValueTableStatus.SUCCESS
+                assert (await stub.createKeyValueTable(table)).status == pb.CreateKeyValueTableStatus.TABLE_EXISTS
+                await run.store.table_update("s/k_kvtable/1.#epoch.0", [TablePut(key=b"abcd", value=b"1")])
+                listed = await stub.listKeyValueTablesInScope(pb.KVTablesInScopeRequest(scope=pb.ScopeInfo(scope="s")))
+                assert [item.kvtName for item in listed.kvtables] == ["k"]
+                assert (await stub.deleteKeyValueTable(named)).status == pb.DeleteKVTableStatus.SUCCESS
+                everything = await stub.deleteScopeRecursive(pb.ScopeInfo(scope="s"))
+                assert everything.status == pb.DeleteScopeStatus.SUCCESS
+            assert not await remote.scope_exists("s")
+
+    asyncio.run(asyncio.wait_for(play(), 60))

@@ -1,0 +1,79 @@
+"""Arenas are recycled exactly when the last view of them has died."""
+
+import gc
+import mmap
+
+from wire_memory_store import CountingTelemetry
+
+from penstock.net.arena import LARGE_BYTES, MEDIUM_BYTES, SMALL_BYTES, Arena, ArenaPool
+
+
+def test_an_arena_is_idle_only_without_views():
+    arena = Arena(SMALL_BYTES, pooled=True, touched=True)
+    assert arena.idle
+    root = arena.open()
+    part = root[10:20]
+    again = memoryview(part)[2:4]
+    del root
+    assert not arena.idle
+    del part
+    assert not arena.idle
+    del again
+    assert arena.idle
+
+
+def test_a_consumer_of_a_view_keeps_its_arena():
+    arena = Arena(SMALL_BYTES, pooled=True)
+    view = arena.open()[5:9].cast("I")
+    held = {"somewhere": [view]}
+    del view
+    assert not arena.idle
+    held.clear()
+    gc.collect()
+    assert arena.idle
+
+
+def test_arenas_are_page_aligned_and_zeroed():
+    arena = Arena(SMALL_BYTES, pooled=True)
+    view = arena.open()
+    assert len(view) % mmap.PAGESIZE == 0
+    assert bytes(view[:64]) == bytes(64)
+
+
+def test_the_pool_reuses_an_arena_after_its_last_view_and_not_before():
+    pool = ArenaPool(telemetry=CountingTelemetry(), limit_bytes=1 << 30)
+    first = pool.acquire(100)
+    kept = first.open()[:100]
+    kept[:5] = b"hello"
+    pool.retire(first)
+    second = pool.acquire(100)
+    assert second is not first
+    assert bytes(kept[:5]) == b"hello"
+    del kept
+    assert pool.acquire(100) is first
+
+
+def test_size_classes_fit_and_odd_sizes_are_not_kept():
+    telemetry = CountingTelemetry()
+    pool = ArenaPool(telemetry=telemetry, limit_bytes=1 << 30, warm={SMALL_BYTES: 1})
+    assert pool.acquire(1).size == SMALL_BYTES
+    assert pool.acquire(SMALL_BYTES + 1).size == MEDIUM_BYTES
+    assert pool.acquire((1 << 24) + 7).size == LARGE_BYTES
+    odd = pool.acquire(LARGE_BYTES + 1)
+    assert odd.size == LARGE_BYTES + 1
+    assert not odd.pooled
+    assert telemetry.counts["arena_overflows"] == 1
+
+
+def test_beyond_its_bound_the_pool_gives_arenas_that_it_does_not_keep():
+    telemetry = CountingTelemetry()
+    pool = ArenaPool(telemetry=telemetry, limit_bytes=2 * SMALL_BYTES)
+    held = [pool.acquire(1) for _ in range(3)]
+    assert [arena.pooled for arena in held] == [True, True, False]
+    assert pool.pooled_bytes == 2 * SMALL_BYTES
+    for arena in held:
+        pool.retire(arena)
+    again = [pool.acquire(1) for _ in range(2)]
+    assert all(arena.pooled for arena in again)
+    assert held[2] not in again
+    assert telemetry.counts["arena_overflows"] == 1

@@ -1,0 +1,146 @@
+"""Frames cut from what a socket delivers, however it is cut; blocks put together wherever their halves lie."""
+
+from __future__ import annotations
+
+import struct
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wire_memory_store import CountingTelemetry
+
+from penstock.codec import wire
+from penstock.codec import wire_commands as c
+from penstock.model.errors import ProtocolError
+from penstock.net.arena import SMALL_BYTES, ArenaPool
+from penstock.net.wire_appends import AppendSide
+from penstock.net.wire_frames import FrameReceiver
+from penstock.ports.segment_service import NO_EVENT, Appended
+
+W = UUID(int=5).bytes
+
+
+def receiver():
+    return FrameReceiver(ArenaPool(telemetry=CountingTelemetry()), wire.REQUEST_CODES)
+
+
+def feed(target, data, cuts):
+    """Deliver ``data`` in pieces of at most ``cuts`` bytes (repeated); yields after each piece."""
+    at, turn = 0, 0
+    while at < len(data):
+        room = target.buffer()
+        size = min(len(room), len(data) - at, cuts[turn % len(cuts)])
+        room[:size] = data[at : at + size]
+        target.received(size)
+        at += size
+        turn += 1
+        yield
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(
+        st.one_of(st.integers(0, 300), st.integers(0, 5_000), st.integers(250_000, 270_000), st.integers(0, 3 << 20)),
+        min_size=1,
+        max_size=12,
+    ),
+    cuts=st.lists(st.integers(1, 1 << 20), min_size=1, max_size=5).filter(lambda cuts: max(cuts) > 1000),
+)
+def test_frames_come_out_as_they_went_in_and_kept_views_stay_whole(sizes, cuts):
+    payloads = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
+    stream = b"".join(wire.HEADER.pack(3, len(payload)) + payload for payload in payloads)
+    target = receiver()
+    kept = []
+    for _ in feed(target, stream, cuts):
+        while target.advance():
+            assert target.code == 3
+            kept.append(target.payload)
+    assert [bytes(view) for view in kept] == payloads
+
+
+def test_a_wrong_header_is_refused_before_its_payload_arrives():
+    for code, length in ((3, -1), (3, 1 << 24), (10, 5), (12345, 5)):
+        target = receiver()
+        for _ in feed(target, wire.HEADER.pack(code, length), [8]):
+            with pytest.raises(ProtocolError):
+                target.advance()
+        assert len(target.buffer()) > 0
+
+
+def test_a_closed_receiver_lets_its_arena_go():
+    telemetry = CountingTelemetry()
+    pool = ArenaPool(telemetry=telemetry)
+    for _ in range(50):
+        target = FrameReceiver(pool, wire.REQUEST_CODES)
+        for _ in feed(target, wire.encode(c.KeepAlive()), [100]):
+            assert target.advance()
+        target.close()
+    assert pool.pooled_bytes == SMALL_BYTES
+
+
+class Host:
+    """A connection that remembers."""
+
+    def __init__(self):
+        self.released = 0
+        self.due = []
+        self.sent = []
+
+    def release(self, size_bytes):
+        self.released += size_bytes
+
+    def soon(self, call):
+        self.due.append(call)
+
+    def send(self, frame):
+        self.sent.append(frame)
+
+    def reply(self, command):
+        self.sent.append(wire.encode(command))
+
+    def fail(self, error):
+        raise error
+
+
+class Sink:
+    """Takes appends as the append path does."""
+
+    def __init__(self):
+        self.data = []
+
+    def submit_append(self, request, done):
+        self.data.append(request.data)
+        done(Appended(end_offset=1))
+
+
+@pytest.mark.parametrize("kind", ["none", "partial", "padding"])
+def test_a_block_is_put_together_wherever_its_end_lies(kind):
+    first, second = struct.pack(">ii", 0, 600) + bytes(range(200)) * 3, struct.pack(">ii", 0, 30) + bytes(range(30))
+    trailer, rest = {
+        "none": (b"", b""),
+        "padding": (struct.pack(">ii", -1, 16) + bytes(16), b""),
+        "partial": (struct.pack(">ii", -2, 11) + second[:11], second[11:]),
+    }[kind]
+    expected = first + (second if kind == "partial" else b"")
+    block = wire.encode(c.AppendBlock(W, first + trailer))
+    end = wire.encode(c.AppendBlockEnd(W, len(first), rest, 1, 9, 1))
+    crossed = 0
+    # The end of the block moves over the end of the arena, byte by byte.
+    for shift in range(0, len(end) + 80, 3):
+        host, store, target = Host(), Sink(), receiver()
+        appends = AppendSide(host, store)
+        appends.finish_setup(W, "segment", NO_EVENT)
+        filler_bytes = SMALL_BYTES - shift - len(block) - 52
+        filler = wire.encode(c.AppendBlockEnd(W, 0, bytes(filler_bytes), 1, 1, 1))
+        arenas = []
+        for _ in feed(target, filler + block + end, [1 << 20]):
+            while target.advance():
+                arenas.append(target.view)
+                (appends.block if target.code == 3 else appends.block_end)(target)
+        assert [bytes(data) for data in store.data] == [bytes(filler_bytes), expected]
+        for call in host.due:
+            call()
+        assert host.released == appends.taken_bytes
+        crossed += arenas[-1] is not arenas[-2]
+    assert crossed > 3

@@ -1,0 +1,412 @@
+"""A small store of segments in memory: the whole of ``LocalSegmentService``, with a gate in front of durability."""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from penstock.model.errors import (
+    AlreadyExistsError,
+    BadKeyVersionError,
+    ConditionFailedError,
+    EventTooLargeError,
+    InvalidArgumentError,
+    KeyNotFoundError,
+    NotEmptyError,
+    PenstockError,
+    SegmentNotFoundError,
+    SegmentSealedError,
+    TruncatedError,
+    UnsupportedError,
+    WriterFencedError,
+)
+from penstock.model.names import transient_segment_name
+from penstock.ports.controller_service import Endpoint
+from penstock.ports.segment_service import (
+    ANY_VERSION,
+    KEY_ABSENT,
+    KEY_MAX_BYTES,
+    NO_EVENT,
+    TABLE_BATCH_MAX,
+    Append,
+    AppendDone,
+    Appended,
+    ChunkRange,
+    SegmentInfo,
+    SegmentRead,
+    SegmentSpace,
+    TableDelta,
+    TableEntry,
+    TableKind,
+    TablePut,
+    TableRemoval,
+)
+
+_RECORD_BYTES = 17
+
+
+@dataclass
+class _Segment:
+    data: bytearray = field(default_factory=bytearray)
+    durable: int = 0
+    start: int = 0
+    sealed: bool = False
+    writers: dict[UUID, int] = field(default_factory=dict)
+    attributes: dict[UUID, int] = field(default_factory=dict)
+    boundaries: list[int] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    deleted: bool = False
+
+    def wake(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+@dataclass
+class _Table:
+    kind: TableKind
+    key_bytes: int
+    position: int = 0
+    entries: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
+    log: list[tuple[int, bytes]] = field(default_factory=list)
+
+
+class CountingTelemetry:
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.gauges: dict[str, float] = {}
+
+    def add(self, name: str, amount: int = 1) -> None:
+        self.counts[name] = self.counts.get(name, 0) + amount
+
+    def gauge(self, name: str, value: float) -> None:
+        self.gauges[name] = value
+
+
+class OneEndpoint:
+    """The only question that segments ask a controller."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.answer = Endpoint(host=host, port=port)
+        self.asked = 0
+
+    async def endpoint(self, segment: str) -> Endpoint:
+        self.asked += 1
+        return self.answer
+
+
+class MemorySegments:
+    """Appends become durable together at the end of a loop pass, or when ``open_gate`` is called after ``shut_gate``.
+
+    ``fail_with`` makes everything that becomes durable next fail with that error instead.
+    """
+
+    def __init__(self) -> None:
+        self.segments: dict[str, _Segment] = {}
+        self.tables: dict[str, _Table] = {}
+        self.merged: dict[str, str] = {}
+        self.leases: dict[UUID, str] = {}
+        self.fail_with: PenstockError | None = None
+        self.waiting_reads = 0
+        self.keep_views = False
+        self.views: list[object] = []
+        self._serial = 0
+        self._pending: list[tuple[Append, AppendDone]] = []
+        self._scheduled = False
+        self._gate_shut = False
+        self._settled = asyncio.Event()
+
+    # --- durability ---
+
+    @property
+    def pending(self) -> int:
+        return len(self._pending)
+
+    def shut_gate(self) -> None:
+        self._gate_shut = True
+
+    def open_gate(self) -> None:
+        self._gate_shut = False
+        self._commit()
+
+    def _commit(self) -> None:
+        self._scheduled = False
+        if self._gate_shut:
+            return
+        batch, self._pending = self._pending, []
+        for request, done in batch:
+            done(self._apply(request))
+        settled, self._settled = self._settled, asyncio.Event()
+        settled.set()
+
+    async def _settle(self) -> None:
+        while self._pending:
+            await self._settled.wait()
+
+    def _apply(self, request: Append) -> Appended | PenstockError:
+        if self.fail_with is not None:
+            return self.fail_with
+        segment = self.segments.get(request.segment)
+        if segment is None:
+            return SegmentNotFoundError("no such segment", segment=request.segment)
+        if segment.sealed:
+            return SegmentSealedError("sealed", segment=request.segment, length_bytes=len(segment.data))
+        last = segment.writers.get(request.writer, NO_EVENT)
+        if last != request.previous:
+            return WriterFencedError("fenced", expected=request.previous, actual=last)
+        if request.expected_offset is not None and request.expected_offset != len(segment.data):
+            return ConditionFailedError("length", expected=request.expected_offset, actual=len(segment.data))
+        if self.keep_views:
+            self.views.append(request.data)
+        segment.data += request.data
+        segment.boundaries.append(len(segment.data))
+        segment.writers[request.writer] = request.event_number
+        segment.wake()
+        return Appended(end_offset=len(segment.data))
+
+    def submit_append(self, request: Append, done: AppendDone) -> None:
+        self._pending.append((request, done))
+        if not self._scheduled and not self._gate_shut:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._commit)
+
+    async def append(self, request: Append) -> Appended:
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Appended | PenstockError) -> None:
+            if isinstance(outcome, PenstockError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+        self.submit_append(request, done)
+        return await future
+
+    # --- segments ---
+
+    def _segment(self, name: str) -> _Segment:
+        segment = self.segments.get(name)
+        if segment is None:
+            raise SegmentNotFoundError("no such segment", segment=name)
+        return segment
+
+    async def create_segment(self, name: str, *, rollover_bytes: int = 0) -> None:
+        if name in self.segments or name in self.tables:
+            raise AlreadyExistsError("exists", segment=name)
+        self.segments[name] = _Segment()
+
+    async def setup_append(self, name: str, writer: UUID) -> int:
+        await self._settle()
+        return self._segment(name).writers.get(writer, NO_EVENT)
+
+    async def read(self, name: str, offset: int, max_bytes: int, *, wait: bool = True) -> SegmentRead:
+        while True:
+            segment = self._segment(name)
+            end = len(segment.data)
+            if offset < segment.start:
+                raise TruncatedError("truncated", segment=name, start_offset=segment.start)
+            if segment.sealed and offset > end:
+                raise InvalidArgumentError("behind the end", segment=name)
+            if offset < end or segment.sealed or not wait:
+                data = bytes(segment.data[offset : offset + max_bytes])
+                upto = offset + len(data)
+                half = len(data) // 2
+                return SegmentRead(
+                    offset=offset,
+                    parts=[memoryview(data)[:half], memoryview(data)[half:]] if data else [],
+                    at_tail=upto >= end and not segment.sealed,
+                    end_of_segment=segment.sealed and upto >= end,
+                )
+            self.waiting_reads += 1
+            try:
+                await segment.changed.wait()
+            finally:
+                self.waiting_reads -= 1
+
+    async def info(self, name: str) -> SegmentInfo:
+        segment = self._segment(name)
+        return SegmentInfo(
+            name=name,
+            start_offset=segment.start,
+            length=len(segment.data),
+            sealed=segment.sealed,
+            last_modified_ms=1234,
+        )
+
+    async def seal(self, name: str) -> int:
+        await self._settle()
+        segment = self._segment(name)
+        segment.sealed = True
+        segment.wake()
+        return len(segment.data)
+
+    async def truncate(self, name: str, offset: int) -> None:
+        segment = self._segment(name)
+        if offset > len(segment.data):
+            raise InvalidArgumentError("beyond the end", segment=name)
+        segment.start = max(segment.start, offset)
+
+    async def delete(self, name: str) -> None:
+        segment = self._segment(name)
+        del self.segments[name]
+        segment.wake()
+
+    async def create_transient(self, parent: str, writer: UUID) -> str:
+        self._serial += 1
+        name = transient_segment_name(parent, writer, UUID(int=self._serial))
+        self.segments[name] = _Segment()
+        return name
+
+    async def merge(self, target: str, source: str) -> int:
+        await self._settle()
+        into = self._segment(target)
+        if self.merged.get(source) == target:
+            return len(into.data)
+        part = self._segment(source)
+        if into.sealed:
+            raise SegmentSealedError("sealed", segment=target, length_bytes=len(into.data))
+        if part.start:
+            raise InvalidArgumentError("truncated source", segment=source)
+        into.data += part.data
+        del self.segments[source]
+        self.merged[source] = target
+        into.wake()
+        part.wake()
+        return len(into.data)
+
+    async def get_attribute(self, name: str, attribute: UUID) -> int:
+        return self._segment(name).attributes.get(attribute, NO_EVENT)
+
+    async def update_attribute(self, name: str, attribute: UUID, value: int, *, expected: int | None) -> bool:
+        attributes = self._segment(name).attributes
+        if expected is not None and attributes.get(attribute, NO_EVENT) != expected:
+            return False
+        attributes[attribute] = value
+        return True
+
+    # --- tables ---
+
+    def _table(self, name: str) -> _Table:
+        table = self.tables.get(name)
+        if table is None:
+            raise SegmentNotFoundError("no such table", segment=name)
+        return table
+
+    async def create_table(self, name: str, *, kind: TableKind = TableKind.HASH, key_bytes: int = 0) -> None:
+        if name in self.segments or name in self.tables:
+            raise AlreadyExistsError("exists", segment=name)
+        self.tables[name] = _Table(kind, key_bytes)
+
+    async def delete_table(self, name: str, *, must_be_empty: bool = False) -> None:
+        if self._table(name).entries and must_be_empty:
+            raise NotEmptyError("not empty", segment=name)
+        del self.tables[name]
+
+    def _check(self, table: _Table, key: bytes, version: int) -> None:
+        if len(key) > KEY_MAX_BYTES:
+            raise EventTooLargeError("key", size_bytes=len(key))
+        if table.key_bytes and len(key) != table.key_bytes:
+            raise InvalidArgumentError("key has the wrong length", length=len(key))
+        stored = table.entries.get(key)
+        if version == ANY_VERSION:
+            return
+        if version == KEY_ABSENT:
+            if stored is not None:
+                raise BadKeyVersionError("present", key=key)
+        elif stored is None:
+            raise KeyNotFoundError("absent", key=key)
+        elif stored[1] != version:
+            raise BadKeyVersionError("other version", key=key)
+
+    async def table_update(self, name: str, puts: Sequence[TablePut]) -> Sequence[int]:
+        table = self._table(name)
+        if len(puts) > TABLE_BATCH_MAX:
+            raise InvalidArgumentError("batch", items=len(puts))
+        for put in puts:
+            self._check(table, put.key, put.version)
+        versions = []
+        for put in puts:
+            versions.append(table.position)
+            table.entries[put.key] = put.value, table.position
+            table.log.append((table.position, put.key))
+            table.position += _RECORD_BYTES + len(put.key) + len(put.value)
+        return versions
+
+    async def table_remove(self, name: str, removals: Sequence[TableRemoval]) -> None:
+        table = self._table(name)
+        for removal in removals:
+            self._check(table, removal.key, removal.version)
+        for removal in removals:
+            table.entries.pop(removal.key, None)
+            table.position += _RECORD_BYTES + len(removal.key)
+
+    async def table_get(self, name: str, keys: Sequence[bytes]) -> Sequence[TableEntry]:
+        table = self._table(name)
+        found = [(key, *table.entries.get(key, (b"", KEY_ABSENT))) for key in keys]
+        return [TableEntry(key=key, value=value, version=version) for key, value, version in found]
+
+    async def table_scan(
+        self, name: str, *, after: bytes | None, limit: int, first: bytes | None = None, last: bytes | None = None
+    ) -> Sequence[TableEntry]:
+        table = self._table(name)
+        keys = sorted(table.entries)
+        keys = [key for key in keys if (first is None or key >= first) and (last is None or key <= last)]
+        begin = 0 if after is None else bisect.bisect_right(keys, after)
+        return await self.table_get(name, keys[begin : begin + limit])
+
+    async def table_delta(self, name: str, position: int, limit: int) -> TableDelta:
+        table = self._table(name)
+        if table.kind is TableKind.SORTED:
+            raise UnsupportedError("delta of a sorted table")
+        if position > table.position:
+            raise InvalidArgumentError("beyond the end", position=position)
+        entries = []
+        upto = position
+        for at, key in table.log:
+            if at < position:
+                continue
+            if len(entries) == limit:
+                return TableDelta(entries=entries, should_clear=False, reached_end=False, position=upto)
+            stored = table.entries.get(key)
+            if stored is not None and stored[1] == at:
+                entries.append(TableEntry(key=key, value=stored[0], version=at))
+                upto = at + _RECORD_BYTES + len(key) + len(stored[0])
+        return TableDelta(entries=entries, should_clear=False, reached_end=True, position=table.position)
+
+    async def table_info(self, name: str) -> tuple[SegmentInfo, int, int]:
+        table = self._table(name)
+        info = SegmentInfo(name=name, start_offset=0, length=table.position, sealed=False, last_modified_ms=0)
+        return info, len(table.entries), table.key_bytes
+
+    # --- beyond the wire ---
+
+    async def next_event_boundary(self, name: str, offset: int) -> int:
+        segment = self._segment(name)
+        at = bisect.bisect_left(segment.boundaries, offset)
+        return segment.boundaries[at] if at < len(segment.boundaries) else len(segment.data)
+
+    async def chunk_ranges(self, name: str, start: int, end: int) -> Sequence[ChunkRange]:
+        self._segment(name)
+        return (ChunkRange(name="c", location=None, start_offset=start, end_offset=end, blocks=()),)
+
+    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int) -> None:
+        self.leases[lease] = name
+
+    async def release_lease(self, lease: UUID) -> None:
+        self.leases.pop(lease, None)
+
+    async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]:
+        return {
+            name: SegmentSpace(
+                name=name,
+                live_bytes=len(self.segments[name].data),
+                tiered_bytes=0,
+                pending_free_bytes=0,
+                freed_bytes=0,
+            )
+            for name in names
+            if name in self.segments
+        }

@@ -1,0 +1,363 @@
+"""Writers and readers of the blocking face: events stay in the caller's thread, blocks cross to the loop's and back."""
+
+from __future__ import annotations
+
+import threading  # noqa: TID251 - a writer's thread waits for room that the loop's thread makes
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future  # noqa: TID251 - a request to the loop's thread outlives an interrupted wait
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+from uuid import UUID
+
+from penstock.client.blocks import Block, Event
+from penstock.client.group_reader import AsyncGroupReader
+from penstock.client.group_state import SegmentKey
+from penstock.client.lanes import Lane
+from penstock.client.loop_thread import POLL_S, LoopThread
+from penstock.client.reader import AsyncReader
+from penstock.client.transaction import AsyncTransaction
+from penstock.client.writer import Prepared, as_bytes, prepare_events, prepare_large
+from penstock.client.writer_core import Layout, WriterCore, WriterSettings
+from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import PenstockError
+from penstock.model.names import StreamName
+from penstock.ports.controller_service import TransactionStatus
+from penstock.ports.files import Buffer
+from penstock.ports.rng import Rng
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Writer:
+    """As ``AsyncWriter``. For one thread at a time. A write costs two list appends; no lock, no thread switch."""
+
+    def __init__(self, thread: LoopThread, layout: Layout, rng: Rng, settings: WriterSettings) -> None:
+        self._thread = thread
+        self._settings = settings
+        self._changed = threading.Event()
+        self._core = WriterCore(layout, thread.services[0], rng, settings, on_change=self._on_change)
+        self._closed = False
+
+    def open(self) -> None:
+        """Find the stream's segments. Raises StreamNotFoundError, StreamSealedError, UnavailableError."""
+        self._thread.call(self._core.open())
+        self._thread.own(self, self._core.close)
+        self._lanes = self._core.lanes
+
+    def _on_change(self) -> None:
+        if hasattr(self._core, "lanes"):
+            self._lanes = self._core.lanes
+        self._changed.set()
+
+    def write(self, event: Buffer | str, key: str | None = None) -> None:
+        """Buffer one event. Waits only while more than ``max_pending_bytes`` are unacknowledged.
+
+        Raises: EventTooLargeError (over 64 MiB), and what the writer failed with: StreamSealedError, StreamNotFoundError,
+        DeadlineExceededError.
+        """
+        if type(event) is not bytes:
+            event = as_bytes(event)
+        length = len(event)
+        if length > EVENT_MAX_BYTES:
+            self._send(prepare_large(self._lanes, event, key))
+            return
+        lane = self._lanes[key]
+        # Key first: the loop takes as many keys as there are events.
+        lane.keys.append(key)
+        lane.events.append(event)
+        lane.size = size = lane.size + length + HEADER_BYTES
+        if size >= lane.limit:
+            self._full(lane)
+
+    def _full(self, lane: Lane) -> None:
+        core, block_bytes = self._core, self._settings.block_bytes
+        core.check()
+        if lane.limit <= 0:
+            lane.limit = block_bytes
+            self._thread.post(core.wake, lane)
+            if lane.size < block_bytes:
+                return
+        # The next call comes a block later, should the loop be slow to take this one.
+        lane.limit = lane.size + block_bytes
+        self._lanes.rotate(lane)
+        self._thread.post(core.drain, lane)
+        while core.error is None and (
+            core.pending_bytes > self._settings.max_pending_bytes or lane.limit > 4 * block_bytes
+        ):
+            self._changed.clear()
+            if core.pending_bytes > self._settings.max_pending_bytes or lane.limit > 4 * block_bytes:
+                self._changed.wait(POLL_S)
+                self._thread.check()
+        core.check()
+
+    def write_many(self, events: Sequence[Buffer | str], keys: Sequence[str | None] | None = None) -> None:
+        """Buffer many events at less cost than one by one, in order. Raises as ``write``."""
+        self._send(prepare_events(self._lanes, events, keys, self._settings.block_bytes))
+
+    def write_arrow(self, array: pa.Array, keys: pa.Array | None = None) -> None:
+        """Buffer an Arrow array of binary or text, framed without touching single events. Raises as ``write``,
+        InvalidArgumentError (another type, or nulls among the events). Null keys: no key."""
+        from penstock.client.arrow import prepare_arrow
+
+        self._send(prepare_arrow(self._lanes, array, keys, self._settings.block_bytes))
+
+    def _send(self, prepared: Prepared) -> None:
+        self._thread.call(self._enqueue(prepared))
+
+    async def _enqueue(self, prepared: Prepared) -> None:
+        self._core.enqueue(prepared)
+        await self._core.room()
+
+    def flush(self) -> None:
+        """Return once every event written so far is durable. Raises what the writer failed with."""
+        self._thread.call(self._core.flush())
+
+    def close(self) -> None:
+        """Flush and end. Raises as ``flush``; the writer is closed all the same."""
+        if self._closed:
+            return
+        self._closed = True
+        self._thread.disown(self)
+        try:
+            self.flush()
+        finally:
+            self._thread.call(self._core.close())
+
+    def abort(self) -> None:
+        """End without sending what is still here."""
+        if not self._closed:
+            self._closed = True
+            self._thread.disown(self)
+            self._thread.call(self._core.close())
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None or issubclass(kind, Exception):
+            self.close()
+        else:
+            self.abort()
+
+
+class _AnyReader(Protocol):
+    async def open(self) -> None: ...
+    async def abandon(self) -> None: ...
+    async def next_block(self) -> Block | None: ...
+
+
+R = TypeVar("R", bound=_AnyReader)
+
+
+class _BlockReader(Generic[R]):
+    """What both kinds of blocking readers share."""
+
+    def __init__(self, thread: LoopThread, inner: R) -> None:
+        self._thread = thread
+        self._inner = inner
+        self._asked: Future[Block | None] | None = None
+        self._events: Iterator[Event] = iter(())
+
+    def open(self) -> None:
+        self._thread.call(self._inner.open())
+        self._thread.own(self, self._inner.abandon)
+
+    def next_block(self, timeout_s: float | None = None) -> Block | None:
+        """The next block of whole events, or None at the end. The one before counts as done with.
+
+        Raises TimeoutError after ``timeout_s``; the next call goes on waiting. Else as the asynchronous reader.
+        """
+        if self._asked is None:
+            self._asked = self._thread.submit(self._inner.next_block())
+        # Interrupted or timed out, the request stays: what arrives meanwhile is for the next call.
+        asked = self._asked
+        try:
+            block = self._thread.wait(asked, timeout_s)
+        finally:
+            if asked.done():
+                self._asked = None
+        return block
+
+    def _usable(self, block: Block) -> Iterator[Event]:
+        return iter(block)
+
+    def __iter__(self) -> Iterator[Event]:
+        yield from self._events
+        while (block := self.next_block()) is not None:
+            self._events = self._usable(block)
+            yield from self._events
+
+    def read(self, timeout_s: float | None = None) -> Event | None:
+        """The next event, or None at the end or after ``timeout_s``."""
+        while True:
+            for event in self._events:
+                return event
+            try:
+                block = self.next_block(timeout_s)
+            except TimeoutError:
+                return None
+            if block is None:
+                return None
+            self._events = self._usable(block)
+
+    def read_blocks(self) -> Iterator[Block]:
+        """Blocks of whole framed events, as they arrive."""
+        while (block := self.next_block()) is not None:
+            yield block
+
+    def read_arrow(self) -> Iterator[pa.RecordBatch]:
+        """A record batch per block: ``event`` (binary), ``segment_id`` and ``offset`` (int64)."""
+        from penstock.client.arrow import block_to_batch
+
+        while (block := self.next_block()) is not None:
+            yield block_to_batch(block)
+
+    def _forget_request(self) -> None:
+        self._thread.disown(self)
+        if self._asked is not None:
+            self._asked.cancel()
+            self._asked = None
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+
+class Reader(_BlockReader[AsyncReader]):
+    """As ``AsyncReader``. For one thread at a time."""
+
+    @property
+    def stream(self) -> StreamName:
+        return self._inner.stream
+
+    def position(self) -> StreamCut:
+        """The cut behind the events that are done with."""
+        return self._inner.position()
+
+    def close(self) -> None:
+        self._forget_request()
+        self._thread.call(self._inner.close())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class GroupReader(_BlockReader[AsyncGroupReader]):
+    """As ``AsyncGroupReader``. For one thread at a time; it reports to its group in the background."""
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    def _usable(self, block: Block) -> Iterator[Event]:
+        for event in block:
+            if not self._inner.holds(block):
+                return  # the group took the segment from us; another reader goes on with it
+            yield event
+
+    def assigned(self) -> list[SegmentKey]:
+        """The segments that this reader reads now."""
+        return self._inner.assigned()
+
+    def sync(self) -> None:
+        """Report to the group now, and take or give up segments."""
+        self._thread.call(self._inner.sync())
+
+    def close(self, *, clean: bool = True) -> None:
+        """Leave the group. ``clean``: the last event handed out is done with."""
+        self._forget_request()
+        self._thread.call(self._inner.close(clean=clean))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._forget_request()
+        self._thread.call(self._inner.__aexit__(kind, error, trace))
+
+
+class Transaction:
+    """As ``AsyncTransaction``: ``with`` commits on success and aborts on an exception. For one thread at a time."""
+
+    def __init__(self, thread: LoopThread, inner: AsyncTransaction, block_bytes: int) -> None:
+        self._thread = thread
+        self._inner = inner
+        self._block_bytes = block_bytes
+        self._events: list[bytes] = []
+        self._keys: list[str | None] = []
+        self._size = 0
+
+    @property
+    def id(self) -> UUID:
+        return self._inner.id
+
+    def open(self) -> None:
+        self._thread.call(self._inner.open())
+
+    def write(self, event: Buffer | str, key: str | None = None) -> None:
+        """Buffer one event; every ``block_bytes`` the events are handed over."""
+        data = as_bytes(event)
+        self._events.append(data)
+        self._keys.append(key)
+        self._size += len(data) + HEADER_BYTES
+        if self._size >= self._block_bytes:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if not self._events:
+            return
+        events, keys = self._events, self._keys
+        self._events, self._keys, self._size = [], [], 0
+        keyed = any(key is not None for key in keys)
+        self._thread.call(self._inner.write_many(events, keys if keyed else None))
+
+    def write_many(self, events: Sequence[Buffer | str], keys: Sequence[str | None] | None = None) -> None:
+        self._hand_over()
+        self._thread.call(self._inner.write_many(events, keys))
+
+    def write_arrow(self, array: pa.Array, keys: pa.Array | None = None) -> None:
+        self._hand_over()
+        self._thread.call(self._inner.write_arrow(array, keys))
+
+    def flush(self) -> None:
+        """Return once every event written so far is durable, though not readable."""
+        self._hand_over()
+        self._thread.call(self._inner.flush())
+
+    def ping(self) -> None:
+        """Renew the lease; done in the background too."""
+        self._thread.call(self._inner.ping())
+
+    def status(self) -> TransactionStatus:
+        return self._thread.call(self._inner.status())
+
+    def commit(self, *, wait: bool = True) -> None:
+        """Make all events readable at once. ``wait``: return when they are."""
+        self._hand_over()
+        self._thread.call(self._inner.commit(wait=wait))
+
+    def abort(self) -> None:
+        """Drop all events."""
+        self._events, self._keys, self._size = [], [], 0
+        self._thread.call(self._inner.abort())
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            try:
+                self._hand_over()
+            except PenstockError as failure:
+                self._thread.call(self._inner.__aexit__(type(failure), failure, failure.__traceback__))
+                raise
+        self._thread.call(self._inner.__aexit__(kind, error, trace))

@@ -1,0 +1,224 @@
+"""Reads several segments at once, ahead of whoever takes the blocks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from penstock.client.blocks import Block
+from penstock.client.retry import DEADLINE_S, RETRYABLE, Backoff
+from penstock.client.tasks import TaskOwner
+from penstock.codec.events import event_bounds, missing_bytes
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    SegmentNotFoundError,
+    TruncatedError,
+)
+from penstock.model.names import StreamName, segment_name
+from penstock.model.policies import LONG_MAX
+from penstock.model.segments import SegmentId
+from penstock.ports.rng import Rng
+from penstock.ports.segment_service import READ_MAX_BYTES, SegmentService
+
+READ_BYTES = 1 << 20
+READ_BYTES_MIN = 64 << 10
+MEMORY_BYTES = 64 << 20
+"""What all segments of a reader may read ahead together; with many segments each reads less at a time."""
+
+SegmentKey: TypeAlias = tuple[StreamName, SegmentId]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEnd:
+    """Nothing more is to be read of the segment: it is sealed and read to its end, or its limit is reached, or it is gone
+    with all that was unread (``truncated``)."""
+
+    stream: StreamName
+    segment: SegmentId
+    offset: int
+    at_limit: bool = False
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFailure:
+    """Reading the segment failed for good."""
+
+    stream: StreamName
+    segment: SegmentId
+    error: Exception
+
+
+Fetched: TypeAlias = Block | SegmentEnd | SegmentFailure
+
+
+@dataclass(slots=True, eq=False)
+class _Segment:
+    key: SegmentKey
+    offset: int
+    limit: int | None
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    carry: bytes = b""
+
+
+class SegmentFetcher:
+    """One read per segment in flight and one block per segment waiting; blocks come in the order in which they arrived.
+
+    What was read of a segment comes in order; between segments there is none. Owns its tasks.
+    """
+
+    def __init__(
+        self, segments: SegmentService, rng: Rng, *, skip_truncated: bool, deadline_s: float = DEADLINE_S
+    ) -> None:
+        self._service = segments
+        self._rng = rng
+        self._skip = skip_truncated
+        self._deadline_s = deadline_s
+        self._active: dict[SegmentKey, _Segment] = {}
+        self._ready: deque[tuple[_Segment, Fetched]] = deque()
+        self._arrived = asyncio.Event()
+        self._crash: BaseException | None = None
+        self._tasks = TaskOwner(self._crashed)
+
+    def add(self, stream: StreamName, segment: SegmentId, offset: int, limit: int | None = None) -> None:
+        """Begin to read at ``offset``, up to ``limit``. Raises InvalidArgumentError for a segment that is being read."""
+        key = (stream, segment)
+        if key in self._active:
+            raise InvalidArgumentError("segment is being read", segment=segment_name(stream, segment))
+        state = _Segment(key, offset, limit)
+        state.room.set()
+        self._active[key] = state
+        state.task = self._tasks.start(self._fetch(state))
+
+    def remove(self, stream: StreamName, segment: SegmentId) -> None:
+        """Stop reading; blocks that wait are dropped. No error where it is not being read."""
+        state = self._active.pop((stream, segment), None)
+        if state is None:
+            return
+        if state.task is not None:
+            state.task.cancel()
+        self._ready = deque(item for item in self._ready if item[0] is not state)
+
+    def __contains__(self, key: SegmentKey) -> bool:
+        return key in self._active
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being read and nothing waits."""
+        return not self._active and not self._ready
+
+    def take(self) -> Fetched | None:
+        """What arrived first, or None. Taking a block lets its segment read on; an end or failure removes it."""
+        if self._crash is not None:
+            raise self._crash
+        if not self._ready:
+            return None
+        state, item = self._ready.popleft()
+        if isinstance(item, Block):
+            state.room.set()
+        else:
+            self._active.pop(state.key, None)
+        return item
+
+    async def arrived(self) -> None:
+        """Return once ``take`` has something, or after ``wake``. Cancelling it is harmless."""
+        if not self._ready and self._crash is None:
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def wake(self) -> None:
+        """Let ``arrived`` return."""
+        self._arrived.set()
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        self._active.clear()
+        self._ready.clear()
+
+    def _crashed(self, error: BaseException) -> None:
+        self._crash = error
+        self._arrived.set()
+
+    def _put(self, state: _Segment, item: Fetched) -> None:
+        self._ready.append((state, item))
+        self._arrived.set()
+
+    async def _fetch(self, state: _Segment) -> None:
+        try:
+            while True:
+                await state.room.wait()
+                item = await self._next(state)
+                state.room.clear()
+                self._put(state, item)
+                if not isinstance(item, Block):
+                    return
+        except Exception as error:  # noqa: BLE001 - handed to whoever reads, whatever it is
+            self._put(state, SegmentFailure(*state.key, error))
+
+    async def _next(self, state: _Segment) -> Fetched:
+        """The next block of whole events, or the end."""
+        stream, segment = state.key
+        name = segment_name(stream, segment)
+        want = 0
+        while True:
+            at = state.offset + len(state.carry)
+            room = LONG_MAX if state.limit is None else state.limit - at
+            if room <= 0 and not state.carry:
+                return SegmentEnd(stream, segment, state.offset, at_limit=True)
+            if room <= 0:
+                raise CorruptDataError("an end position lies inside an event", segment=name, offset=state.limit)
+            share = max(READ_BYTES_MIN, MEMORY_BYTES // (2 * max(1, len(self._active))))
+            size = min(max(min(READ_BYTES, share), want), READ_MAX_BYTES, room)
+            try:
+                data, ended = await self._read(name, at, size)
+            except TruncatedError as error:
+                if not self._skip:
+                    raise
+                state.offset, state.carry = error.start_offset, b""
+                continue
+            except SegmentNotFoundError as error:
+                if self._skip:
+                    return SegmentEnd(stream, segment, state.offset, truncated=True)
+                raise TruncatedError(
+                    "segment was truncated away or deleted", segment=name, start_offset=LONG_MAX, offset=at
+                ) from error
+            if ended and not data:
+                if state.carry:
+                    raise CorruptDataError("segment ends inside an event", segment=name, offset=state.offset)
+                return SegmentEnd(stream, segment, state.offset)
+            raw = state.carry + data if state.carry else data
+            bounds = event_bounds(raw, segment=name, offset=state.offset)
+            end = bounds[-1]
+            if end == 0:
+                state.carry = raw
+                want = missing_bytes(raw, 0)
+                continue
+            block = Block(stream, segment, state.offset, raw, bounds)
+            state.carry = raw[end:]
+            state.offset += end
+            return block
+
+    async def _read(self, name: str, offset: int, size: int) -> tuple[bytes, bool]:
+        backoff = Backoff(self._rng)
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self._deadline_s
+        while True:
+            try:
+                found = await self._service.read(name, offset, size)
+            except RETRYABLE:
+                if loop.time() > give_up_at:
+                    raise
+                await backoff.sleep()
+                continue
+            # The one copy: views of the store's buffers are valid only until it is given control again.
+            data = b"".join(found.parts)
+            if data or found.end_of_segment:
+                return data, found.end_of_segment
+            if found.offset != offset:
+                raise CorruptDataError("read answers another offset", segment=name, asked=offset, got=found.offset)
+            await asyncio.sleep(0)
+            give_up_at = loop.time() + self._deadline_s

@@ -1,0 +1,295 @@
+"""One reader of a reader group."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from penstock.client.blocks import Block, Event
+from penstock.client.fetching import SegmentFailure, SegmentFetcher
+from penstock.client.group_state import GroupState, SegmentKey
+from penstock.client.group_table import GroupTable
+from penstock.client.reader import OnTruncated
+from penstock.client.retry import retrying
+from penstock.client.tasks import TaskOwner
+from penstock.model.errors import NotFoundError, PenstockError
+from penstock.model.policies import ReaderGroupRetention
+from penstock.ports.clock import Clock
+from penstock.ports.controller_service import ControllerService, ReaderGroupConfig, Successor
+from penstock.ports.rng import Rng
+from penstock.ports.segment_service import SegmentService
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+Publish = Callable[[GroupState], Awaitable[None]]
+
+
+class AsyncGroupReader:
+    """Reads a share of the group's segments; the group's readers together read every event, in order per key.
+
+    At least once: an event counts as done with when the next one is asked for, or when ``async with`` is left without an
+    exception. What a dead reader had not reported is given to another one again. Every ``refresh_s`` the reader reports,
+    takes free segments, gives up a surplus, and removes readers that have not reported for ``lease_s``.
+
+    Iteration ends when all streams are sealed and read. Not for several tasks at once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: ReaderGroupConfig,
+        table: GroupTable,
+        segments: SegmentService,
+        controller: ControllerService,
+        clock: Clock,
+        rng: Rng,
+        publish: Publish,
+        *,
+        lease_s: float,
+        refresh_s: float,
+        on_truncated: OnTruncated,
+    ) -> None:
+        self.name = name
+        self._config = config
+        self._table = table
+        self._controller = controller
+        self._clock = clock
+        self._rng = rng
+        self._publish = publish
+        self._lease_s = lease_s
+        self._refresh_s = refresh_s
+        self._fetcher = SegmentFetcher(segments, rng, skip_truncated=on_truncated == "skip")
+        self._done_with: dict[SegmentKey, int] = {}
+        self._ended: dict[SegmentKey, Sequence[Successor]] = {}
+        self._ending: SegmentKey | None = None
+        self._current: Block | None = None
+        self._seen: dict[str, tuple[int, float]] = {}
+        self._finished = False
+        self._crash: BaseException | None = None
+        self._syncing = asyncio.Lock()
+        self._tasks = TaskOwner(self._crashed)
+
+    async def open(self) -> None:
+        """Join. Raises ReaderGroupNotFoundError, UnavailableError."""
+        await self._table.update(lambda state: state.join(self.name))
+        await self.sync()
+        self._tasks.start(self._keep_alive())
+
+    def _crashed(self, error: BaseException) -> None:
+        self._crash = error
+        self._fetcher.wake()
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(self._refresh_s)
+            await self.sync()
+
+    # --- sharing -------------------------------------------------------------------------------------------
+
+    async def sync(self) -> None:
+        """Report to the group now, and take or give up segments. Raises ReaderGroupNotFoundError, UnavailableError."""
+        async with self._syncing:
+            ended = dict(self._ended)
+            state, lost = await self._table.update(partial(self._change, ended))
+            for key in ended:
+                del self._ended[key]
+            self._observe(state)
+            self._follow(state, lost=lost)
+        if self._config.retention is ReaderGroupRetention.AUTOMATIC_AT_LAST_CHECKPOINT:
+            await self._publish(state)
+
+    def _positions(self) -> dict[SegmentKey, int]:
+        positions = dict(self._done_with)
+        if self._current is not None:
+            positions[self._current.stream, self._current.segment] = self._current.position
+        return positions
+
+    def _change(self, ended: dict[SegmentKey, Sequence[Successor]], state: GroupState) -> bool:
+        self._begin_checkpoint(state)
+        lost = not state.report(self.name, self._positions())
+        if lost:
+            state.join(self.name)
+        for name in self._dead(state):
+            log.warning("reader is taken to be dead", extra={"group": self._table.full_name, "reader": name})
+            state.leave(name)
+        for key, successors in ended.items():
+            state.finish(self.name, key, successors)
+        surplus = state.surplus(self.name)
+        if surplus:
+            state.release(self.name, self._spare(state)[:surplus])
+        else:
+            state.acquire(self.name)
+        return lost
+
+    def _begin_checkpoint(self, state: GroupState) -> None:
+        now_ms = self._clock.now_ms()
+        interval_ms = self._config.checkpoint_interval_ms
+        due = not 0 <= now_ms - state.last_ms < interval_ms
+        if self._config.retention is ReaderGroupRetention.AUTOMATIC_AT_LAST_CHECKPOINT and due:
+            state.start_checkpoint(now_ms)
+
+    def _spare(self, state: GroupState) -> list[SegmentKey]:
+        """Segments that can be given up now: not the one whose events are being handed out. The youngest first."""
+        current = None if self._current is None else (self._current.stream, self._current.segment)
+        held = state.members[self.name].held
+        return [key for key in sorted(held, reverse=True) if key not in (current, self._ending)]
+
+    def _dead(self, state: GroupState) -> list[str]:
+        # Judged by our own monotonic time since we saw the number change: clocks of readers need not agree.
+        now = asyncio.get_running_loop().time()
+        return [
+            name
+            for name, member in state.members.items()
+            if name != self.name
+            and name in self._seen
+            and self._seen[name][0] == member.beat
+            and now - self._seen[name][1] > self._lease_s
+        ]
+
+    def _observe(self, state: GroupState) -> None:
+        now = asyncio.get_running_loop().time()
+        seen: dict[str, tuple[int, float]] = {}
+        for name, member in state.members.items():
+            before = self._seen.get(name)
+            seen[name] = before if before is not None and before[0] == member.beat else (member.beat, now)
+        self._seen = seen
+
+    def _follow(self, state: GroupState, *, lost: bool) -> None:
+        """Read what the state says that we hold, and nothing else."""
+        held = state.members[self.name].held
+        for key in list(self._done_with):
+            if lost or key not in held:
+                self._drop(key)
+        for key, offset in held.items():
+            if key not in self._done_with:
+                self._done_with[key] = offset
+                self._fetcher.add(*key, offset)
+        self._finished = not (state.free or state.future or any(other.held for other in state.members.values()))
+        self._fetcher.wake()
+
+    def _drop(self, key: SegmentKey) -> None:
+        del self._done_with[key]
+        self._fetcher.remove(*key)
+        if self._ending == key:
+            self._ending = None
+        if self._current is not None and (self._current.stream, self._current.segment) == key:
+            self._current = None
+
+    def assigned(self) -> list[SegmentKey]:
+        """The segments that this reader reads now."""
+        return sorted(self._done_with)
+
+    # --- reading -------------------------------------------------------------------------------------------
+
+    async def next_block(self) -> Block | None:
+        """The next block of whole events, or None at the end of all streams. The one before counts as done with.
+
+        Raises: TruncatedError, ReaderGroupNotFoundError, CorruptDataError, UnavailableError. Cancelled: nothing is lost.
+        """
+        self._settle_current()
+        while True:
+            if self._crash is not None:
+                raise self._crash
+            if self._ending is not None:
+                await self._end_segment(self._ending)
+                continue
+            item = self._fetcher.take()
+            if item is None:
+                if self._finished:
+                    return None
+                await self._fetcher.arrived()
+            elif isinstance(item, Block):
+                self._current = item
+                return item
+            elif isinstance(item, SegmentFailure):
+                raise item.error
+            else:
+                self._ending = (item.stream, item.segment)
+
+    def holds(self, block: Block) -> bool:
+        """Whether the block last handed out is still this reader's."""
+        return self._current is block
+
+    def _settle_current(self) -> None:
+        if self._current is not None:
+            self._done_with[self._current.stream, self._current.segment] = self._current.end_offset
+            self._current = None
+
+    async def _end_segment(self, key: SegmentKey) -> None:
+        found = await retrying(partial(self._controller.successors, *key), self._rng)
+        if self._ending == key:  # else it was taken from us meanwhile
+            self._ended[key] = found
+            self._ending = None
+            await self.sync()
+
+    async def read_blocks(self) -> AsyncIterator[Block]:
+        """Blocks of whole framed events, as they arrive."""
+        while (block := await self.next_block()) is not None:
+            yield block
+
+    async def read_arrow(self) -> AsyncIterator[pa.RecordBatch]:
+        """A record batch per block: ``event`` (binary), ``segment_id`` and ``offset`` (int64)."""
+        from penstock.client.arrow import block_to_batch
+
+        while (block := await self.next_block()) is not None:
+            yield block_to_batch(block)
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        while (block := await self.next_block()) is not None:
+            for event in block:
+                if not self.holds(block):
+                    break  # the group took the segment from us; another reader goes on with it
+                yield event
+
+    # --- leaving -------------------------------------------------------------------------------------------
+
+    async def close(self, *, clean: bool = True) -> None:
+        """Leave the group; its other readers go on where this one was. ``clean``: the last event handed out is done with.
+
+        Raises UnavailableError where the group could not be told: then it finds out after ``lease_s``.
+        """
+        await self._tasks.close()
+        await self._fetcher.close()
+        if clean and self._current is not None:
+            self._current.finish_event()
+        try:
+            async with self._syncing:
+                await self._table.update(self._leave)
+        except NotFoundError:
+            return  # the group is gone, and we with it
+
+    def _leave(self, state: GroupState) -> None:
+        if state.report(self.name, self._positions()):
+            for key, successors in self._ended.items():
+                state.finish(self.name, key, successors)
+            state.leave(self.name)
+
+    async def abandon(self) -> None:
+        """Stop without a word, as a crash does: the group finds out after ``lease_s``."""
+        await self._tasks.close()
+        await self._fetcher.close()
+
+    async def __aenter__(self) -> AsyncGroupReader:
+        try:
+            await self.open()
+        except BaseException:
+            await self.abandon()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close(clean=kind is None)
+        except PenstockError:
+            if kind is None:
+                raise
+            log.warning("reader could not leave its group", extra={"group": self._table.full_name, "reader": self.name})

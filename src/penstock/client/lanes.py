@@ -1,0 +1,164 @@
+"""Where events wait between ``write`` and the segment they go to: lanes, the map from key to lane, and closed blocks.
+
+A lane is filled by the writing thread and emptied by the event loop alone, which may be another thread. No lock is
+needed: the writer only appends to two lists (key first), the loop only takes a counted beginning off them, and each of
+these steps is one bytecode of C. Source: docs/design/0008-client.md, "One list per segment".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.codec.events import HEADER_BYTES, frame_events
+from penstock.core.routing import hash_key
+from penstock.model.errors import InternalError
+from penstock.model.segments import SegmentRange
+from penstock.ports.files import Buffer
+
+if TYPE_CHECKING:
+    from penstock.client.segment_sender import SegmentSender
+
+Keys = Callable[[], Sequence[str | None]]
+"""Gives the routing key of each event of a block. Called only if the block has to be routed anew."""
+
+KEYS_CACHED_MAX = 1 << 17
+
+
+class Lane:
+    """Events on their way to one segment that are in no block yet.
+
+    ``limit`` is the size at which the writer calls for the event loop. 0: the loop is not looking at this lane, the next
+    event must wake it.
+    """
+
+    __slots__ = ("events", "keys", "limit", "sender", "size")
+
+    def __init__(self, sender: SegmentSender) -> None:
+        self.events: list[bytes] = []
+        self.keys: list[str | None] = []
+        self.size = 0
+        self.limit = 0
+        self.sender = sender
+
+    def take(self) -> tuple[list[bytes], list[str | None]]:
+        """Take all events that are there, with their keys. For the event loop alone."""
+        count = len(self.events)
+        events, keys = self.events[:count], self.keys[:count]
+        del self.events[:count], self.keys[:count]
+        # The writing thread may add to a stale size; the next block is then closed early, which is harmless.
+        self.size = 0
+        return events, keys
+
+
+class LaneMap(dict[str | None, Lane]):
+    """Routing key to lane, for one layout of the key space; ``None`` is the lane that keyless events go to now.
+
+    Never changed when segments are replaced: a new map takes its place. At most 131072 keys are remembered.
+    """
+
+    __slots__ = ("_highs", "_lanes", "_turn", "pieces")
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        super().__init__()
+        check_tiling(pieces)
+        self.pieces = tuple(pieces)
+        self._highs = [piece.high for piece in pieces]
+        self._lanes = [piece.lane for piece in pieces]
+        self._turn = 0
+        self[None] = self._lanes[0]
+
+    def __missing__(self, key: str) -> Lane:
+        lane = self._lanes[bisect_right(self._highs, hash_key(key))]
+        if len(self) < KEYS_CACHED_MAX:
+            self[key] = lane
+        return lane
+
+    def lane_at(self, point: float) -> Lane:
+        """The lane that takes keys with this hash."""
+        return self._lanes[bisect_right(self._highs, point)]
+
+    def rotate(self, lane: Lane) -> None:
+        """Send keyless events to the next lane, if it is ``lane`` that takes them now."""
+        if self[None] is lane:
+            self._turn = (self._turn + 1) % len(self._lanes)
+            self[None] = self._lanes[self._turn]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """``low <= hash(key) < high`` goes to ``lane``. Pieces of a map are in order and tile [0, 1)."""
+
+    low: float
+    high: float
+    lane: Lane
+
+
+def check_tiling(pieces: Sequence[Piece]) -> None:
+    """Raises InternalError unless the pieces tile [0, 1) in order."""
+    bounds = [0.0, *(piece.high for piece in pieces)]
+    if bounds[-1] != 1.0 or any(piece.low != low for piece, low in zip(pieces, bounds, strict=False)):
+        raise InternalError("segments do not tile the key space", pieces=[(p.low, p.high) for p in pieces])
+
+
+def replace_pieces(
+    pieces: Sequence[Piece], old: Lane, successors: Sequence[SegmentRange], lane_of: Callable[[SegmentRange], Lane]
+) -> list[Piece]:
+    """The pieces with those of ``old`` handed to the successors, each only as far as ``old`` had it.
+
+    A successor of several segments takes over the keys of the others when those are replaced in turn: until then their
+    events go on to them, so that none overtakes an older one of its key.
+    """
+    result: list[Piece] = []
+    ordered = sorted(successors, key=lambda item: item.keys.low)
+    for piece in pieces:
+        if piece.lane is not old:
+            result.append(piece)
+            continue
+        for item in ordered:
+            low, high = max(piece.low, item.keys.low), min(piece.high, item.keys.high)
+            if low < high:
+                result.append(Piece(low, high, lane_of(item)))
+    return result
+
+
+@dataclass(slots=True, eq=False)
+class WriteBlock:
+    """Framed events that are appended as one. ``keys=None``: none of them has a key.
+
+    ``group`` counts flushes: a flush waits for the blocks of its group and of those before. ``number`` is the event
+    number of the last event in its segment. ``large``: one event beyond the size of an append.
+    """
+
+    data: Buffer
+    count: int
+    keys: Keys | None
+    group: int
+    large: bool = False
+    number: int = 0
+    done: bool = False
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+
+def close_blocks(
+    events: list[bytes], keys: Sequence[str | None] | None, group: int, block_bytes: int
+) -> list[WriteBlock]:
+    """Frame the events into blocks of about ``block_bytes``, at most twice that unless one event alone is larger."""
+    count = len(events)
+    size = sum(map(len, events)) + HEADER_BYTES * count
+    if count == 1 or size <= 2 * block_bytes:
+        if keys is not None and all(key is None for key in keys):
+            keys = None
+        kept = keys
+        return [WriteBlock(frame_events(events), count, None if kept is None else lambda: kept, group)]
+    step = -(-count // -(-size // block_bytes))
+    blocks: list[WriteBlock] = []
+    for start in range(0, count, step):
+        part = None if keys is None else keys[start : start + step]
+        blocks += close_blocks(events[start : start + step], part, group, block_bytes)
+    return blocks

@@ -1,0 +1,159 @@
+"""One event loop in one background thread, and how other threads call into it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading  # noqa: TID251 - the blocking face is the one place where the client has a thread
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import CancelledError, Future  # noqa: TID251 - answers cross from the loop's thread to the caller's
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
+
+from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError
+from penstock.ports.controller_service import ControllerService
+from penstock.ports.segment_service import SegmentService
+
+T = TypeVar("T")
+Services = tuple[SegmentService, ControllerService]
+Opener = Callable[[], AbstractAsyncContextManager[Services]]
+
+POLL_S = 1.0
+"""How often a wait looks whether the background thread still lives; answers end it at once."""
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+class LoopThread:
+    """One event loop in one daemon thread, with the services open for as long as it runs."""
+
+    def __init__(self, opener: Opener) -> None:
+        self.loop = _new_loop()
+        self._opened: Future[Services] = Future()
+        self._closing = False
+        self._failure: BaseException | None = None
+        self._stop = asyncio.Event()
+        self._calls: dict[asyncio.Task[Any] | None, None] = {}
+        self._owned: dict[int, Callable[[], Awaitable[None]]] = {}
+        self._thread = threading.Thread(target=self._run, args=(opener,), name="penstock-client", daemon=True)
+        self._thread.start()
+        try:
+            self.services = self._opened.result()
+        except BaseException:
+            self.close()
+            raise
+
+    def _run(self, opener: Opener) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_until_complete(self._serve(opener))
+        except BaseException as error:  # noqa: BLE001 - kept, and raised by every later call
+            self._failure = error
+            if not self._opened.done():
+                self._opened.set_exception(error)
+        finally:
+            self._end_tasks()
+            self.loop.close()
+
+    async def _serve(self, opener: Opener) -> None:
+        async with opener() as services:
+            self._opened.set_result(services)
+            await self._stop.wait()
+            # Ours end first: they must not see the services close under them.
+            for close in list(self._owned.values()):
+                await close()
+            calls = [call for call in self._calls if call is not None]
+            for call in calls:
+                call.cancel()
+            if calls:
+                await asyncio.wait(calls)
+
+    def _end_tasks(self) -> None:
+        left = asyncio.all_tasks(self.loop)
+        for task in left:
+            task.cancel()
+        if left:
+            self.loop.run_until_complete(asyncio.wait(left))
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+
+    def own(self, thing: object, close: Callable[[], Awaitable[None]]) -> None:
+        """Close ``thing`` before the services, should its user not do it."""
+        self._owned[id(thing)] = close
+
+    def disown(self, thing: object) -> None:
+        self._owned.pop(id(thing), None)
+
+    async def _tracked(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.current_task()
+        self._calls[task] = None
+        try:
+            return await work
+        finally:
+            del self._calls[task]
+
+    def check(self) -> None:
+        """Raise InvalidArgumentError once closed, NotConnectedError where the store failed."""
+        if self._closing or not self._thread.is_alive():
+            if self._failure is not None:
+                raise NotConnectedError("store has failed", reason=str(self._failure)) from self._failure
+            raise InvalidArgumentError("store is closed")
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start ``work`` in the loop. Raises InvalidArgumentError once closed, or what the store failed with."""
+        try:
+            self.check()
+            if threading.current_thread() is self._thread:
+                raise InvalidArgumentError("blocking calls cannot be made from the store's own thread")
+        except PenstockError:
+            work.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(self._tracked(work), self.loop)
+
+    def post(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call in the loop, soon, in order of posting."""
+        try:
+            self.loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError as error:  # the loop is closed
+            raise NotConnectedError("store is closed") from error
+
+    def wait(self, future: Future[T], timeout_s: float | None = None) -> T:
+        """The answer. Raises TimeoutError, with the work still going on, or what the work raised."""
+        left_s = timeout_s
+        while True:
+            step_s = POLL_S if left_s is None else max(0.0, min(POLL_S, left_s))
+            try:
+                return future.result(step_s)
+            except CancelledError as error:
+                raise NotConnectedError("store was closed") from error
+            except TimeoutError:
+                if future.done():
+                    return future.result()
+                if not self._thread.is_alive():
+                    raise NotConnectedError("store has failed", reason=str(self._failure)) from self._failure
+                if left_s is not None:
+                    left_s -= step_s
+                    if left_s <= 0:
+                        raise
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` in the loop and return its answer. Interrupted: it is cancelled."""
+        future = self.submit(work)
+        try:
+            return self.wait(future)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """End the loop and close the services. Idempotent."""
+        if not self._closing:
+            self._closing = True
+            if self._thread.is_alive():
+                self.loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()

@@ -1,0 +1,214 @@
+"""Reader groups: several readers share streams; their progress can hold and release data."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from penstock.client.group_reader import AsyncGroupReader
+from penstock.client.group_state import GroupState, SegmentKey, initial_state
+from penstock.client.group_table import GroupTable
+from penstock.client.reader import OnTruncated, resolve_cut
+from penstock.client.retry import DEADLINE_S, Backoff, retrying
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import (
+    DeadlineExceededError,
+    GenerationMismatchError,
+    InvalidArgumentError,
+    InvalidCutError,
+    UnsupportedError,
+)
+from penstock.model.names import StreamName
+from penstock.model.policies import ReaderGroupRetention
+from penstock.model.segments import KeyRange
+from penstock.ports.clock import Clock
+from penstock.ports.controller_service import ControllerService, ReaderGroupConfig
+from penstock.ports.rng import Rng
+from penstock.ports.segment_service import SegmentService
+
+log = logging.getLogger(__name__)
+
+RETENTION_WORDS = {
+    "none": ReaderGroupRetention.NONE,
+    "manual": ReaderGroupRetention.MANUAL,
+    "automatic": ReaderGroupRetention.AUTOMATIC_AT_LAST_CHECKPOINT,
+}
+
+
+def retention_of(word: str) -> ReaderGroupRetention:
+    """The retention type named "none", "manual" or "automatic". Raises InvalidArgumentError."""
+    found = RETENTION_WORDS.get(word)
+    if found is None:
+        raise InvalidArgumentError("retention of a reader group is none, manual or automatic", retention=word)
+    return found
+
+
+class AsyncReaderGroup:
+    """A reader group that exists. ``retention`` says when its progress releases data of its streams:
+
+    none: never; manual: when ``publish`` is called; automatic: at each completed checkpoint, which its readers begin every
+    ``checkpoint_interval_ms`` while they read. Registering published the start, so that nothing behind it goes away first.
+    """
+
+    def __init__(
+        self,
+        config: ReaderGroupConfig,
+        segments: SegmentService,
+        controller: ControllerService,
+        clock: Clock,
+        rng: Rng,
+        *,
+        lease_s: float,
+        refresh_s: float,
+    ) -> None:
+        if not 0 < refresh_s < lease_s:
+            raise InvalidArgumentError("a lease must outlast a refresh", lease_s=lease_s, refresh_s=refresh_s)
+        self.config = config
+        self._segments = segments
+        self._controller = controller
+        self._clock = clock
+        self._rng = rng
+        self._lease_s = lease_s
+        self._refresh_s = refresh_s
+        self._table = GroupTable(segments, rng, config.scope, config.name)
+
+    @property
+    def scope(self) -> str:
+        return self.config.scope
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def streams(self) -> Sequence[StreamName]:
+        return sorted(self.config.start_cuts)
+
+    @property
+    def retention(self) -> ReaderGroupRetention:
+        return self.config.retention
+
+    async def initialise(self) -> None:
+        """Store the start positions, unless that was done before. Raises InvalidCutError, StreamNotFoundError."""
+        starts: dict[StreamName, StreamCut] = {}
+        ranges: dict[SegmentKey, KeyRange] = {}
+        for stream, cut in self.config.start_cuts.items():
+            start = await retrying(partial(resolve_cut, self._controller, stream, cut), self._rng)
+            found = partial(self._controller.segment_ranges, stream, list(start.positions))
+            known = await retrying(found, self._rng)
+            starts[stream] = start
+            ranges.update({(stream, segment): keys for segment, keys in known.items()})
+        await self._table.create(initial_state(str(self.config.id), starts, ranges))
+
+    def reader(self, name: str, *, on_truncated: OnTruncated = "raise") -> AsyncGroupReader:
+        """A reader, not joined yet: use it with ``async with``. Names are unique among live readers: a second one of the
+        name takes the place of the first."""
+        if not name:
+            raise InvalidArgumentError("a reader has a name")
+        return AsyncGroupReader(
+            name,
+            self.config,
+            self._table,
+            self._segments,
+            self._controller,
+            self._clock,
+            self._rng,
+            self._publish_last,
+            lease_s=self._lease_s,
+            refresh_s=self._refresh_s,
+            on_truncated=on_truncated,
+        )
+
+    async def readers(self) -> list[str]:
+        """Names of the readers that are in the group, sorted; dead ones until their lease has run out."""
+        return sorted((await self._table.load()).members)
+
+    async def remove_reader(self, name: str) -> None:
+        """Take what a dead reader held from it now, without waiting for its lease."""
+        await self._table.update(lambda state: state.leave(name))
+
+    async def positions(self) -> Mapping[StreamName, StreamCut]:
+        """How far the group is, as its readers reported last."""
+        return (await self._table.load()).cuts()
+
+    async def checkpoint(self, *, deadline_s: float = DEADLINE_S) -> Mapping[StreamName, StreamCut]:
+        """Collect positions of all readers, one consistent cut per stream, and return them.
+
+        Each reader contributes what it is done with when it next reports. Raises DeadlineExceededError, naming the readers
+        that did not. Under automatic retention, the cuts are published.
+        """
+        _, number = await self._table.update(lambda state: state.start_checkpoint(self._clock.now_ms()))
+        backoff = Backoff(self._rng)
+        give_up_at = asyncio.get_running_loop().time() + deadline_s
+        while True:
+            state = await self._table.load()
+            if state.last_number >= number:
+                if self.retention is ReaderGroupRetention.AUTOMATIC_AT_LAST_CHECKPOINT:
+                    await self._publish_last(state)
+                return state.last_cuts()
+            if asyncio.get_running_loop().time() > give_up_at:
+                waiting = state.checkpoint.waiting if state.checkpoint is not None else []
+                raise DeadlineExceededError("readers did not take part in the checkpoint", readers=waiting)
+            await backoff.sleep()
+
+    async def publish(self, cuts: StreamCut | Mapping[StreamName, StreamCut]) -> None:
+        """Tell the streams that everything before the cuts is done with, so that retention may release it.
+
+        Raises: UnsupportedError (retention is not manual), InvalidCutError (behind the last one, or no cut of its stream),
+        SubscriberNotFoundError, GenerationMismatchError.
+        """
+        if self.retention is not ReaderGroupRetention.MANUAL:
+            raise UnsupportedError("only a group with manual retention publishes cuts", retention=self.retention.name)
+        for cut in [cuts] if isinstance(cuts, StreamCut) else cuts.values():
+            await self._publish_cut(cut)
+
+    async def _publish_cut(self, cut: StreamCut) -> None:
+        config = self.config
+        try:
+            await self._send_cut(config, cut)
+        except GenerationMismatchError:
+            # Its configuration was updated since we opened it; the positions are as good as before.
+            self.config = await retrying(
+                lambda: self._controller.get_reader_group(config.scope, config.name), self._rng
+            )
+            if self.config.id != config.id:
+                raise
+            await self._send_cut(self.config, cut)
+
+    async def _send_cut(self, config: ReaderGroupConfig, cut: StreamCut) -> None:
+        await retrying(
+            lambda: self._controller.update_subscriber_cut(
+                config.full_name, group_id=config.id, generation=config.generation, cut=cut
+            ),
+            self._rng,
+        )
+
+    async def _publish_last(self, state: GroupState) -> None:
+        """Publish the last checkpoint, unless that was done. Whoever notices does it; twice does no harm."""
+        number = state.last_number
+        if state.published >= number:
+            return
+        for cut in state.last_cuts().values():
+            try:
+                await self._publish_cut(cut)
+            except InvalidCutError as error:
+                # Another reader published a later checkpoint first; the next one is published whatever comes of this.
+                log.warning("checkpoint was not published", extra={"group": self.config.full_name, "error": str(error)})
+
+        def mark(shared: GroupState) -> None:
+            shared.published = max(shared.published, number)
+
+        await self._table.update(mark)
+
+    async def delete(self) -> None:
+        """Remove the group, its state and its subscriptions. Its readers fail with ReaderGroupNotFoundError."""
+        config = self.config
+        await retrying(
+            lambda: self._controller.delete_reader_group(config.scope, config.name, group_id=config.id), self._rng
+        )
+        await self._table.delete()
+
+    async def close(self) -> None:
+        """Nothing is held open: readers close on their own. Present so that both faces look alike."""

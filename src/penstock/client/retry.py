@@ -1,0 +1,59 @@
+"""Trying again: what is worth it, how long to wait between tries, when to give up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from penstock.model.errors import FencedError, UnavailableError
+from penstock.ports.rng import Rng
+
+RETRYABLE = (UnavailableError, FencedError)
+"""Errors after which the same request may succeed: nothing is wrong with it, its receiver is not there."""
+
+PAUSE_MIN_S = 0.02
+PAUSE_MAX_S = 2.0
+DEADLINE_S = 60.0
+
+T = TypeVar("T")
+
+
+class Backoff:
+    """Growing pauses with jitter: 20 ms, doubled each time up to 2 s, each between half and the whole of that."""
+
+    __slots__ = ("_rng", "_tries")
+
+    def __init__(self, rng: Rng) -> None:
+        self._rng = rng
+        self._tries = 0
+
+    def reset(self) -> None:
+        """Start over with the shortest pause: there was progress."""
+        self._tries = 0
+
+    def pause_s(self) -> float:
+        """The next pause, in seconds."""
+        pause = min(PAUSE_MAX_S, PAUSE_MIN_S * (1 << min(self._tries, 10)))
+        self._tries += 1
+        return pause * (0.5 + self._rng.random() / 2)
+
+    async def sleep(self) -> None:
+        await asyncio.sleep(self.pause_s())
+
+
+async def retrying(call: Callable[[], Awaitable[T]], rng: Rng, *, deadline_s: float = DEADLINE_S) -> T:
+    """The answer of ``call``, repeated after a pause while its receiver is unavailable, for at most ``deadline_s``.
+
+    ``call`` must be safe to repeat. Raises what ``call`` raised last.
+    """
+    backoff = Backoff(rng)
+    give_up_at = asyncio.get_running_loop().time() + deadline_s
+    while True:
+        try:
+            return await call()
+        except RETRYABLE:
+            pause_s = backoff.pause_s()
+            if asyncio.get_running_loop().time() + pause_s > give_up_at:
+                raise
+            await asyncio.sleep(pause_s)

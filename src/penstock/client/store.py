@@ -1,0 +1,341 @@
+"""The entrance: scopes, streams and reader groups of one store, embedded or remote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+from penstock.client.reader import AsyncReader, Bound, OnTruncated, resolve_cut
+from penstock.client.reader_group import AsyncReaderGroup, retention_of
+from penstock.client.retry import Backoff, retrying
+from penstock.client.transaction import AsyncTransaction
+from penstock.client.writer import AsyncWriter
+from penstock.client.writer_core import StreamLayout, WriterSettings
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import AlreadyExistsError, InvalidArgumentError
+from penstock.model.names import StreamName, check_name, segment_name
+from penstock.model.policies import RetentionPolicy, ScalingPolicy, StreamConfig
+from penstock.model.segments import KeyRange, SegmentId, even_ranges
+from penstock.ports.clock import Clock
+from penstock.ports.controller_service import (
+    ControllerService,
+    ReaderGroupConfig,
+    ScaleResult,
+    ScaleStatus,
+    StreamDescription,
+)
+from penstock.ports.rng import Rng
+from penstock.ports.segment_service import SegmentService
+
+
+class Unchanged:
+    """The value of an argument that was not given, where None means something."""
+
+
+UNCHANGED: Final = Unchanged()
+
+
+class AsyncRetention:
+    """The retention of one stream."""
+
+    def __init__(self, stream: StreamName, controller: ControllerService) -> None:
+        self._stream = stream
+        self._controller = controller
+
+    async def get(self) -> RetentionPolicy | None:
+        """The stream's own policy, or None: all data is kept."""
+        return (await self._controller.get_config(self._stream)).retention
+
+    async def set(self, policy: RetentionPolicy | None) -> None:
+        """Replace the policy. It takes effect at the next cycle. Raises StreamSealedError."""
+        config = await self._controller.get_config(self._stream)
+        await self._controller.update_stream(self._stream, replace(config, retention=policy))
+
+    async def run(self) -> Mapping[str, Any]:
+        """Run one cycle now, and return what was decided."""
+        return await self._controller.run_retention(self._stream)
+
+    async def explain(self) -> Mapping[str, Any]:
+        """What a cycle would do now, and why, without doing it."""
+        return await self._controller.explain_retention(self._stream)
+
+
+class AsyncStream:
+    """One stream by name. Making one does no I/O; calls raise StreamNotFoundError where there is no such stream."""
+
+    def __init__(self, name: StreamName, segments: SegmentService, controller: ControllerService, rng: Rng) -> None:
+        self.name = name
+        self._segments = segments
+        self._controller = controller
+        self._rng = rng
+
+    async def describe(self) -> StreamDescription:
+        """The stream as it stands: segments, sizes, policy, subscribers, and who holds the head."""
+        return await self._controller.describe_stream(self.name)
+
+    async def exists(self) -> bool:
+        return await self._controller.stream_exists(self.name)
+
+    async def config(self) -> StreamConfig:
+        return await self._controller.get_config(self.name)
+
+    async def head(self) -> StreamCut:
+        """Where data begins."""
+        return await self._controller.head(self.name)
+
+    async def tail(self) -> StreamCut:
+        """Where data ends now."""
+        return await self._controller.tail(self.name)
+
+    async def truncate(self, cut: StreamCut) -> None:
+        """Drop what lies before ``cut``. Raises InvalidCutError, StreamSealedError, RetentionHoldError."""
+        await self._controller.truncate_stream(self.name, cut)
+
+    async def seal(self) -> None:
+        """End the stream: it takes no more events; readers end behind the last one. Idempotent."""
+        await self._controller.seal_stream(self.name)
+
+    async def delete(self) -> None:
+        """Remove the stream and its data. Raises StreamNotSealedError."""
+        await self._controller.delete_stream(self.name)
+
+    async def update(
+        self,
+        *,
+        retention: RetentionPolicy | Unchanged | None = UNCHANGED,
+        scaling: ScalingPolicy | Unchanged = UNCHANGED,
+        segments: int | Unchanged = UNCHANGED,
+        tags: Sequence[str] | Unchanged = UNCHANGED,
+    ) -> StreamConfig:
+        """Change what is given, keep the rest; returns the new configuration. Raises StreamSealedError."""
+        config = await self._controller.get_config(self.name)
+        if not isinstance(retention, Unchanged):
+            config = replace(config, retention=retention)
+        if not isinstance(scaling, Unchanged):
+            config = replace(config, scaling=scaling)
+        if not isinstance(segments, Unchanged):
+            config = replace(config, scaling=replace(config.scaling, min_segments=segments))
+        if not isinstance(tags, Unchanged):
+            config = replace(config, tags=tuple(tags))
+        await self._controller.update_stream(self.name, config)
+        return config
+
+    async def scale(
+        self,
+        segments: int | None = None,
+        *,
+        sealed: Sequence[SegmentId] = (),
+        new_ranges: Sequence[KeyRange] = (),
+    ) -> ScaleResult:
+        """Replace all active segments by ``segments`` equal ones, or the ``sealed`` ones by ``new_ranges``.
+
+        Returns once the old segments are sealed. Raises ScaleConflictError, InvalidArgumentError, StreamSealedError.
+        """
+        if (segments is None) == (not sealed):
+            raise InvalidArgumentError("scale to a number of segments, or name those to seal and the new ranges")
+        if segments is not None:
+            current = await self._controller.current_segments(self.name)
+            sealed = [item.segment for item in current]
+            new_ranges = even_ranges(segments)
+        result = await self._controller.scale(self.name, sealed=sealed, new_ranges=new_ranges)
+        backoff = Backoff(self._rng)
+        while await self._controller.scale_status(self.name, result.epoch_before) is ScaleStatus.IN_PROGRESS:
+            await backoff.sleep()
+        return result
+
+    @property
+    def retention(self) -> AsyncRetention:
+        return AsyncRetention(self.name, self._controller)
+
+    async def subscribers(self) -> Sequence[str]:
+        """Reader groups, as ``scope/group``, whose progress holds the stream's data."""
+        return await self._controller.list_subscribers(self.name)
+
+    def writer(self, settings: WriterSettings | None = None, **options: Any) -> AsyncWriter:
+        """A writer, not opened: use it with ``async with``. ``options`` are fields of ``WriterSettings``."""
+        return AsyncWriter(self.layout(), self._segments, self._rng, settings or WriterSettings(**options))
+
+    def layout(self) -> StreamLayout:
+        """Where writers of this stream write to."""
+        return StreamLayout(self.name, self._controller, self._name_of)
+
+    def _name_of(self, segment: SegmentId) -> str:
+        return segment_name(self.name, segment)
+
+    def reader(
+        self,
+        *,
+        start: Bound = None,
+        end: StreamCut | Literal["tail"] | None = None,
+        until_tail: bool = False,
+        on_truncated: OnTruncated = "raise",
+    ) -> AsyncReader:
+        """A reader, not opened: use it with ``async with``. ``start=None`` is the head; ``end="tail"`` and ``until_tail``
+        stop at the tail as it is on opening."""
+        return AsyncReader(
+            self.name,
+            self._segments,
+            self._controller,
+            self._rng,
+            start=start,
+            end=end,
+            until_tail=until_tail,
+            on_truncated=on_truncated,
+        )
+
+    def transaction(
+        self, *, lease_s: float = 30.0, settings: WriterSettings | None = None, **options: Any
+    ) -> AsyncTransaction:
+        """A transaction, not begun: use it with ``async with``. ``lease_s``: 10 to 600."""
+        chosen = settings or WriterSettings(**options)
+        return AsyncTransaction(self.name, self._segments, self._controller, self._rng, chosen, lease_s=lease_s)
+
+
+class AsyncStore:
+    """A store, given its two services. Owns neither; whoever opened them closes them."""
+
+    def __init__(self, segments: SegmentService, controller: ControllerService, clock: Clock, rng: Rng) -> None:
+        self.segments = segments
+        self.controller = controller
+        self.clock = clock
+        self.rng = rng
+
+    async def create_scope(self, scope: str, *, if_absent: bool = False) -> None:
+        """Raises AlreadyExistsError unless ``if_absent``, InvalidNameError."""
+        try:
+            await self.controller.create_scope(scope)
+        except AlreadyExistsError:
+            if not if_absent:
+                raise
+
+    async def delete_scope(self, scope: str) -> None:
+        """Raises ScopeNotFoundError, NotEmptyError."""
+        await self.controller.delete_scope(scope)
+
+    async def scopes(self) -> list[str]:
+        """All scopes, sorted."""
+        found: list[str] = []
+        while page := await self.controller.list_scopes(after=found[-1] if found else ""):
+            found += page
+        return found
+
+    async def streams(self, scope: str, *, tag: str | None = None, internal: bool = False) -> list[str]:
+        """Names of the scope's streams, sorted; those of the system itself only with ``internal``."""
+        found: list[str] = []
+        after = ""
+        while page := await self.controller.list_streams(scope, tag=tag, after=after):
+            found += [name for name in page if internal or not StreamName(scope, name).is_internal]
+            after = page[-1]
+        return found
+
+    async def create_stream(
+        self,
+        name: str | StreamName,
+        *,
+        segments: int = 1,
+        retention: RetentionPolicy | None = None,
+        scaling: ScalingPolicy | None = None,
+        tags: Sequence[str] = (),
+        if_absent: bool = False,
+        create_scope: bool = False,
+    ) -> AsyncStream:
+        """Create ``scope/stream``; ``segments`` is ignored where ``scaling`` is given.
+
+        Raises: AlreadyExistsError unless ``if_absent`` (its configuration is then left as it is), ScopeNotFoundError unless
+        ``create_scope``, InvalidNameError.
+        """
+        stream = self.stream(name)
+        stream.name.checked()
+        policy = scaling or ScalingPolicy(min_segments=segments)
+        config = StreamConfig(scaling=policy, retention=retention, tags=tuple(tags))
+        if create_scope:
+            await self.create_scope(stream.name.scope, if_absent=True)
+        try:
+            await self.controller.create_stream(stream.name, config)
+        except AlreadyExistsError:
+            if not if_absent:
+                raise
+        return stream
+
+    def stream(self, name: str | StreamName) -> AsyncStream:
+        """The stream ``scope/stream``, whether it exists or not. Raises InvalidNameError."""
+        parsed = name if isinstance(name, StreamName) else StreamName.parse(name)
+        return AsyncStream(parsed, self.segments, self.controller, self.rng)
+
+    async def reader_group(
+        self,
+        name: str,
+        streams: Sequence[str | StreamName],
+        *,
+        start: Literal["head", "tail"] | Mapping[str | StreamName, StreamCut] = "head",
+        retention: str = "none",
+        checkpoint_interval_s: float = 30.0,
+        lease_s: float = 10.0,
+        refresh_s: float = 1.0,
+    ) -> AsyncReaderGroup:
+        """Create the group ``name`` or ``scope/name`` (else of the first stream's scope), or open it where it exists.
+
+        With ``retention`` manual or automatic it is a subscriber: registering publishes its start, so that the streams keep
+        what it has not done with, within their own limits. Raises AlreadyExistsError where the group exists with other
+        streams or another retention.
+        """
+        names = [self.stream(item).name for item in streams]
+        if not names:
+            raise InvalidArgumentError("a reader group reads at least one stream", group=name)
+        scope, _, short = name.rpartition("/")
+        scope = scope or names[0].scope
+        check_name("stream", short)
+        starts = await self._starts(names, start)
+        wanted = ReaderGroupConfig(
+            scope=scope,
+            name=short,
+            id=self.rng.uuid(),
+            retention=retention_of(retention),
+            start_cuts=starts,
+            refresh_ms=round(refresh_s * 1000),
+            checkpoint_interval_ms=round(checkpoint_interval_s * 1000),
+        )
+        stored = await retrying(lambda: self.controller.create_reader_group(wanted), self.rng)
+        if set(stored.start_cuts) != set(names) or stored.retention is not wanted.retention:
+            raise AlreadyExistsError(
+                "reader group exists with another configuration",
+                group=stored.full_name,
+                streams=[str(item) for item in sorted(stored.start_cuts)],
+                retention=stored.retention.name,
+            )
+        return await self._open(stored, lease_s=lease_s, refresh_s=refresh_s)
+
+    async def open_reader_group(self, name: str, *, lease_s: float = 10.0, refresh_s: float = 1.0) -> AsyncReaderGroup:
+        """The group ``scope/name``. Raises ReaderGroupNotFoundError."""
+        scope, slash, short = name.rpartition("/")
+        if not slash:
+            raise InvalidArgumentError("a reader group is written SCOPE/GROUP", name=name)
+        stored = await retrying(lambda: self.controller.get_reader_group(scope, short), self.rng)
+        return await self._open(stored, lease_s=lease_s, refresh_s=refresh_s)
+
+    async def reader_groups(self, scope: str) -> Sequence[str]:
+        """Names of the scope's reader groups."""
+        return await self.controller.list_reader_groups(scope)
+
+    async def _open(self, config: ReaderGroupConfig, *, lease_s: float, refresh_s: float) -> AsyncReaderGroup:
+        group = AsyncReaderGroup(
+            config, self.segments, self.controller, self.clock, self.rng, lease_s=lease_s, refresh_s=refresh_s
+        )
+        await group.initialise()
+        return group
+
+    async def _starts(
+        self, names: Sequence[StreamName], start: Literal["head", "tail"] | Mapping[str | StreamName, StreamCut]
+    ) -> dict[StreamName, StreamCut]:
+        if isinstance(start, str):
+            if start not in ("head", "tail"):
+                raise InvalidArgumentError("a group starts at head, tail, or given cuts", start=start)
+            return {name: await resolve_cut(self.controller, name, start) for name in names}
+        given = {self.stream(item).name: cut for item, cut in start.items()}
+        if set(given) - set(names):
+            raise InvalidArgumentError(
+                "a start cut names a stream that the group does not read",
+                streams=[str(item) for item in sorted(set(given) - set(names))],
+            )
+        return {name: await resolve_cut(self.controller, name, given.get(name, "head")) for name in names}

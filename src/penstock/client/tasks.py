@@ -1,0 +1,34 @@
+"""An owner for tasks whose number and life time follow the work: none is lost, none fails unheard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+class TaskOwner:
+    """Keeps the tasks it started until they end, tells of failures at once, and ends them all on ``close``."""
+
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # a dict: insertion order, unlike a set
+        self._on_failure = on_failure
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failure(error)
+
+    async def close(self) -> None:
+        """Cancel what still runs and wait for its end. Cancelled: the tasks are cancelled all the same."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

@@ -1,0 +1,195 @@
+"""Writes events to a stream, in order per routing key, each exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from penstock.client.lanes import Lane, LaneMap, WriteBlock, close_blocks
+from penstock.client.writer_core import Layout, WriterCore, WriterSettings
+from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES, event_header
+from penstock.model.errors import EventTooLargeError, InvalidArgumentError
+from penstock.ports.files import Buffer
+from penstock.ports.rng import Rng
+from penstock.ports.segment_service import SegmentService
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LARGE_EVENT_MAX_BYTES = 64 << 20
+"""Largest event at all. Up to 8 MiB an event shares blocks with others; above it costs a segment and a merge."""
+
+Prepared = list[tuple[Lane, WriteBlock]]
+
+
+def as_bytes(event: Buffer | str) -> bytes:
+    """The event's bytes: text as UTF-8, other buffers copied. Raises InvalidArgumentError for any other type."""
+    if isinstance(event, str):
+        return event.encode()
+    if isinstance(event, bytes):
+        return event
+    if isinstance(event, bytearray | memoryview):
+        return bytes(event)
+    raise InvalidArgumentError("an event is bytes or text", type=type(event).__name__)
+
+
+def prepare_large(lanes: LaneMap, event: bytes, key: str | None) -> Prepared:
+    """A block of one event beyond 8 MiB. Raises EventTooLargeError beyond 64 MiB."""
+    if len(event) > LARGE_EVENT_MAX_BYTES:
+        raise EventTooLargeError("event is too large", size_bytes=len(event), limit_bytes=LARGE_EVENT_MAX_BYTES)
+    keys = None if key is None else lambda: [key]
+    return [(lanes[key], WriteBlock(event_header(len(event)) + event, 1, keys, 0, large=True))]
+
+
+def prepare_events(
+    lanes: LaneMap, events: Sequence[Buffer | str], keys: Sequence[str | None] | None, block_bytes: int
+) -> Prepared:
+    """Frame many events into blocks, in order per key. Without keys the lanes take turns, block by block."""
+    data = [event if type(event) is bytes else as_bytes(event) for event in events]
+    if keys is not None and len(keys) != len(data):
+        raise InvalidArgumentError("each event needs a key, or none has one", events=len(data), keys=len(keys))
+    if not data:
+        return []
+    if max(map(len, data)) > EVENT_MAX_BYTES:
+        return _prepare_mixed(lanes, data, keys, block_bytes)
+    prepared: Prepared = []
+    if keys is None:
+        for block in close_blocks(data, None, 0, block_bytes):
+            lane = lanes[None]
+            prepared.append((lane, block))
+            lanes.rotate(lane)
+        return prepared
+    parts: dict[int, tuple[Lane, list[bytes], list[str | None]]] = {}
+    for event, key in zip(data, keys, strict=True):
+        lane = lanes[key]
+        part = parts.get(id(lane))
+        if part is None:
+            part = parts[id(lane)] = (lane, [], [])
+        part[1].append(event)
+        part[2].append(key)
+    for lane, own, own_keys in parts.values():
+        prepared += [(lane, block) for block in close_blocks(own, own_keys, 0, block_bytes)]
+    return prepared
+
+
+def _prepare_mixed(
+    lanes: LaneMap, events: list[bytes], keys: Sequence[str | None] | None, block_bytes: int
+) -> Prepared:
+    """As ``prepare_events``, where some event is large: cut there, so that the order is kept."""
+    prepared: Prepared = []
+    start = 0
+    for index, event in enumerate(events):
+        if len(event) > EVENT_MAX_BYTES:
+            own = None if keys is None else keys[start:index]
+            prepared += prepare_events(lanes, events[start:index], own, block_bytes)
+            prepared += prepare_large(lanes, event, None if keys is None else keys[index])
+            start = index + 1
+    return prepared + prepare_events(lanes, events[start:], None if keys is None else keys[start:], block_bytes)
+
+
+class AsyncWriter:
+    """Writes to one stream. Open with ``async with``: leaving it flushes.
+
+    Events of one routing key are read in the order in which they were written, across scaling too. Events without a key
+    are spread over the segments block by block; their order is kept within a segment only.
+
+    A write returns when the event is buffered; ``flush`` returns when all earlier ones are durable. Whatever connection
+    fails, each event is stored exactly once. Without any acknowledgement for ``deadline_s`` the writer fails with
+    DeadlineExceededError, whose fields name what is not acknowledged; it cannot be used afterwards.
+    """
+
+    def __init__(self, layout: Layout, segments: SegmentService, rng: Rng, settings: WriterSettings) -> None:
+        self.settings = settings
+        self._closed = False
+        self._core = WriterCore(layout, segments, rng, settings, on_change=_nothing)
+
+    async def open(self) -> None:
+        """Find the stream's segments. Raises StreamNotFoundError, StreamSealedError, UnavailableError."""
+        await self._core.open()
+        self._loop = asyncio.get_running_loop()
+
+    async def write(self, event: Buffer | str, key: str | None = None) -> None:
+        """Buffer one event. Waits only while more than ``max_pending_bytes`` are unacknowledged.
+
+        Raises: EventTooLargeError (over 64 MiB), StreamSealedError, StreamNotFoundError, DeadlineExceededError.
+        Cancelled: the event is buffered, and will be written.
+        """
+        if type(event) is not bytes:
+            event = as_bytes(event)
+        core = self._core
+        length = len(event)
+        if length > EVENT_MAX_BYTES:
+            await self._send(prepare_large(core.lanes, event, key))
+            return
+        lane = core.lanes[key]
+        lane.keys.append(key)
+        lane.events.append(event)
+        lane.size = size = lane.size + length + HEADER_BYTES
+        if size >= lane.limit:
+            await self._full(lane)
+
+    async def _full(self, lane: Lane) -> None:
+        core = self._core
+        core.check()
+        if lane.limit <= 0:
+            lane.limit = self.settings.block_bytes
+            self._loop.call_soon(core.wake, lane)
+            if lane.size < lane.limit:
+                return
+        core.drain(lane)
+        if core.pending_bytes > self.settings.max_pending_bytes:
+            await core.room()
+        else:
+            await asyncio.sleep(0)  # a loop of writes must let the acknowledgements in
+
+    async def write_many(self, events: Sequence[Buffer | str], keys: Sequence[str | None] | None = None) -> None:
+        """Buffer many events at less cost than one by one, in order. Raises as ``write``."""
+        await self._send(prepare_events(self._core.lanes, events, keys, self.settings.block_bytes))
+
+    async def write_arrow(self, array: pa.Array, keys: pa.Array | None = None) -> None:
+        """Buffer an Arrow array of binary or text, framed without touching single events. Raises as ``write``,
+        InvalidArgumentError (another type, or nulls among the events). Null keys: no key."""
+        from penstock.client.arrow import prepare_arrow
+
+        await self._send(prepare_arrow(self._core.lanes, array, keys, self.settings.block_bytes))
+
+    async def _send(self, prepared: Prepared) -> None:
+        self._core.enqueue(prepared)
+        await self._core.room()
+
+    async def flush(self) -> None:
+        """Return once every event written so far is durable. Raises what the writer failed with."""
+        await self._core.flush()
+
+    async def close(self) -> None:
+        """Flush and end. Raises as ``flush``; the writer is closed all the same."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self._core.flush()
+        finally:
+            await self._core.close()
+
+    async def abort(self) -> None:
+        """End without sending what is still here."""
+        self._closed = True
+        await self._core.close()
+
+    async def __aenter__(self) -> AsyncWriter:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None or issubclass(kind, Exception):
+            await self.close()
+        else:
+            await self.abort()
+
+
+def _nothing() -> None:
+    """Nobody in another thread waits for an AsyncWriter."""

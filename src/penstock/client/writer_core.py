@@ -1,0 +1,420 @@
+"""The event loop's half of a writer: senders per segment, flushes, bounded memory, replacement of sealed segments."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from penstock.client.lanes import Lane, LaneMap, Piece, WriteBlock, close_blocks, replace_pieces
+from penstock.client.retry import retrying
+from penstock.client.segment_sender import SegmentSender, SenderState, unacknowledged_bytes
+from penstock.client.tasks import TaskOwner
+from penstock.codec.events import split_events
+from penstock.core.routing import hash_key
+from penstock.model.errors import (
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    NotConnectedError,
+    PenstockError,
+    StreamSealedError,
+)
+from penstock.model.names import StreamName
+from penstock.model.segments import SegmentId, SegmentRange
+from penstock.ports.controller_service import ControllerService
+from penstock.ports.rng import Rng
+from penstock.ports.segment_service import Append, AppendDone, Appended, SegmentService
+
+BLOCK_BYTES_MIN = 1 << 10
+BLOCK_BYTES_MAX = 4 << 20
+RETIRED_KEPT = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterSettings:
+    """How a writer batches and how long it tries.
+
+    ``block_bytes``: size at which a block of events is closed; larger costs less per event and more memory per segment.
+    ``linger_s``: how long events of a busy segment wait for company; the first event of an idle one never waits.
+    ``max_in_flight``: unacknowledged blocks per segment. ``max_pending_bytes``: events in memory; writes wait above.
+    ``deadline_s``: how long to go on without any acknowledgement before the writer fails.
+    """
+
+    block_bytes: int = 1 << 20
+    linger_s: float = 0.002
+    max_in_flight: int = 4
+    max_pending_bytes: int = 32 << 20
+    deadline_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not BLOCK_BYTES_MIN <= self.block_bytes <= BLOCK_BYTES_MAX:
+            raise InvalidArgumentError("a block has 1 KiB to 4 MiB", block_bytes=self.block_bytes)
+        if self.linger_s < 0 or self.deadline_s <= 0:
+            raise InvalidArgumentError("waits must not be negative", linger_s=self.linger_s, deadline_s=self.deadline_s)
+        if self.max_in_flight < 1 or self.max_pending_bytes < 1:
+            raise InvalidArgumentError("bounds of a writer are at least 1", max_in_flight=self.max_in_flight)
+
+
+class Layout(Protocol):
+    """Which segments a writer writes to, and what follows a segment that takes no more."""
+
+    stream: StreamName
+
+    async def segments(self) -> Sequence[SegmentRange]:
+        """Raises StreamSealedError where there is none."""
+        ...
+
+    def name_of(self, segment: SegmentId) -> str: ...
+
+    async def successors(self, segment: SegmentId, cause: PenstockError) -> Sequence[SegmentRange]:
+        """Raises what the writer is to fail with where nothing follows."""
+        ...
+
+
+class StreamLayout:
+    """The active segments of a stream; sealed ones are followed by their successors."""
+
+    def __init__(self, stream: StreamName, controller: ControllerService, name_of: Callable[[SegmentId], str]) -> None:
+        self.stream = stream
+        self.name_of = name_of
+        self._controller = controller
+
+    async def segments(self) -> Sequence[SegmentRange]:
+        found = await self._controller.current_segments(self.stream)
+        if not found:
+            raise StreamSealedError("stream is sealed", stream=str(self.stream))
+        return found
+
+    async def successors(self, segment: SegmentId, cause: PenstockError) -> Sequence[SegmentRange]:
+        found = await self._controller.successors(self.stream, segment)
+        if not found:
+            raise StreamSealedError("stream is sealed", stream=str(self.stream), segment=segment) from cause
+        return [item.range for item in found]
+
+
+class WriterCore:
+    """Takes events from lanes and prepared blocks, and makes them durable. Lives in one event loop.
+
+    Owns its senders' tasks. After a failure every call raises that error; ``unacknowledged`` says what it left.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        segments: SegmentService,
+        rng: Rng,
+        settings: WriterSettings,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.layout = layout
+        self.segments = segments
+        self.rng = rng
+        self.settings = settings
+        self.max_in_flight = settings.max_in_flight
+        self.error: BaseException | None = None
+        self.pending_bytes = 0
+        self.lanes: LaneMap
+        self._on_change = on_change  # called after pending_bytes, lanes or error changed
+        self._submit_local = getattr(segments, "submit_append", None)
+        self._tasks = TaskOwner(self.fail)
+        self._senders: dict[SegmentId, SegmentSender] = {}
+        self._retired: deque[SegmentSender] = deque(maxlen=RETIRED_KEPT)
+        self._group = 0
+        self._group_events: dict[int, int] = {}
+        self._flushes: list[tuple[int, asyncio.Future[None]]] = []
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._turns: dict[str, asyncio.Future[None]] = {}
+        self._last_trouble: BaseException | None = None
+        self._watchdog: asyncio.TimerHandle | None = None
+
+    async def open(self) -> None:
+        """Find the segments. Raises StreamNotFoundError, StreamSealedError, UnavailableError."""
+        self._loop = asyncio.get_running_loop()
+        self._progress_at = self._loop.time()
+        ranges = await retrying(self.layout.segments, self.rng, deadline_s=self.settings.deadline_s)
+        ordered = sorted(ranges, key=lambda item: item.keys.low)
+        self.lanes = LaneMap([Piece(item.keys.low, item.keys.high, self._sender(item).lane) for item in ordered])
+
+    # --- filling -------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise what the writer failed with, if it did."""
+        if self.error is not None:
+            raise self.error
+
+    def wake(self, lane: Lane) -> None:
+        """The lane got its first event since it was left idle: send it, then look again every ``linger_s``."""
+        self.drain(lane)
+        self._loop.call_later(self.settings.linger_s, self._tick, lane)
+
+    def _tick(self, lane: Lane) -> None:
+        if self.error is not None:
+            return
+        if not lane.events:
+            lane.limit = 0
+            if not lane.events:  # an event may have come from another thread before it saw the limit
+                return
+            lane.limit = self.settings.block_bytes
+        if lane.sender.has_room or lane.sender.state in (SenderState.NEW, SenderState.RETIRED):
+            self.drain(lane)
+        else:
+            lane.sender.due = True
+        self._loop.call_later(self.settings.linger_s, self._tick, lane)
+
+    def drain(self, lane: Lane) -> None:
+        """Close what is in the lane and send it, behind the events that were late for replaced segments."""
+        lanes = [old.lane for old in self._retired]
+        self._drain([*lanes, lane] if lane.sender.state is not SenderState.RETIRED else lanes)
+
+    def drain_all(self) -> None:
+        self._drain([old.lane for old in self._retired] + [sender.lane for sender in self._senders.values()])
+
+    def _drain(self, lanes: Sequence[Lane]) -> None:
+        # Newest first: whoever wrote to a newer lane had finished with the older one, so what is taken from the older one
+        # afterwards includes all that came before. Then sent oldest first.
+        taken = [(lane, lane.take()) for lane in reversed(lanes)]
+        for lane, (events, keys) in reversed(taken):
+            if events:
+                self.lanes.rotate(lane)
+                if lane.limit:
+                    lane.limit = self.settings.block_bytes
+                for block in close_blocks(events, keys, self._group, self.settings.block_bytes):
+                    self._enqueue(lane.sender, block)
+        self._on_change()
+
+    def enqueue(self, prepared: Iterable[tuple[Lane, WriteBlock]]) -> None:
+        """Take blocks that were framed elsewhere, each behind what its lane holds."""
+        self.check()
+        for lane, block in prepared:
+            self.drain(lane)
+            block.group = self._group
+            self._enqueue(lane.sender, block)
+
+    def _enqueue(self, sender: SegmentSender, block: WriteBlock) -> None:
+        if self.error is not None:
+            return
+        if not self.pending_bytes:
+            self._progress_at = self._loop.time()
+            self._watch()
+        self.pending_bytes += block.size
+        self._group_events[block.group] = self._group_events.get(block.group, 0) + block.count
+        if sender.state is SenderState.RETIRED:
+            self._route(sender, [block])
+        else:
+            sender.enqueue(block)
+
+    # --- waiting -------------------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Return once everything written so far is durable. Raises what the writer failed with."""
+        self.check()
+        self.drain_all()
+        upto = self._group
+        self._group += 1
+        if min(self._group_events, default=self._group) > upto:
+            return
+        waiter = self._loop.create_future()
+        self._flushes.append((upto, waiter))
+        await waiter
+        self.check()
+
+    async def room(self) -> None:
+        """Return once ``pending_bytes`` is below its bound. Raises what the writer failed with."""
+        while self.pending_bytes > self.settings.max_pending_bytes and self.error is None:
+            waiter = self._loop.create_future()
+            self._room.append(waiter)
+            await waiter
+        self.check()
+
+    def _wake_waiters(self) -> None:
+        oldest = min(self._group_events, default=self._group)
+        failed = self.error is not None
+        still: list[tuple[int, asyncio.Future[None]]] = []
+        for upto, waiter in self._flushes:
+            if waiter.done():
+                continue
+            if failed or upto < oldest:
+                waiter.set_result(None)
+            else:
+                still.append((upto, waiter))
+        self._flushes = still
+        if failed or self.pending_bytes <= self.settings.max_pending_bytes:
+            while self._room:
+                waiter = self._room.popleft()
+                if not waiter.done():
+                    waiter.set_result(None)
+        self._on_change()
+
+    def _watch(self) -> None:
+        if self._watchdog is None:
+            self._watchdog = self._loop.call_at(self._progress_at + self.settings.deadline_s, self._look)
+
+    def _look(self) -> None:
+        self._watchdog = None
+        if not self.pending_bytes or self.error is not None:
+            return
+        if self._loop.time() < self._progress_at + self.settings.deadline_s:
+            self._watch()
+            return
+        error = DeadlineExceededError("events are not acknowledged", deadline_s=self.settings.deadline_s)
+        error.__cause__ = self._last_trouble
+        self.fail(error)
+
+    def unacknowledged(self) -> Mapping[str, object]:
+        """What is not durable: stream, events, bytes, segments, and the last trouble met."""
+        busy = [sender for sender in self._senders.values() if sender.in_flight or sender.queue]
+        return {
+            "stream": str(self.layout.stream),
+            "unacked_events": sum(self._group_events.values()),
+            "unacked_bytes": unacknowledged_bytes(busy),
+            "segments": [sender.name for sender in busy],
+            "last_error": None if self._last_trouble is None else str(self._last_trouble),
+        }
+
+    # --- what senders ask for ------------------------------------------------------------------------------
+
+    def submit(self, request: Append, done: AppendDone) -> None:
+        if self._submit_local is not None:
+            self._submit_local(request, done)
+            return
+        before = self._turns.get(request.segment)
+        mine = self._turns[request.segment] = self._loop.create_future()
+        self._tasks.start(self._append(request, done, before, mine))
+
+    async def _append(
+        self, request: Append, done: AppendDone, before: asyncio.Future[None] | None, mine: asyncio.Future[None]
+    ) -> None:
+        result: Appended | PenstockError
+        try:
+            if before is not None and not before.done():
+                await before
+            # The next one wakes only after this step, in which the append takes its place before it first waits.
+            mine.set_result(None)
+            result = await self.segments.append(request)
+        except PenstockError as error:
+            result = error
+        except OSError as error:
+            result = NotConnectedError("connection failed", reason=str(error))
+        finally:
+            if not mine.done():
+                mine.set_result(None)
+        done(result)
+
+    def start(self, sender: SegmentSender, *, recover: bool) -> None:
+        self._tasks.start(sender.recover() if recover else sender.send_large())
+
+    def settled(self, block: WriteBlock) -> None:
+        self._progress_at = self._loop.time()
+        self._last_trouble = None
+        self._forget(block)
+        self._wake_waiters()
+
+    def _forget(self, block: WriteBlock) -> None:
+        self.pending_bytes -= block.size
+        left = self._group_events[block.group] - block.count
+        if left:
+            self._group_events[block.group] = left
+        else:
+            del self._group_events[block.group]
+
+    def ready(self, sender: SegmentSender) -> None:
+        if sender.due:
+            sender.due = False
+            self.drain(sender.lane)
+
+    def note(self, error: BaseException) -> None:
+        self._last_trouble = error
+
+    def fail(self, error: BaseException) -> None:
+        """Stop: wake all who wait, and raise ``error`` from now on. The first one counts."""
+        if self.error is not None:
+            return
+        if isinstance(error, PenstockError):
+            for name, value in self.unacknowledged().items():
+                error.fields.setdefault(name, value)
+        self.error = error
+        for sender in self._senders.values():
+            sender.retire()
+        self._wake_waiters()
+
+    # --- replacement ---------------------------------------------------------------------------------------
+
+    async def replace(self, sender: SegmentSender, cause: PenstockError) -> None:
+        """Hand a sealed or deleted segment's keys, un-acknowledged events and lane to its successors."""
+        segment = sender.range.segment
+        try:
+            found = await retrying(
+                partial(self.layout.successors, segment, cause), self.rng, deadline_s=self.settings.deadline_s
+            )
+        except PenstockError as error:
+            self.fail(error)
+            return
+        if self.error is not None:
+            return
+        # From here on nothing is awaited: no event can slip between the old segment's and the new one's.
+        pieces = replace_pieces(self.lanes.pieces, sender.lane, found, lambda item: self._sender(item).lane)
+        left = sender.retire()
+        self._senders.pop(segment, None)
+        self._turns.pop(sender.name, None)
+        self._retired.append(sender)
+        self.lanes = LaneMap(pieces)
+        self._on_change()
+        self._route(sender, left)
+        self.drain_all()
+        sender.lane.limit = 0  # a late event of another thread that lands here wakes us
+
+    def _route(self, old: SegmentSender, blocks: Sequence[WriteBlock]) -> None:
+        low, high = old.range.keys.low, old.range.keys.high
+        targets = [piece.lane for piece in self.lanes.pieces if piece.low < high and low < piece.high]
+        single = len({id(lane) for lane in targets}) == 1
+        for block in blocks:
+            if single or block.keys is None:
+                moved = [(targets[0], WriteBlock(block.data, block.count, block.keys, block.group, block.large))]
+            else:
+                moved = self._split(block)
+            for lane, part in moved:
+                if lane.sender is old:
+                    raise InternalError("segment follows itself", segment=old.name)
+                self._enqueue(lane.sender, part)
+            self._forget(block)
+
+    def _split(self, block: WriteBlock) -> list[tuple[Lane, WriteBlock]]:
+        keys = [] if block.keys is None else block.keys()
+        if block.large:
+            return [(self._lane_of(keys[0]), WriteBlock(block.data, 1, block.keys, block.group, True))]
+        parts: dict[int, tuple[Lane, list[bytes], list[str | None]]] = {}
+        for event, key in zip(split_events(bytes(block.data)), keys, strict=True):
+            lane = self._lane_of(key)
+            part = parts.setdefault(id(lane), (lane, [], []))
+            part[1].append(event)
+            part[2].append(key)
+        size = self.settings.block_bytes
+        return [
+            (lane, small)
+            for lane, events, own in parts.values()
+            for small in close_blocks(events, own, block.group, size)
+        ]
+
+    def _lane_of(self, key: str | None) -> Lane:
+        lanes = self.lanes
+        return lanes[None] if key is None else lanes.lane_at(hash_key(key))
+
+    def _sender(self, item: SegmentRange) -> SegmentSender:
+        sender = self._senders.get(item.segment)
+        if sender is None:
+            sender = SegmentSender(self, item, self.layout.name_of(item.segment), self.rng.uuid())
+            self._senders[item.segment] = sender
+        return sender
+
+    async def close(self) -> None:
+        """Drop what is not sent and end all tasks. ``flush`` first to keep it."""
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
+        if self.error is None:
+            self.fail(InvalidArgumentError("writer is closed", stream=str(self.layout.stream)))
+        await self._tasks.close()

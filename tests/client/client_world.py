@@ -1,0 +1,131 @@
+"""A whole store in memory under a simulated loop, and a wrapper that loses requests and answers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from penstock.client.store import AsyncStore
+from penstock.controller.controller import open_controller
+from penstock.controller.settings import ControllerSettings
+from penstock.model.errors import NotConnectedError
+from penstock.ports.controller_service import Endpoint
+from penstock.segmentstore.settings import StoreSettings
+from penstock.segmentstore.store import open_segment_store
+from penstock.storage.memory_chunks import MemoryChunks
+from penstock.storage.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory_log import MemoryLog
+from penstock.testing.simulation.loop import SimLoop
+from penstock.testing.simulation.world import SimClock, SimRng
+
+T = TypeVar("T")
+
+
+class InlineOffload:
+    async def run(self, work: Callable[[], T]) -> T:
+        await asyncio.sleep(0)
+        return work()
+
+
+class NoTelemetry:
+    def add(self, name: str, amount: int = 1) -> None: ...
+
+    def gauge(self, name: str, value: float) -> None: ...
+
+
+@asynccontextmanager
+async def open_services(clock, rng) -> AsyncIterator[tuple[Any, Any]]:
+    async with (
+        open_segment_store(
+            log=MemoryLog(),
+            keyvalue=MemoryKeyValue(),
+            chunks=MemoryChunks(),
+            clock=clock,
+            rng=rng,
+            offload=InlineOffload(),
+            telemetry=NoTelemetry(),
+            settings=StoreSettings(flush_interval_s=1e6),
+        ) as segments,
+        open_controller(
+            segments,
+            clock,
+            rng,
+            lambda _: Endpoint(host="here", port=0),
+            NoTelemetry(),
+            ControllerSettings(retention_cycle_ms=None),
+        ) as controller,
+    ):
+        yield segments, controller
+
+
+class LossyService:
+    """Calls take a random while; some are lost before they are done, some are done and their answer is lost.
+
+    It offers no ``submit_append``: the writer sees it as a remote store.
+    """
+
+    LOSSY = ("setup_append", "append", "read", "table_update", "table_get", "create_transient", "merge", "successors")
+
+    def __init__(self, inner: Any, rng: random.Random, rate: float) -> None:
+        self._inner = inner
+        self._rng = rng
+        self.rate = rate
+        self.lost = 0
+
+    submit_append = None
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._inner, name)
+        if name not in self.LOSSY:
+            return call
+
+        async def lossy(*arguments: Any, **named: Any) -> Any:
+            # Decided and begun before the first wait: appends take their places in call order.
+            fate = self._rng.random()
+            if fate < self.rate / 2:
+                self.lost += 1
+                await asyncio.sleep(self._rng.random() / 100)
+                raise NotConnectedError("request lost", call=name)
+            answer = await call(*arguments, **named)
+            await asyncio.sleep(self._rng.random() / 100)
+            if fate < self.rate:
+                self.lost += 1
+                raise NotConnectedError("answer lost", call=name)
+            return answer
+
+        return lossy
+
+
+class World:
+    def __init__(self, loop: SimLoop, segments: Any, controller: Any, *, loss: float) -> None:
+        self.loop = loop
+        self.real_segments = segments
+        self.controller = controller
+        self.clock = SimClock(loop)
+        rng = SimRng(loop.fork("client"))
+        self.segments = LossyService(segments, loop.fork("loss"), loss) if loss else segments
+        lossy_controller = LossyService(controller, loop.fork("controller"), loss) if loss else controller
+        self.store = AsyncStore(self.segments, lossy_controller, self.clock, rng)
+        self.safe = AsyncStore(segments, controller, self.clock, rng)
+
+
+def simulate(
+    test: Callable[[World], Coroutine[Any, Any, T]], *, seed: int = 1, loss: float = 0.0, max_seconds: float = 3600.0
+) -> T:
+    """Run ``test`` on a fresh store in memory, in virtual time."""
+    loop = SimLoop(seed)
+
+    async def main() -> T:
+        async with open_services(SimClock(loop), SimRng(loop.fork("server"))) as (segments, controller):
+            return await test(World(loop, segments, controller, loss=loss))
+
+    return loop.run(main(), max_seconds=max_seconds)
+
+
+async def read_all(stream: Any) -> list[bytes]:
+    """All events up to the tail as it is now."""
+    async with stream.reader(until_tail=True) as reader:
+        return [event.data async for event in reader]

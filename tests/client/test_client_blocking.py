@@ -1,0 +1,236 @@
+"""Laws of the blocking face: the same results, from any thread, inside a running loop, interrupted or not."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from contextlib import asynccontextmanager
+
+import pytest
+from client_world import open_services
+
+from penstock.client.blocking import Store
+from penstock.model.errors import (
+    EventTooLargeError,
+    InvalidArgumentError,
+    NotConnectedError,
+    StreamNotFoundError,
+    StreamSealedError,
+    TransactionStateError,
+)
+from penstock.ports.controller_service import TransactionStatus
+from penstock.storage.real_clock import RealClock
+from penstock.storage.real_rng import RealRng
+
+
+@pytest.fixture
+def store():
+    with Store(lambda: open_services(RealClock(), RealRng())) as opened:
+        yield opened
+
+
+def test_write_and_read_many_events(store):
+    stream = store.create_stream("a/s", segments=3, create_scope=True)
+    keys = [f"k{number}" for number in range(100)]
+    with stream.writer(block_bytes=4096, max_pending_bytes=65536) as writer:
+        for number in range(300):
+            for key in keys:
+                writer.write(f"{key}:{number}", key)
+        writer.flush()
+    found = defaultdict(list)
+    with stream.reader(until_tail=True) as reader:
+        for event in reader:
+            key, _, number = event.data.decode().partition(":")
+            found[key].append(int(number))
+    assert found == {key: list(range(300)) for key in keys}
+
+
+def test_order_per_key_holds_while_another_thread_scales(store):
+    stream = store.create_stream("a/s", create_scope=True)
+    keys = [f"k{number}" for number in range(20)]
+    written = threading.Event()
+    failures = []
+
+    def scale():
+        try:
+            for count in (3, 2, 4, 1, 5):
+                stream.scale(count)
+            written.wait(60)
+        except Exception as error:
+            failures.append(error)
+
+    scaler = threading.Thread(target=scale)
+    with stream.writer(block_bytes=2048) as writer:
+        scaler.start()
+        number = 0
+        while number < 2000 or stream.describe().epoch < 5:
+            for key in keys:
+                writer.write(f"{key}:{number}", key)
+            number += 1
+            if number % 500 == 0:
+                writer.flush()
+    written.set()
+    scaler.join()
+    assert not failures
+    found = defaultdict(list)
+    with stream.reader(until_tail=True) as reader:
+        for event in reader:
+            key, _, value = event.data.decode().partition(":")
+            found[key].append(int(value))
+    assert found == {key: list(range(number)) for key in keys}
+
+
+def test_an_event_is_sent_without_flush_and_read_times_out(store):
+    stream = store.create_stream("a/s", create_scope=True)
+    with stream.writer() as writer, stream.reader() as reader:
+        assert reader.read(timeout_s=0.01) is None
+        writer.write("hello")
+        assert reader.read(timeout_s=30).data == b"hello"
+        writer.write_many(["a", b"b"])
+        assert [reader.read(30).data, reader.read(30).data] == [b"a", b"b"]
+        stream.seal()
+        assert reader.read(30) is None
+
+
+def test_batches_arrow_and_large_events(store):
+    pa = pytest.importorskip("pyarrow")
+    stream = store.create_stream("a/s", create_scope=True)
+    with stream.writer() as writer:
+        writer.write(b"0")
+        writer.write_arrow(pa.array([b"1", b"2"]))
+        writer.write_many([b"3"])
+        writer.write(bytes(9 << 20))
+        writer.write(b"4")
+        with pytest.raises(EventTooLargeError):
+            writer.write(bytes((64 << 20) + 1))
+    with stream.reader(until_tail=True) as reader:
+        batches = list(reader.read_arrow())
+    events = [event for batch in batches for event in batch["event"].to_pylist()]
+    assert [len(event) for event in events] == [1, 1, 1, 1, 9 << 20, 1]
+    assert events[:4] == [b"0", b"1", b"2", b"3"]
+
+
+def test_transactions_commit_or_abort(store):
+    stream = store.create_stream("a/s", segments=2, create_scope=True)
+    with stream.transaction() as txn:
+        for number in range(50):
+            txn.write(f"{number}", f"k{number}")
+        txn.flush()
+        with stream.reader(until_tail=True) as reader:
+            assert reader.read(30) is None
+    assert txn.status() is TransactionStatus.COMMITTED
+    with pytest.raises(RuntimeError), stream.transaction() as failed:
+        failed.write("never")
+        raise RuntimeError("while writing")
+    assert failed.status() in (TransactionStatus.ABORTING, TransactionStatus.ABORTED)
+    with pytest.raises(TransactionStateError):
+        failed.write("late")
+        failed.flush()
+    with stream.reader(until_tail=True) as reader:
+        assert sorted(event.data for event in reader) == sorted([b"%d" % number for number in range(50)])
+
+
+def test_reader_groups_and_checkpoints(store):
+    stream = store.create_stream("a/s", segments=2, create_scope=True)
+    with stream.writer() as writer:
+        writer.write_many([f"{number}" for number in range(100)], [f"k{number}" for number in range(100)])
+    group = store.reader_group("g", ["a/s"], retention="manual", refresh_s=0.05)
+    seen = []
+    with group.reader("one") as reader:
+        for event in reader:
+            seen.append(event.data)
+            if len(seen) == 100:
+                break
+    assert len(set(seen)) == 100
+    assert group.positions() == {stream.name: stream.tail()}
+    group.publish(group.positions())
+    assert group.readers() == []
+    assert group.checkpoint() == {stream.name: stream.tail()}
+    assert stream.describe().subscribers[0].lag_bytes == 0
+    assert list(store.reader_groups("a")) == ["g"]
+    group.delete()
+
+
+def test_it_works_inside_a_running_loop(store):
+    async def cell():
+        stream = store.create_stream("a/s", create_scope=True)
+        with stream.writer() as writer:
+            writer.write("x")
+        with stream.reader(until_tail=True) as reader:
+            return [event.data for event in reader]
+
+    assert asyncio.run(cell()) == [b"x"]
+
+
+def test_an_interrupted_read_loses_nothing(store, monkeypatch):
+    stream = store.create_stream("a/s", create_scope=True)
+    with stream.writer() as writer, stream.reader() as reader:
+        real_wait = store._thread.wait
+
+        def interrupted(future, timeout_s=None):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(store._thread, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            reader.read()
+        monkeypatch.setattr(store._thread, "wait", real_wait)
+        writer.write("kept")
+        assert reader.read(30).data == b"kept"
+
+
+def test_errors_reach_the_caller(store):
+    stream = store.create_stream("a/s", create_scope=True)
+    with pytest.raises(StreamNotFoundError), store.stream("a/none").writer():
+        pass
+    with pytest.raises(StreamSealedError), stream.writer(block_bytes=1024) as writer:
+        writer.write("first")
+        writer.flush()
+        stream.seal()
+        while True:  # ends, because a failed writer raises instead of filling memory
+            writer.write(bytes(500))
+
+
+def test_a_closed_store_says_so_and_closes_what_was_left_open():
+    ended = []
+
+    @asynccontextmanager
+    async def opener():
+        async with open_services(RealClock(), RealRng()) as services:
+            yield services
+        ended.append("closed")
+
+    store = Store(opener)
+    stream = store.create_stream("a/s", create_scope=True)
+    writer = stream.writer()
+    writer.open()
+    writer.write("x")
+    reader = store.create_stream("a/empty").reader()
+    reader.open()
+    with pytest.raises(TimeoutError):
+        reader.next_block(0.01)
+    store.close()
+    store.close()
+    assert ended == ["closed"]
+    with pytest.raises(InvalidArgumentError, match="closed"):
+        stream.describe()
+    with pytest.raises(NotConnectedError):
+        reader.next_block(30)
+
+
+def test_what_the_opener_raises_is_raised():
+    @asynccontextmanager
+    async def opener():
+        raise NotConnectedError("nobody there")
+        yield
+
+    with pytest.raises(NotConnectedError, match="nobody"):
+        Store(opener)
+
+
+def test_importing_the_client_loads_no_event_loop():
+    script = "import sys, penstock.client; print([m for m in ('asyncio', 'numpy', 'pyarrow') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

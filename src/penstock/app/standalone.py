@@ -18,7 +18,7 @@ from penstock.net.grpc_server import GrpcServer
 from penstock.net.wire_server import WireServer
 from penstock.ports.controller_service import Endpoint
 
-log = logging.getLogger(__name__)
+_WATCH_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,16 +84,14 @@ async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None]) -> 
                 "data": str(settings.store.data),
             }
         )
-        stopping = asyncio.ensure_future(stop.wait())
-        failing = asyncio.ensure_future(standalone.runtime.segments.failed())
-        try:
-            await asyncio.wait({stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopping.cancel()
-            failing.cancel()
-        if failing.done() and not failing.cancelled():
-            # Acknowledging more would be a lie; leave, so that a supervisor starts a process that recovers.
-            raise failing.result()
+        while standalone.runtime.segments.offline is None:
+            try:
+                await asyncio.wait_for(stop.wait(), _WATCH_S)
+            except TimeoutError:
+                continue
+            return
+        # Acknowledging more would be a lie; leave, so that a supervisor starts a process that recovers.
+        raise standalone.runtime.segments.offline
 
 
 def run(settings: StandaloneSettings, *, ready: Callable[[Any], None]) -> None:

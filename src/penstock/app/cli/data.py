@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 
@@ -102,7 +102,9 @@ def read(
     """Print the events, one a line, to the tail as it is now."""
     if limit is not None and limit < 1:
         raise InvalidArgumentError("--max is at least 1", max=limit)
-    begin = start if start in ("head", "tail") else StreamCut.from_text(start)
+    begin: Literal["head", "tail"] | StreamCut = (
+        "head" if start == "head" else "tail" if start == "tail" else StreamCut.from_text(start)
+    )
     out = sys.stdout.buffer
     left = limit if limit is not None else -1
     with open_target(controller, data) as store:

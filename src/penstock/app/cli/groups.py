@@ -42,7 +42,7 @@ def describe(
     """Say how a group is configured, and how far behind it is on each stream."""
     scope, name = _split(group)
     with open_target(controller, data) as store:
-        config = store.reader_group_config(scope, name)
+        config = store.call(lambda inner: inner.controller.get_reader_group(scope, name))
         lags = {
             str(stream): item.lag_bytes
             for stream in config.start_cuts
@@ -67,5 +67,5 @@ def delete(
     """Delete a group. What it alone held back may go with the next retention cycle."""
     scope, name = _split(group)
     with open_target(controller, data) as store:
-        store.delete_reader_group(scope, name)
+        store.call(lambda inner: inner.controller.delete_reader_group(scope, name))
     say(f"deleted reader group {group}", as_json=json, group=group)

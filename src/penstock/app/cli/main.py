@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import click
 import typer
 
 from penstock.app.cli import data, groups, retention, scopes, servers, streams
@@ -30,7 +29,7 @@ EXIT_HELP = "Exit status: 0 done; " + "; ".join(f"{code} {text}" for _, code, te
 
 app = typer.Typer(
     name="penstock",
-    help=OVERVIEW,
+    help=OVERVIEW.replace("Start here:", "\b\nStart here:"),
     epilog=EXIT_HELP,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -67,19 +66,7 @@ def root(
 def main() -> None:
     """Run the command line and leave with the status that ``EXIT_CODES`` names."""
     try:
-        status = app(standalone_mode=False)
+        app()
     except PenstockError as error:
         print_error(error, as_json="--json" in sys.argv)
         sys.exit(exit_code(error))
-    except click.exceptions.Abort:
-        sys.exit(130)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output went away, as with `| head`: not an error of ours.
-        sys.stdout = None
-        sys.exit(0)
-    sys.exit(status if isinstance(status, int) else 0)

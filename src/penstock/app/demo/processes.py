@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -15,12 +13,11 @@ from typing import Any
 
 from penstock.model.errors import UnavailableError
 
-_PR_SET_PDEATHSIG = 1
-
-
-def _die_with_parent() -> None:
-    """The kernel kills the child when the demo dies, however it dies."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+# Run between fork and exec this would be unsafe (gRPC has threads here), so the child does it to itself, then becomes
+# the program: the kernel kills it when the demo dies, however it dies. 1 is PR_SET_PDEATHSIG, 9 is SIGKILL.
+_DIE_WITH_PARENT = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
 
 
 class Child:
@@ -37,13 +34,12 @@ class Child:
         environment = os.environ | {"PYTHONUNBUFFERED": "1", "MPLCONFIGDIR": str(log.parent / "matplotlib")}
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, *command],
+                [sys.executable, "-c", _DIE_WITH_PARENT, *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
                 env=environment,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - no threads hold locks that prctl needs
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -128,7 +128,8 @@ class Demo:
                 for child in (writer, query):
                     child.check()
                 if not self.kills and self.board.written_events >= _KILL_AT * self.total and self.board.batch >= 0:
-                    await asyncio.to_thread(self.kill_store)
+                    # Not in a thread: the new store would be killed with the thread that started it (PR_SET_PDEATHSIG).
+                    self.kill_store()
                 await self.observe(controller)
                 self.view.show(self.at())
                 if not writer.running:

@@ -73,7 +73,7 @@ class View:
         """Something happened that people should see."""
         self.board.notes.append(text)
         if self._live is None:
-            self.console.print(text, style="bold", highlight=False)
+            self.console.print(text, style="bold", highlight=False, soft_wrap=True)
 
     def show(self, at_s: float) -> None:
         if self._live is not None:
@@ -86,4 +86,5 @@ class View:
                 f"{at_s:5.0f} s  written {board.written_events:,}  processed {board.processed_rows:,}  {held}  "
                 f"head held by {board.held_by or '-'}",
                 highlight=False,
+                soft_wrap=True,
             )

@@ -1,0 +1,133 @@
+"""Blocks of chunks: found, read, verified."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from penstock.codec import records
+from penstock.model.errors import CorruptDataError
+from penstock.ports.files import Buffer
+from penstock.ports.offload import Offload
+from penstock.ports.segment_service import ChunkBlock
+
+if TYPE_CHECKING:
+    from penstock.segmentstore.container import Container
+    from penstock.segmentstore.segment import Chunk
+
+_START = attrgetter("start_offset")
+
+
+_OFFLOADED_BYTES = 4 << 20
+"""From this size on a checksum takes long enough to be worth leaving the event loop."""
+
+
+async def checksum_of(offload: Offload, parts: Sequence[Buffer]) -> int:
+    """CRC32C of the parts back to back."""
+    if sum(len(part) for part in parts) < _OFFLOADED_BYTES:
+        return _checksum(parts)
+    return await offload.run(lambda: _checksum(parts))
+
+
+def _checksum(parts: Sequence[Buffer]) -> int:
+    checksum = 0
+    for part in parts:
+        checksum = crc32c(part, checksum)
+    return checksum
+
+
+async def load_blocks(container: Container, chunk: Chunk) -> Sequence[ChunkBlock]:
+    """The chunk's blocks, in chunk positions. Raises CorruptDataError where rows contradict each other."""
+    while chunk.blocks is None:
+        count, length = chunk.block_count, chunk.length
+        bounds = records.range_of(records.block_prefix(container.index, chunk.name))
+        rows = await container.rows.scan(bounds, limit=count + 1)
+        if chunk.block_count != count:
+            continue  # A block was added while we read.
+        blocks: list[ChunkBlock] = []
+        position = 0
+        for key, value in rows:
+            record = records.decode_block(value)
+            if records.parse_number(key[-8:]) != position:
+                break
+            blocks.append(
+                ChunkBlock(
+                    start_offset=position,
+                    end_offset=record.end,
+                    crc32c=record.crc32c,
+                    event_count=record.event_count,
+                )
+            )
+            position = record.end
+        if len(blocks) != count or position != length:
+            raise CorruptDataError(
+                "blocks do not make up their chunk", chunk=chunk.name, blocks=len(blocks), expected=count, end=position
+            )
+        chunk.blocks = blocks
+    return chunk.blocks
+
+
+class BlockReader:
+    """Reads whole blocks, verifies them, and keeps the last ones: small reads do not read a block again and again.
+
+    At least one block is kept, whatever its size.
+    """
+
+    def __init__(self, container: Container, limit_bytes: int) -> None:
+        self._container = container
+        self._limit_bytes = limit_bytes
+        self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._kept_bytes = 0
+
+    async def views(self, chunk: Chunk, position: int, max_bytes: int) -> list[memoryview]:
+        """Views of verified bytes from ``position`` in the chunk on, at most ``max_bytes``, to the chunk's end.
+
+        Raises: CorruptDataError, SegmentNotFoundError (the file is gone), OSError.
+        """
+        blocks = await load_blocks(self._container, chunk)
+        index = bisect_right(blocks, position, key=_START) - 1
+        found: list[memoryview] = []
+        while max_bytes > 0 and 0 <= index < len(blocks):
+            block = blocks[index]
+            data = await self._read(chunk.name, block)
+            begin = position - block.start_offset
+            view = memoryview(data)[begin : begin + max_bytes]
+            found.append(view)
+            max_bytes -= len(view)
+            position += len(view)
+            index += 1
+        return found
+
+    async def _read(self, name: str, block: ChunkBlock) -> bytes:
+        key = (name, block.start_offset)
+        data = self._kept.get(key)
+        if data is not None:
+            self._kept.move_to_end(key)
+            return data
+        size = block.end_offset - block.start_offset
+        data = await self._container.chunks.read(name, block.start_offset, size)
+        await self._verify(name, block, data)
+        if key not in self._kept:
+            self._kept[key] = data
+            self._kept_bytes += size
+        while self._kept_bytes > self._limit_bytes and len(self._kept) > 1:
+            _, old = self._kept.popitem(last=False)
+            self._kept_bytes -= len(old)
+        return data
+
+    async def _verify(self, name: str, block: ChunkBlock, data: bytes) -> None:
+        size = block.end_offset - block.start_offset
+        if len(data) != size or await checksum_of(self._container.offload, [data]) != block.crc32c:
+            self._container.telemetry.add("corrupt_blocks")
+            raise CorruptDataError(
+                "chunk block fails its checksum",
+                chunk=name,
+                start=block.start_offset,
+                end=block.end_offset,
+                read_bytes=len(data),
+            )

@@ -1,0 +1,402 @@
+"""A container: segments with one queue of operations, one state, one stream of log frames."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+from penstock.codec import operations as codec
+from penstock.core.append_rules import append_refusal
+from penstock.core.throttle import append_throttled
+from penstock.model.errors import (
+    ContainerOfflineError,
+    InvalidArgumentError,
+    PenstockError,
+    SegmentNotFoundError,
+    StorageFullError,
+    ThrottledError,
+    UnavailableError,
+)
+from penstock.ports.chunks import ChunkStorage
+from penstock.ports.clock import Clock
+from penstock.ports.files import Buffer
+from penstock.ports.keyvalue import KeyValueStore
+from penstock.ports.offload import Offload
+from penstock.ports.rng import Rng
+from penstock.ports.segment_service import Append, AppendDone
+from penstock.ports.telemetry import Telemetry
+from penstock.segmentstore.blocks import BlockReader
+from penstock.segmentstore.checkpointer import Checkpointer
+from penstock.segmentstore.directory import SegmentDirectory
+from penstock.segmentstore.metadata import MetadataRows
+from penstock.segmentstore.mutations import AppendMutation, Done, Mutation, refusal
+from penstock.segmentstore.reclaimer import Reclaimer
+from penstock.segmentstore.segment import AttributeState, Segment
+from penstock.segmentstore.settings import StoreSettings
+from penstock.segmentstore.shared_log import SharedLog
+from penstock.segmentstore.tail_cache import LARGE_BYTES, CacheMemory
+from penstock.segmentstore.tasks import TaskOwner
+from penstock.segmentstore.tier_writer import TierWriter
+
+_log = logging.getLogger(__name__)
+
+
+class Container:
+    """Owns segments. Arguments are borrowed; ``open`` starts the background work, ``close`` ends it.
+
+    State is changed twice: the ``next_`` fields when an operation is queued, so that the next one is decided against
+    them; the rest when its frame is durable. Readers and all answers see the latter alone.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        *,
+        log: SharedLog,
+        keyvalue: KeyValueStore,
+        chunks: ChunkStorage,
+        clock: Clock,
+        rng: Rng,
+        telemetry: Telemetry,
+        settings: StoreSettings,
+        memory: CacheMemory,
+        offload: Offload,
+    ) -> None:
+        self.index = index
+        self.log = log
+        self.keyvalue = keyvalue
+        self.chunks = chunks
+        self.clock = clock
+        self.rng = rng
+        self.telemetry = telemetry
+        self.settings = settings
+        self.memory = memory
+        self.offload = offload
+        self.rows = MetadataRows(keyvalue)
+        self.segments = SegmentDirectory(
+            index, rows=self.rows, memory=memory, settings=settings, check=self.check_online
+        )
+        self.dirty: dict[Segment, None] = {}
+        self.applied_address = 0
+        self.parked_reads = 0
+        self._queue: deque[Mutation] = deque()
+        self._in_flight: Sequence[Mutation] = ()
+        self._log_floor: int | None = None
+        """While a frame is in flight: its address, not known yet, is above this one."""
+        self._wake: asyncio.Future[None] | None = None
+        self._parked: dict[str, deque[tuple[Append, AppendDone]]] = {}
+        self._parked_count = 0
+        self._next_uid = 1
+        self._offline: ContainerOfflineError | None = None
+        self.tasks = TaskOwner(self._task_failed)
+        self.tiering = TierWriter(self)
+        self.reclaimer = Reclaimer(self)
+        self.checkpointer = Checkpointer(self)
+        self.blocks = BlockReader(self, settings.read_cache_bytes)
+
+    # --- life ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to serve. Recovery has rebuilt the state."""
+        self.tasks.spawn(self._commit_loop(), f"container-{self.index}-commit")
+        self.tasks.spawn(self.tiering.run(), f"container-{self.index}-tier")
+        self.tasks.spawn(self.checkpointer.run(), f"container-{self.index}-checkpoint")
+        self.tasks.spawn(self.reclaimer.collect_orphans(), f"container-{self.index}-orphans")
+
+    async def close(self, *, checkpoint: bool) -> None:
+        """Refuse new calls, answer the queued ones, and checkpoint unless told not to. Parked reads are refused."""
+        if checkpoint and self._offline is None:
+            await self.drain()
+            await self.checkpointer.last()
+        await self.tasks.cancel()
+        self.go_offline("container is closed", None)
+
+    async def drain(self) -> None:
+        """Wait until everything queued before is durable and answered."""
+        if self._queue or self._in_flight:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+            def answered(_: object) -> None:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+            self.submit(Mutation(None, answered))
+            await waiter
+
+    def check_online(self) -> None:
+        if self._offline is not None:
+            raise ContainerOfflineError(self._offline.message, **self._offline.fields)
+
+    def _task_failed(self, name: str, error: BaseException) -> None:
+        self.go_offline(f"background work failed: {name}", error)
+
+    @property
+    def offline(self) -> ContainerOfflineError | None:
+        """Why the container has stopped, or None while it serves."""
+        return self._offline
+
+    def go_offline(self, reason: str, error: BaseException | None) -> None:
+        """Stop: everything queued is refused, parked reads end. What was in flight may or may not be durable."""
+        if self._offline is not None:
+            return
+        if error is not None:
+            self.telemetry.add("containers_offline")
+            _log.error("container went offline", extra={"container": self.index, "reason": reason}, exc_info=error)
+        fields = {"container": self.index} | ({"cause": repr(error)} if error is not None else {})
+        self._offline = ContainerOfflineError(reason, **fields)
+        failed = [*self._in_flight, *self._queue]
+        self._in_flight = ()
+        self._queue.clear()
+        for mutation in failed:
+            mutation.withdraw(self)
+            self._answer(mutation, ContainerOfflineError(self._offline.message, **self._offline.fields))
+        for parked in self._parked.values():
+            for _, done in parked:
+                self._call(done, ContainerOfflineError(self._offline.message, **self._offline.fields))
+            parked.clear()
+        self._parked.clear()
+        for segment in self.segments.loaded():
+            segment.wake()
+        self.tasks.cancel_others()
+
+    def new_uid(self) -> int:
+        """An id that no segment of this container ever had: epochs are not reused, nor are counts within one."""
+        uid = self.log.epoch << 32 | self._next_uid
+        self._next_uid += 1
+        return uid
+
+    def mark_dirty(self, segment: Segment) -> None:
+        segment.dirty = True
+        self.dirty[segment] = None
+
+    # --- appends ------------------------------------------------------------------------------------------
+
+    def submit_append(self, request: Append, done: AppendDone) -> None:
+        """See ``LocalSegmentService.submit_append``."""
+        segment = self.segments.pending(request.segment)
+        if segment is not None and not (self._parked and request.segment in self._parked):
+            state = segment.attributes.get(request.writer.int)
+            if state is not None:
+                self._decide_append(segment, state, request, done)
+                return
+        self._park_append(request, done)
+
+    def _decide_append(self, segment: Segment, state: AttributeState, request: Append, done: AppendDone) -> None:
+        data = _flat(request.data)
+        size = len(data)
+        error: PenstockError | None = None
+        if segment.table is not None:
+            error = InvalidArgumentError("segment is a table", segment=segment.name)
+        else:
+            error = append_refusal(
+                segment.name,
+                data_bytes=size,
+                event_number=request.event_number,
+                event_count=request.event_count,
+                previous=request.previous,
+                expected_offset=request.expected_offset,
+                sealed=segment.next_sealed,
+                length=segment.next_length,
+                stored=state.pending,
+            ) or self._throttled(size)
+        if error is not None:
+            self.submit(refusal(segment, error, done))
+            return
+        segment.touched = True
+        self.memory.queued_bytes += size
+        self.submit(AppendMutation(segment, state, request, data, done))
+
+    def _throttled(self, size: int) -> ThrottledError | None:
+        memory = self.memory
+        return append_throttled(
+            memory.unflushed_bytes + memory.queued_bytes,
+            limit_bytes=self.settings.max_unflushed_bytes,
+            adding_bytes=size,
+        )
+
+    def _park_append(self, request: Append, done: AppendDone) -> None:
+        """The segment or the writer is not in memory: load them, then decide, in order of submission."""
+        error: PenstockError | None = self._offline
+        if error is None and self._parked_count >= self.settings.max_parked_appends:
+            error = ThrottledError(
+                "too many appends wait for their segment", resource="parked_appends", limit=self._parked_count
+            )
+        if error is not None:
+            self.submit(refusal(None, error, done))
+            return
+        parked = self._parked.get(request.segment)
+        if parked is None:
+            parked = self._parked[request.segment] = deque()
+            self.tasks.spawn(self._unpark(request.segment, parked), f"container-{self.index}-load")
+        parked.append((request, done))
+        self._parked_count += 1
+
+    async def _unpark(self, name: str, parked: deque[tuple[Append, AppendDone]]) -> None:
+        while parked:
+            request, done = parked[0]
+            segment: Segment | None = None
+            error: PenstockError = SegmentNotFoundError("no such segment", segment=name)
+            try:
+                segment = await self.segments.find(name)
+                state = None if segment is None else await self.segments.attribute(segment, request.writer.int)
+            except PenstockError as failure:
+                error, state = failure, None
+            except OSError as failure:
+                error, state = UnavailableError("metadata cannot be read", cause=repr(failure)), None
+            if state is not None and segment is not None and not self.segments.is_current(segment):
+                continue
+            if not parked:
+                return
+            parked.popleft()
+            self._parked_count -= 1
+            if segment is None or state is None:
+                self.submit(refusal(None, error, done))
+            else:
+                self._decide_append(segment, state, request, done)
+        self._parked.pop(name, None)
+
+    # --- commit -------------------------------------------------------------------------------------------
+
+    def submit(self, mutation: Mutation) -> None:
+        """Queue; it is answered exactly once, after all that were queued before it."""
+        if self._offline is not None:
+            mutation.withdraw(self)
+            error = ContainerOfflineError(self._offline.message, **self._offline.fields)
+            # Never from within the call: the caller may not be ready for its answer yet.
+            asyncio.get_running_loop().call_soon(self._answer, mutation, error)
+            return
+        if mutation.segment is not None:
+            mutation.segment.pending_operations += 1
+        if mutation.other is not None:
+            mutation.other.pending_operations += 1
+        self._queue.append(mutation)
+        wake = self._wake
+        if wake is not None and not wake.done():
+            wake.set_result(None)
+
+    async def _commit_loop(self) -> None:
+        while True:
+            if not self._queue:
+                self._wake = asyncio.get_running_loop().create_future()
+                await self._wake
+                self._wake = None
+                continue
+            self._in_flight = batch = self._take_batch()
+            now_ms = self.clock.now_ms()
+            parts, size_bytes = self._frame(batch, now_ms)
+            address = self.applied_address
+            if parts:
+                self._log_floor = self.log.last_address
+                try:
+                    address = await self.log.append(parts, size_bytes)
+                except StorageFullError as error:
+                    self._refuse_all(error)
+                    continue
+                except (OSError, PenstockError) as error:
+                    self.go_offline("log append failed", error)
+                    return
+                finally:
+                    self._log_floor = None
+            if self._offline is not None:
+                return
+            self._acknowledge(batch, address, now_ms)
+
+    def _take_batch(self) -> Sequence[Mutation]:
+        queue, settings = self._queue, self.settings
+        batch: list[Mutation] = []
+        room = settings.frame_bytes
+        while queue and len(batch) < settings.frame_operations:
+            room -= queue[0].size_bytes
+            if room < 0 and batch:
+                break
+            batch.append(queue.popleft())
+        return batch
+
+    def _frame(self, batch: Sequence[Mutation], now_ms: int) -> tuple[list[Buffer], int]:
+        """The frame as parts: runs of small pieces are joined, large data stay where they are."""
+        parts: list[Buffer] = []
+        run: list[Buffer] = [b""]
+        count = size_bytes = 0
+        for mutation in batch:
+            head = mutation.encode()
+            if head is None:
+                continue
+            count += 1
+            run.append(head)
+            data = mutation.data
+            size_bytes += len(head) + len(data)
+            if len(data) >= LARGE_BYTES:
+                parts += (b"".join(run), data)
+                run = []
+            elif data:
+                run.append(data)
+        if not count:
+            return [], 0
+        run_first = codec.encode_frame_header(codec.FrameHeader(container=self.index, count=count, time_ms=now_ms))
+        if run:
+            parts.append(b"".join(run))
+        parts[0] = run_first + bytes(parts[0])
+        return parts, size_bytes + len(run_first)
+
+    def _acknowledge(self, batch: Sequence[Mutation], address: int, now_ms: int) -> None:
+        """The frame is durable: change durable state, answer in order, wake readers."""
+        self.applied_address = address
+        wake: dict[Segment, None] = {}
+        for mutation in batch:
+            mutation.apply(self, address, now_ms)
+            segment = mutation.segment
+            if segment is not None:
+                segment.pending_operations -= 1
+                if segment.waiters:
+                    wake[segment] = None
+            if mutation.other is not None:
+                mutation.other.pending_operations -= 1
+                wake[mutation.other] = None
+        self._in_flight = ()
+        for mutation in batch:
+            self._answer(mutation, mutation.answer)
+        for segment in wake:
+            segment.wake()
+        self.tiering.nudge()
+        self.checkpointer.nudge()
+
+    def _refuse_all(self, error: StorageFullError) -> None:
+        """Nothing was written: refuse the batch and all that was decided after it, and go back to durable state."""
+        self.telemetry.add("log_full_refusals")
+        failed = [*self._in_flight, *self._queue]
+        self._in_flight = ()
+        self._queue.clear()
+        for mutation in failed:
+            mutation.withdraw(self)
+            for segment in (mutation.segment, mutation.other):
+                if segment is not None:
+                    self.segments.restore(segment)
+        # Refusals too: what they were decided against will not happen.
+        for mutation in failed:
+            self._answer(mutation, StorageFullError(error.message, **error.fields))
+
+    def _answer(self, mutation: Mutation, result: object) -> None:
+        self._call(mutation.done, result)
+
+    def _call(self, done: Done, result: object) -> None:
+        try:
+            done(result)
+        except Exception as error:  # noqa: BLE001 - a caller's bug must neither stop the container nor stay unseen
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "callback of a segment operation failed", "exception": error}
+            )
+
+    def log_free_upto(self) -> int | None:
+        """The address up to which the container needs no frame; None: it needs none that is known by now."""
+        if self.checkpointer.is_clean():
+            return self._log_floor
+        return self.checkpointer.covered_address()
+
+
+def _flat(data: Buffer) -> Buffer:
+    """The same bytes, with ``len`` in bytes."""
+    if type(data) is memoryview and (data.itemsize != 1 or data.ndim != 1 or not data.c_contiguous):
+        return data.cast("B") if data.c_contiguous else data.tobytes()
+    return data

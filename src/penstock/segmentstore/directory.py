@@ -1,0 +1,185 @@
+"""The segments of a container that are in memory, by name and by id; the others are loaded when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from penstock.codec import records
+from penstock.model.errors import SegmentNotFoundError
+from penstock.ports.segment_service import NO_EVENT
+from penstock.segmentstore.metadata import MetadataRows
+from penstock.segmentstore.segment import AttributeState, Chunk, Segment
+from penstock.segmentstore.settings import StoreSettings
+from penstock.segmentstore.tail_cache import CacheMemory
+
+
+class _Removed:
+    """In place of a segment whose removal is queued."""
+
+
+_REMOVED: Final = _Removed()
+
+
+class SegmentDirectory:
+    """Two views of the names: as queued operations will leave them, and as they durably are.
+
+    ``check`` is called where a caller may have waited; it raises once the container is offline.
+    """
+
+    def __init__(
+        self,
+        container: int,
+        *,
+        rows: MetadataRows,
+        memory: CacheMemory,
+        settings: StoreSettings,
+        check: Callable[[], None],
+    ) -> None:
+        self._container_index = container
+        self._rows = rows
+        self._memory = memory
+        self._settings = settings
+        self._check = check
+        self.by_uid: dict[int, Segment] = {}
+        self._names: dict[str, Segment | _Removed] = {}
+        self._visible: dict[str, Segment] = {}
+        self._departures = 0
+
+    def pending(self, name: str) -> Segment | None:
+        """The segment in memory as queued operations leave it. None: it may be elsewhere, or nowhere."""
+        known = self._names.get(name)
+        return known if isinstance(known, Segment) else None
+
+    def announce(self, segment: Segment) -> None:
+        """A creation is queued: later operations find the segment, readers do not yet."""
+        self._names[segment.name] = segment
+
+    def doom(self, segment: Segment) -> None:
+        """A removal is queued: the name is free for later operations, readers still find the segment."""
+        segment.next_gone = True
+        self._names[segment.name] = _REMOVED
+
+    def show(self, segment: Segment) -> None:
+        self._visible[segment.name] = segment
+        self._names.setdefault(segment.name, segment)
+        self.by_uid[segment.uid] = segment
+
+    def hide(self, segment: Segment) -> None:
+        self._visible.pop(segment.name, None)
+        self.by_uid.pop(segment.uid, None)
+        if self._names.get(segment.name) in (_REMOVED, segment):
+            del self._names[segment.name]
+        self._departures += 1
+
+    async def find(self, name: str) -> Segment | None:
+        """The segment as queued operations leave it, or None."""
+        while True:
+            self._check()
+            known = self._names.get(name)
+            if known is not None:
+                if isinstance(known, _Removed):
+                    return None
+                known.touched = True
+                return known
+            departures = self._departures
+            found = await self._load_name(name)
+            # While we read, another caller may have loaded the segment, or one may have left: then what was read is old.
+            if self._departures != departures or name in self._names:
+                continue
+            if found is None:
+                return None
+            self.show(found)
+            return found
+
+    async def find_visible(self, name: str) -> Segment:
+        """The durable segment. Raises SegmentNotFoundError."""
+        if name not in self._visible:
+            await self.find(name)
+        self._check()
+        segment = self._visible.get(name)
+        if segment is None:
+            raise SegmentNotFoundError("no such segment", segment=name)
+        segment.touched = True
+        return segment
+
+    def is_current(self, segment: Segment) -> bool:
+        """Whether queued operations still find the segment: what was looked up before an await may have gone."""
+        return self._names.get(segment.name) is segment
+
+    async def _load_name(self, name: str) -> Segment | None:
+        row = await self._rows.get(records.name_key(self._container_index, name))
+        return None if row is None else await self.load(records.parse_number(row))
+
+    async def load(self, uid: int) -> Segment | None:
+        """Read a segment from the key-value store, without making it known."""
+        row = await self._rows.get(records.uid_key(records.TAG_SEGMENT, self._container_index, uid))
+        if row is None:
+            return None
+        segment = Segment(uid, records.decode_segment(row), self._memory)
+        bounds = records.range_of(records.uid_key(records.TAG_CHUNK, self._container_index, uid))
+        for key, value in await self._rows.scan_all(bounds):
+            record = records.decode_chunk(value)
+            segment.chunks.add(
+                Chunk(
+                    record.name,
+                    records.parse_number(key[-8:]),
+                    length=record.length,
+                    freed=record.freed,
+                    block_count=record.block_count,
+                )
+            )
+        return segment
+
+    async def attribute(self, segment: Segment, key: int) -> AttributeState:
+        """State of an attribute. The segment may have gone, or have been loaded anew, when this returns."""
+        while True:
+            state = segment.attributes.get(key)
+            if state is not None:
+                return state
+            departures = self._departures
+            row = await self._rows.get(self.attribute_key(segment, key))
+            if self._departures == departures and key not in segment.attributes:
+                state = AttributeState(NO_EVENT if row is None else records.decode_int(row))
+                segment.attributes[key] = state
+                return state
+            if segment.gone:
+                return AttributeState(NO_EVENT)
+
+    def attribute_key(self, segment: Segment, key: int) -> bytes:
+        return records.uid_key(records.TAG_ATTRIBUTE, self._container_index, segment.uid, key.to_bytes(16, "big"))
+
+    def evict_idle(self, limit: int) -> None:
+        """Let idle segments leave memory, those longest unused first, down to ``limit``."""
+        excess = len(self._visible) - limit
+        if excess > 0:
+            for segment in list(self._visible.values()):
+                if excess <= 0:
+                    break
+                if segment.touched:
+                    # A second chance, behind all others: what is in use is touched again before its turn comes.
+                    segment.touched = False
+                    self._visible[segment.name] = self._visible.pop(segment.name)
+                elif segment.is_idle and self.is_current(segment):
+                    segment.cache.clear()
+                    self.hide(segment)
+                    excess -= 1
+        for segment in self._visible.values():
+            if len(segment.attributes) > self._settings.max_loaded_attributes and segment.is_idle:
+                segment.attributes.clear()
+                self._departures += 1
+
+    def loaded(self) -> Iterable[Segment]:
+        """The durable segments in memory."""
+        return self._visible.values()
+
+    def restore(self, segment: Segment) -> None:
+        """The queued operations on the segment will not happen: find what is durable again."""
+        segment.forget_pending()
+        durable = self._visible.get(segment.name)
+        if durable is None:
+            self._names.pop(segment.name, None)
+            self._departures += 1
+        else:
+            durable.forget_pending()
+            self._names[segment.name] = durable

@@ -1,0 +1,131 @@
+"""Queued operations: what each will do to pending state, how it is written, and what it answers once durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from penstock.codec import operations as codec
+from penstock.model.errors import PenstockError
+from penstock.ports.files import Buffer
+from penstock.ports.segment_service import Append, AppendDone, Appended
+from penstock.segmentstore import transitions
+from penstock.segmentstore.segment import AttributeState, Segment
+
+if TYPE_CHECKING:
+    from penstock.segmentstore.container import Container
+
+Done = Callable[[Any], None]
+"""Called once, with the result or a PenstockError."""
+
+
+class Mutation:
+    """One queued operation on one segment, or none: a no-op answers in its turn, once all before it is durable."""
+
+    __slots__ = ("answer", "done", "other", "segment")
+
+    def __init__(
+        self, segment: Segment | None, done: Done, answer: object = None, *, other: Segment | None = None
+    ) -> None:
+        self.segment = segment
+        self.other = other
+        self.done = done
+        self.answer = answer
+
+    @property
+    def size_bytes(self) -> int:
+        return 0
+
+    def encode(self) -> bytes | None:
+        """What precedes ``data`` in the frame, or None where nothing is written."""
+        return None
+
+    @property
+    def data(self) -> Buffer:
+        return b""
+
+    def apply(self, container: Container, address: int, now_ms: int) -> None:
+        """Change durable state, and set the answer. Runs once the frame at ``address`` is durable."""
+
+    def withdraw(self, container: Container) -> None:
+        """The operation will not happen: give back what was reserved."""
+
+
+class AppendMutation(Mutation):
+    """An append, decided against pending state. The slots are read by the committer once per append."""
+
+    __slots__ = ("_data", "count", "number", "offset", "state", "writer")
+
+    def __init__(
+        self, segment: Segment, state: AttributeState, request: Append, data: Buffer, done: AppendDone
+    ) -> None:
+        self.segment: Segment = segment
+        self.other = None
+        self.done = done
+        self.answer = None
+        self.state = state
+        self._data = data
+        self.writer = request.writer.int
+        self.number = request.event_number
+        self.count = request.event_count
+        self.offset = segment.next_length
+        segment.next_length += len(data)
+        state.pending = request.event_number
+
+    @property
+    def size_bytes(self) -> int:
+        return codec.APPEND.size + len(self._data)
+
+    @property
+    def data(self) -> Buffer:
+        return self._data
+
+    def encode(self) -> bytes:
+        return codec.encode_append_head(
+            self.segment.uid, self.offset, self.writer, self.number, self.count, len(self._data)
+        )
+
+    def apply(self, container: Container, address: int, now_ms: int) -> None:
+        segment = self.segment
+        container.memory.queued_bytes -= len(self._data)
+        transitions.append(container, segment, self.offset, self._data, self.count, address, now_ms)
+        self.state.durable = self.number
+        segment.dirty_attributes[self.writer] = None
+        self.answer = Appended(end_offset=segment.length)
+
+    def withdraw(self, container: Container) -> None:
+        container.memory.queued_bytes -= len(self._data)
+
+
+class OperationMutation(Mutation):
+    """Any other operation: its bytes are made at once, ``act`` takes the time and changes durable state."""
+
+    __slots__ = ("_act", "_encoded")
+
+    def __init__(
+        self,
+        segment: Segment,
+        operation: codec.Operation,
+        act: Callable[[int], object],
+        done: Done,
+        *,
+        other: Segment | None = None,
+    ) -> None:
+        super().__init__(segment, done, other=other)
+        self._encoded = codec.encode(operation)
+        self._act = act
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._encoded)
+
+    def encode(self) -> bytes:
+        return self._encoded
+
+    def apply(self, container: Container, address: int, now_ms: int) -> None:
+        self.answer = self._act(now_ms)
+
+
+def refusal(segment: Segment | None, error: PenstockError, done: Done) -> Mutation:
+    """Deliver an error in its turn: it may rest on operations that are not durable yet."""
+    return Mutation(segment, done, error)

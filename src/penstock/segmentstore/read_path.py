@@ -1,0 +1,157 @@
+"""Reads: from the tail cache, else from chunks; parked at the tail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.model.errors import (
+    CorruptDataError,
+    InternalError,
+    InvalidArgumentError,
+    SegmentNotFoundError,
+    ThrottledError,
+    TruncatedError,
+)
+from penstock.ports.files import Buffer
+from penstock.ports.segment_service import READ_MAX_BYTES, ChunkBlock, ChunkRange, SegmentRead
+from penstock.segmentstore.blocks import load_blocks
+
+if TYPE_CHECKING:
+    from penstock.segmentstore.container import Container
+    from penstock.segmentstore.segment import Chunk, Segment
+
+
+async def read(container: Container, name: str, offset: int, max_bytes: int, *, wait: bool) -> SegmentRead:
+    """See ``SegmentService.read``."""
+    if offset < 0 or max_bytes <= 0:
+        raise InvalidArgumentError("read needs an offset and a size", offset=offset, max_bytes=max_bytes)
+    max_bytes = min(max_bytes, READ_MAX_BYTES)
+    segment: Segment | None = None
+    while True:
+        current = (await container.segments.find_visible(name)).require_plain()
+        if segment is not None and current is not segment and segment.gone:
+            # A waiting read must not go on with another segment of the same name.
+            raise SegmentNotFoundError("no such segment", segment=name)
+        segment = current
+        _check_offset(segment, offset)
+        if offset < segment.length:
+            found = await _bytes(container, segment, offset, max_bytes)
+            if found is None:
+                continue
+            return _answer(segment, offset, found)
+        if segment.sealed or not wait:
+            return _answer(segment, offset, [])
+        await _park(container, segment)
+
+
+def _check_offset(segment: Segment, offset: int) -> None:
+    if offset < segment.start_offset:
+        raise TruncatedError(
+            "data has been truncated", segment=segment.name, offset=offset, start_offset=segment.start_offset
+        )
+    if offset > segment.length and segment.sealed:
+        raise InvalidArgumentError(
+            "offset lies behind the end of a sealed segment", segment=segment.name, offset=offset, length=segment.length
+        )
+
+
+def _answer(segment: Segment, offset: int, parts: Sequence[Buffer]) -> SegmentRead:
+    end = offset + sum(len(part) for part in parts)
+    return SegmentRead(
+        offset=offset,
+        parts=parts,
+        at_tail=end >= segment.length,
+        end_of_segment=segment.sealed and end == segment.length,
+    )
+
+
+async def _bytes(container: Container, segment: Segment, offset: int, max_bytes: int) -> list[memoryview] | None:
+    """What is there from ``offset`` on; None: the segment has changed, look again."""
+    views = segment.cache.views(offset, max_bytes)
+    if views:
+        return views
+    chunk = segment.chunks.find(offset)
+    if chunk is None:
+        raise InternalError("durable bytes are nowhere", segment=segment.name, offset=offset, length=segment.length)
+    start = chunk.start
+    try:
+        found = await container.blocks.views(chunk, offset - start, max_bytes)
+    except (SegmentNotFoundError, CorruptDataError) as error:
+        if segment.gone or offset < segment.start_offset:
+            return None
+        if isinstance(error, CorruptDataError):
+            raise
+        raise CorruptDataError("chunk is missing", segment=segment.name, chunk=chunk.name) from error
+    # The head may have passed the offset while we read, and the segment may have been merged away.
+    return None if segment.gone or offset < segment.start_offset or not found else found
+
+
+async def _park(container: Container, segment: Segment) -> None:
+    """Wait until the segment changes. Cancelled: nothing is left behind."""
+    if container.parked_reads >= container.settings.max_parked_reads:
+        raise ThrottledError("too many reads wait", resource="parked_reads", limit=container.settings.max_parked_reads)
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    segment.waiters[waiter] = None
+    container.parked_reads += 1
+    try:
+        await waiter
+    finally:
+        container.parked_reads -= 1
+        segment.waiters.pop(waiter, None)
+
+
+async def chunk_ranges(container: Container, name: str, start: int, end: int) -> Sequence[ChunkRange]:
+    """See ``SegmentService.chunk_ranges``."""
+    if not 0 <= start <= end:
+        raise InvalidArgumentError("range is not ordered", start=start, end=end)
+    segment = (await container.segments.find_visible(name)).require_plain()
+    _check_offset(segment, start)
+    chunks: list[tuple[Chunk, int, int]] = []
+    position = start
+    while position < end:
+        chunk = segment.chunks.find(position)
+        if chunk is None:
+            break
+        chunks.append((chunk, chunk.start, chunk.length))
+        position = chunk.end
+    return [
+        ChunkRange(
+            name=chunk.name,
+            location=container.chunks.location(chunk.name),
+            start_offset=begin,
+            end_offset=begin + length,
+            blocks=[_shifted(block, begin) for block in await load_blocks(container, chunk)],
+        )
+        for chunk, begin, length in chunks
+    ]
+
+
+def _shifted(block: ChunkBlock, shift: int) -> ChunkBlock:
+    return ChunkBlock(
+        start_offset=block.start_offset + shift,
+        end_offset=block.end_offset + shift,
+        crc32c=block.crc32c,
+        event_count=block.event_count,
+    )
+
+
+async def next_event_boundary(container: Container, name: str, offset: int) -> int:
+    """See ``SegmentService.next_event_boundary``."""
+    segment = (await container.segments.find_visible(name)).require_plain()
+    if offset <= segment.start_offset:
+        return segment.start_offset
+    if offset >= segment.length:
+        return segment.length
+    chunk = segment.chunks.find(offset)
+    if chunk is None:
+        found = segment.cache.boundary(offset)
+        return segment.length if found is None else min(found, segment.length)
+    begin = chunk.start
+    for block in await load_blocks(container, chunk):
+        if begin + block.start_offset >= offset:
+            return begin + block.start_offset
+        if begin + block.end_offset >= offset:
+            return begin + block.end_offset
+    return segment.length

@@ -1,0 +1,272 @@
+"""Giving space back: chunks that nothing names, heads that were truncated, leases that hold both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.codec import records
+from penstock.codec.chunk_index import index_name
+from penstock.core.garbage import orphan_candidates, orphans
+from penstock.model.errors import InvalidArgumentError, ThrottledError, UnavailableError
+from penstock.segmentstore.blocks import load_blocks
+
+if TYPE_CHECKING:
+    from penstock.segmentstore.container import Container
+    from penstock.segmentstore.segment import Chunk, Segment
+
+_PAGE = 1000
+_MERGES_PER_PASS = 1000
+
+
+@dataclass(slots=True, kw_only=True)
+class _Lease:
+    """Until when: by the wall clock, and by the event loop, so that a clock that jumps ahead frees nothing."""
+
+    until_ms: int
+    loop_until: float
+
+
+class Reclaimer:
+    """Follows each chunk from the moment no segment names it to the removal of its file."""
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._released: dict[str, records.FreeRecord] = {}
+        self._freeable: dict[str, records.FreeRecord] = {}
+        self._discarded: dict[str, None] = {}
+        self._heads: dict[int, None] = {}
+        self._committed_heads: dict[int, None] = {}
+        self._leases: dict[tuple[int, int], _Lease] = {}
+        self._moved: dict[str, None] | None = None
+        self.orphans_known = False
+        """Whether the search for orphans of earlier epochs has ended."""
+        self._lock = asyncio.Lock()
+
+    async def recover(self) -> None:
+        """Load what an earlier opening left to be freed, and the leases. Called before replay."""
+        container = self._container
+        index = container.index
+        bounds = records.range_of(records.prefix(records.TAG_FREE, index))
+        for key, value in await container.rows.scan_all(bounds):
+            self._freeable[key[3:].decode()] = records.decode_free(value)
+        now = asyncio.get_running_loop().time()
+        now_ms = container.clock.now_ms()
+        bounds = records.range_of(records.prefix(records.TAG_LEASE, index))
+        for key, value in await container.rows.scan_all(bounds):
+            until_ms = records.decode_int(value)
+            lease = _Lease(until_ms=until_ms, loop_until=now + max(0, until_ms - now_ms) / 1000)
+            self._leases[records.parse_lease_key(key)] = lease
+
+    # --- told by transitions ------------------------------------------------------------------------------
+
+    def release(self, uid: int, chunk: str, size_bytes: int) -> None:
+        """A segment names the chunk no more. Its file goes after the next checkpoint, and after leases."""
+        record = records.FreeRecord(uid=uid, size_bytes=size_bytes)
+        self._released[chunk] = record
+        self._container.rows.put(records.free_key(self._container.index, chunk), records.encode_free(record))
+
+    def discard(self, chunk: str) -> None:
+        """A chunk that was never named, left by a failed or outrun write."""
+        self._discarded[chunk] = None
+
+    def head_moved(self, segment: Segment) -> None:
+        """The segment was truncated: part of its first chunk may be dead."""
+        self._heads[segment.uid] = None
+
+    def chunk_moved(self, chunk: str) -> None:
+        """A merge moves the chunk's row while orphans are looked for: it may be seen in neither place."""
+        if self._moved is not None:
+            self._moved[chunk] = None
+
+    # --- told by the checkpointer -------------------------------------------------------------------------
+
+    def released_by_now(self) -> tuple[dict[str, records.FreeRecord], dict[int, None]]:
+        """What the checkpoint that begins now covers."""
+        return dict(self._released), dict(self._heads)
+
+    def committed(self, covered: tuple[dict[str, records.FreeRecord], dict[int, None]]) -> None:
+        released, heads = covered
+        for chunk in released:
+            self._freeable[chunk] = self._released.pop(chunk)
+        for uid in heads:
+            self._heads.pop(uid, None)
+            self._committed_heads[uid] = None
+
+    # --- freeing ------------------------------------------------------------------------------------------
+
+    async def free(self) -> None:
+        """Delete the files that may go by now. Raises what the chunk storage raises; the rest is for the next time."""
+        async with self._lock:
+            await self._drop_expired()
+            for chunk in [name for name in self._discarded if name not in self._container.tiering.writing]:
+                await self._delete(chunk)
+                self._discarded.pop(chunk, None)
+            for chunk, record in list(self._freeable.items()):
+                if chunk in self._container.tiering.writing or self._is_leased(record.uid):
+                    continue
+                await self._delete(chunk)
+                self._freeable.pop(chunk, None)
+                self._container.rows.delete(records.free_key(self._container.index, chunk))
+                self._count_freed(record.uid, record.size_bytes)
+            for uid in [uid for uid in self._committed_heads if not self._is_leased(uid)]:
+                del self._committed_heads[uid]
+                segment = self._container.segments.by_uid.get(uid)
+                if segment is not None:
+                    await self._free_head(segment)
+
+    async def _delete(self, chunk: str) -> None:
+        # The index first: an index without its chunk is found as an orphan, a chunk without index is not told apart.
+        await self._container.chunks.delete(index_name(chunk))
+        await self._container.chunks.delete(chunk)
+
+    def _count_freed(self, uid: int, size_bytes: int) -> None:
+        self._container.telemetry.add("freed_bytes", size_bytes)
+        segment = self._container.segments.by_uid.get(uid)
+        if segment is not None:
+            segment.freed_bytes += size_bytes
+            self._container.mark_dirty(segment)
+
+    async def _free_head(self, segment: Segment) -> None:
+        chunk = segment.chunks.items[0] if segment.chunks.items else None
+        if chunk is None or segment.start_offset - chunk.start - chunk.freed < self._container.settings.free_head_bytes:
+            return
+        upto = await self._dead_bytes(segment, chunk)
+        if upto - chunk.freed < self._container.settings.free_head_bytes or not segment.chunks.holds(chunk):
+            return
+        await self._container.chunks.free_head(chunk.name, upto)
+        freed, chunk.freed = upto - chunk.freed, upto
+        if segment.chunks.holds(chunk):
+            index = self._container.index
+            self._container.rows.put(
+                records.chunk_key(index, segment.uid, chunk.start), records.encode_chunk(chunk.record())
+            )
+            self._count_freed(segment.uid, freed)
+
+    async def _dead_bytes(self, segment: Segment, chunk: Chunk) -> int:
+        """Where the block begins that holds the head: whole blocks are verified, so whole blocks must stay."""
+        head = segment.start_offset - chunk.start
+        dead = 0
+        for block in await load_blocks(self._container, chunk):
+            if block.end_offset > head:
+                break
+            dead = block.end_offset
+        return dead
+
+    def pending_bytes(self, segment: Segment) -> int:
+        """Bytes on disk that the segment names no more, or that lie before its head."""
+        pending = sum(
+            record.size_bytes
+            for chunks in (self._released, self._freeable)
+            for record in chunks.values()
+            if record.uid == segment.uid
+        )
+        if segment.chunks.items:
+            first = segment.chunks.items[0]
+            pending += max(0, min(segment.start_offset, first.end) - first.start - first.freed)
+        return pending
+
+    # --- leases -------------------------------------------------------------------------------------------
+
+    async def lease(self, segment: Segment, lease: int, until_ms: int) -> None:
+        """Hold the segment's chunks. In force at once, durable when this returns; repeating extends.
+
+        Raises: InvalidArgumentError (longer than allowed), ThrottledError (too many).
+        """
+        container, settings = self._container, self._container.settings
+        now_ms = container.clock.now_ms()
+        if until_ms - now_ms > settings.max_lease_ms:
+            raise InvalidArgumentError("lease is too long", until_ms=until_ms, limit_ms=settings.max_lease_ms)
+        key = (lease, segment.uid)
+        if key not in self._leases and len(self._leases) >= settings.max_leases:
+            raise ThrottledError("too many leases", resource="leases", limit=settings.max_leases)
+        held = self._leases.get(key)
+        until_ms = max(until_ms, held.until_ms if held else 0)
+        loop_until = asyncio.get_running_loop().time() + max(0, until_ms - now_ms) / 1000
+        self._leases[key] = _Lease(until_ms=until_ms, loop_until=loop_until)
+        row = records.lease_key(container.index, lease, segment.uid)
+        await container.keyvalue.commit([(row, records.encode_int(until_ms))])
+
+    async def release_lease(self, lease: int) -> None:
+        keys = [key for key in self._leases if key[0] == lease]
+        if keys:
+            index = self._container.index
+            await self._container.keyvalue.commit([], [records.lease_key(index, *key) for key in keys])
+            for key in keys:
+                self._leases.pop(key, None)
+                # A merge may have left the lease's row among the changes.
+                self._container.rows.delete(records.lease_key(index, *key))
+            self._container.checkpointer.ask()
+
+    def lease_follows(self, source: Segment, target: Segment) -> None:
+        """The source's chunks are the target's now: so are the leases on them."""
+        for (lease, uid), held in list(self._leases.items()):
+            if uid == source.uid:
+                own = self._leases.get((lease, target.uid))
+                if own is None or own.until_ms < held.until_ms:
+                    self._leases[lease, target.uid] = held
+                    row = records.lease_key(self._container.index, lease, target.uid)
+                    self._container.rows.put(row, records.encode_int(held.until_ms))
+
+    def _is_leased(self, uid: int) -> bool:
+        return any(key[1] == uid for key in self._leases)
+
+    async def _drop_expired(self) -> None:
+        now, now_ms = asyncio.get_running_loop().time(), self._container.clock.now_ms()
+        expired = [key for key, lease in self._leases.items() if lease.until_ms <= now_ms and lease.loop_until <= now]
+        if expired:
+            for key in expired:
+                del self._leases[key]
+            await self._container.keyvalue.commit(
+                [], [records.lease_key(self._container.index, *key) for key in expired]
+            )
+
+    # --- merges and orphans -------------------------------------------------------------------------------
+
+    async def forget_merges(self) -> None:
+        """Forget merges that nobody will repeat any more."""
+        container = self._container
+        start, _ = records.range_of(records.prefix(records.TAG_MERGED_TIME, container.index))
+        before_ms = max(0, container.clock.now_ms() - container.settings.merge_memory_ms)
+        end = records.merged_time_key(container.index, before_ms, 0, "")
+        for key, _value in await container.rows.scan((start, end), limit=_MERGES_PER_PASS):
+            uid, source = records.parse_merged_time_key(key)
+            container.rows.delete(key)
+            container.rows.delete(records.uid_key(records.TAG_MERGED, container.index, uid, source))
+
+    async def collect_orphans(self) -> None:
+        """Delete the chunks of earlier epochs that nothing names: a crash came between their write and their row.
+
+        Raises what the chunk storage raises but for failures that pass: then they wait for the next start.
+        """
+        container = self._container
+        # From here on moves are noted; what is in memory now is noted as well, for its rows may not be written yet.
+        self._moved = {chunk.name: None for segment in container.segments.loaded() for chunk in segment.chunks.items}
+        try:
+            candidates = orphan_candidates(
+                await container.chunks.list(), container=container.index, epoch=container.log.epoch
+            )
+            if candidates:
+                named = await self._named_chunks()
+                for chunk in orphans(candidates, named, self._moved, self._released, self._freeable):
+                    self.discard(chunk)
+                    container.telemetry.add("orphan_chunks")
+        except (OSError, UnavailableError):
+            container.telemetry.add("orphan_scan_failures")
+        finally:
+            self._moved = None
+            self.orphans_known = True
+
+    async def _named_chunks(self) -> set[str]:
+        """Names in the chunk rows. Only looked up in, never walked."""
+        container = self._container
+        start, end = records.range_of(records.prefix(records.TAG_CHUNK, container.index))
+        named: set[str] = set()
+        while True:
+            page: Sequence[tuple[bytes, bytes]] = await container.rows.scan((start, end), limit=_PAGE)
+            named.update(records.decode_chunk(value).name for _, value in page)
+            if len(page) < _PAGE:
+                return named
+            start = page[-1][0] + b"\0"

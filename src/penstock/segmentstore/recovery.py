@@ -1,0 +1,220 @@
+"""Recovery: what the key-value store holds, and what the log adds to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from penstock.codec import operations as codec
+from penstock.codec import records
+from penstock.model.errors import CorruptDataError
+from penstock.segmentstore import transitions
+from penstock.segmentstore.segment import Segment
+
+if TYPE_CHECKING:
+    from penstock.segmentstore.container import Container
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """An append that the rows know already, whose bytes may live in the log alone."""
+
+    offset: int
+    data: memoryview
+    count: int
+    address: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.data)
+
+
+class Recovery:
+    """Rebuilds one container. Nothing is written: recovering twice is recovering once.
+
+    Frames up to the checkpoint's address give only bytes, of those segments that the rows say are not tiered there;
+    frames behind it are applied as they were at first.
+    """
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._complete_upto = 0
+        self._pieces: dict[int, list[_Piece]] = {}
+        self._settled = False
+
+    async def begin(self) -> None:
+        """Load the checkpoint. Raises CorruptDataError where the log is not the one that the rows go with."""
+        container = self._container
+        row = await container.keyvalue.get_many([records.prefix(records.TAG_CONTAINER, container.index)])
+        if row[0] is not None:
+            record = records.decode_container(row[0])
+            if record.epoch >= container.log.epoch:
+                raise CorruptDataError(
+                    "metadata is newer than the log: it belongs to another one",
+                    container=container.index,
+                    epoch=record.epoch,
+                    log_epoch=container.log.epoch,
+                )
+            self._complete_upto = record.complete_upto
+        container.applied_address = self._complete_upto
+        await container.reclaimer.recover()
+
+    async def replay(self, address: int, header: codec.FrameHeader, frame: bytes) -> None:
+        """Take up one frame of the container; frames come in order."""
+        container = self._container
+        if address > self._complete_upto and not self._settled:
+            await self._settle()
+        for operation in codec.decode_operations(frame):
+            if address <= self._complete_upto:
+                await self._collect(operation, address)
+            else:
+                await self._apply(operation, address, header.time_ms)
+        container.applied_address = max(container.applied_address, address)
+
+    async def finish(self) -> None:
+        """All frames were replayed: check that nothing is missing, and get ready to serve."""
+        container = self._container
+        if not self._settled:
+            await self._settle()
+        for segment in container.segments.loaded():
+            segment.forget_pending()
+            _check_complete(segment)
+        container.checkpointer.recovered(self._complete_upto, container.tiering.lowest_address())
+
+    # --- before the checkpoint's address ------------------------------------------------------------------
+
+    async def _collect(self, operation: codec.Operation, address: int) -> None:
+        match operation:
+            case codec.AppendOperation():
+                piece = _Piece(
+                    offset=operation.offset, data=operation.data, count=operation.event_count, address=address
+                )
+                await self._keep(operation.uid, piece)
+            case codec.MergeOperation():
+                for piece in self._pieces.pop(operation.source, []):
+                    shifted = _Piece(
+                        offset=piece.offset + operation.offset,
+                        data=piece.data,
+                        count=piece.count,
+                        address=piece.address,
+                    )
+                    await self._keep(operation.uid, shifted)
+            case codec.DeleteOperation():
+                self._pieces.pop(operation.uid, None)
+            case _:
+                pass  # The rows hold all that the others did.
+
+    async def _keep(self, uid: int, piece: _Piece) -> None:
+        """Keep what is not tiered. Of a segment that the rows do not know all is kept: it was merged or deleted."""
+        segment = await self._find(uid)
+        if segment is not None and (
+            piece.end <= segment.start_offset or segment.chunks.covers(piece.offset, piece.end)
+        ):
+            return
+        self._pieces.setdefault(uid, []).append(piece)
+
+    async def _settle(self) -> None:
+        """The state is that of the checkpoint: put the bytes into their tail caches."""
+        self._settled = True
+        pieces, self._pieces = self._pieces, {}
+        for uid, items in pieces.items():
+            segment = await self._find(uid)
+            if segment is None:
+                raise CorruptDataError(
+                    "log holds bytes of an unknown segment", container=self._container.index, uid=uid
+                )
+            for piece in items:
+                if piece.data:
+                    self._container.tiering.add(segment)
+                    segment.cache.append(piece.offset, piece.data, piece.count, piece.address)
+
+    async def _find(self, uid: int) -> Segment | None:
+        known = self._container.segments.by_uid.get(uid)
+        if known is None:
+            known = await self._container.segments.load(uid)
+            if known is not None:
+                self._container.segments.show(known)
+        return known
+
+    # --- behind it ----------------------------------------------------------------------------------------
+
+    async def _require(self, uid: int) -> Segment:
+        segment = await self._find(uid)
+        if segment is None:
+            raise CorruptDataError("log changes an unknown segment", container=self._container.index, uid=uid)
+        return segment
+
+    async def _apply(self, operation: codec.Operation, address: int, time_ms: int) -> None:
+        container = self._container
+        if isinstance(operation, codec.CreateOperation):
+            _create(container, operation, time_ms)
+            return
+        segment = await self._require(operation.uid)
+        match operation:
+            case codec.AppendOperation():
+                _expect(segment, operation.offset)
+                state = await container.segments.attribute(segment, operation.writer)
+                transitions.append(
+                    container, segment, operation.offset, operation.data, operation.event_count, address, time_ms
+                )
+                state.durable = state.pending = operation.event_number
+                segment.dirty_attributes[operation.writer] = None
+            case codec.SealOperation():
+                transitions.seal(container, segment, time_ms)
+            case codec.TruncateOperation():
+                transitions.truncate(container, segment, operation.offset)
+            case codec.DeleteOperation():
+                transitions.delete(container, segment)
+            case codec.AttributeOperation():
+                state = await container.segments.attribute(segment, operation.attribute)
+                state.pending = operation.value
+                transitions.attribute(container, segment, state, operation.attribute, operation.value)
+            case codec.MergeOperation():
+                source = await self._require(operation.source)
+                _expect(segment, operation.offset)
+                _expect(source, operation.length)
+                transitions.merge(container, segment, source, operation.offset, time_ms)
+            case codec.TableOperation():
+                _expect(segment, operation.position)
+                transitions.table_change(container, segment, operation, time_ms)
+            case _:
+                assert_never(operation)
+
+
+def _create(container: Container, operation: codec.CreateOperation, time_ms: int) -> None:
+    record = records.SegmentRecord(
+        name=operation.name,
+        kind=operation.kind,
+        key_bytes=operation.key_bytes,
+        rollover_bytes=operation.rollover_bytes,
+        start_offset=0,
+        length=0,
+        sealed=False,
+        modified_ms=time_ms,
+        event_count=0,
+        freed_bytes=0,
+        entry_count=0,
+    )
+    transitions.create(container, Segment(operation.uid, record, container.memory), time_ms)
+
+
+def _expect(segment: Segment, offset: int) -> None:
+    if segment.length != offset:
+        raise CorruptDataError(
+            "log does not continue the segment", segment=segment.name, length=segment.length, offset=offset
+        )
+
+
+def _check_complete(segment: Segment) -> None:
+    """Chunks and log together must hold every byte from head to tail."""
+    if segment.table is not None:
+        return
+    position = segment.start_offset
+    for entry in segment.cache.untiered:
+        if entry.start > position and not segment.chunks.covers(position, entry.start):
+            break
+        position = max(position, entry.end)
+    if position < segment.length and not segment.chunks.covers(position, segment.length):
+        raise CorruptDataError(
+            "bytes are neither in the log nor in chunks", segment=segment.name, offset=position, length=segment.length
+        )

@@ -1,0 +1,231 @@
+"""One segment in memory: what is durable, and what will be once the queued operations are."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from penstock.codec.records import ChunkRecord, SegmentRecord
+from penstock.model.errors import InvalidArgumentError
+from penstock.ports.segment_service import ChunkBlock, SegmentInfo, TableKind
+from penstock.segmentstore.tail_cache import CacheMemory, TailCache
+
+KIND_PLAIN, KIND_HASH, KIND_SORTED = 0, 1, 2
+TABLE_KINDS = {TableKind.HASH: KIND_HASH, TableKind.SORTED: KIND_SORTED}
+
+
+class AttributeState:
+    """An attribute or a writer's last event number: its value once all queued operations are durable, and now."""
+
+    __slots__ = ("durable", "pending")
+
+    def __init__(self, value: int) -> None:
+        self.pending = value
+        self.durable = value
+
+
+class Chunk:
+    """A chunk of a segment. The byte of segment offset ``o`` lies at ``o - start`` in it; its first ``length`` count.
+
+    ``blocks`` are in chunk positions, not segment offsets, so that a merge moves a chunk without touching them; None
+    until they are needed. ``freed`` bytes at its head were given back.
+    """
+
+    __slots__ = ("block_count", "blocks", "freed", "length", "name", "start")
+
+    def __init__(self, name: str, start: int, *, length: int = 0, freed: int = 0, block_count: int = 0) -> None:
+        self.name = name
+        self.start = start
+        self.length = length
+        self.freed = freed
+        self.block_count = block_count
+        self.blocks: list[ChunkBlock] | None = [] if block_count == 0 else None
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+    def record(self) -> ChunkRecord:
+        return ChunkRecord(name=self.name, length=self.length, freed=self.freed, block_count=self.block_count)
+
+
+class ChunkList:
+    """Chunks of one segment, in order of offset. Gaps are bytes not tiered yet."""
+
+    __slots__ = ("_starts", "items")
+
+    def __init__(self) -> None:
+        self.items: list[Chunk] = []
+        self._starts: list[int] = []
+
+    def add(self, chunk: Chunk) -> None:
+        index = bisect_right(self._starts, chunk.start)
+        self.items.insert(index, chunk)
+        self._starts.insert(index, chunk.start)
+
+    def find(self, offset: int) -> Chunk | None:
+        """The chunk that holds the byte at ``offset``."""
+        index = bisect_right(self._starts, offset) - 1
+        return self.items[index] if index >= 0 and offset < self.items[index].end else None
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether one chunk after the other holds ``start <= offset < end``."""
+        while start < end:
+            chunk = self.find(start)
+            if chunk is None:
+                return False
+            start = chunk.end
+        return True
+
+    def take_before(self, offset: int) -> list[Chunk]:
+        """Remove and return the chunks that end at or before ``offset``."""
+        count = 0
+        while count < len(self.items) and self.items[count].end <= offset:
+            count += 1
+        taken = self.items[:count]
+        del self.items[:count], self._starts[:count]
+        return taken
+
+    def take_all(self) -> list[Chunk]:
+        taken, self.items, self._starts = self.items, [], []
+        return taken
+
+    def holds(self, chunk: Chunk) -> bool:
+        index = bisect_right(self._starts, chunk.start) - 1
+        return index >= 0 and self.items[index] is chunk
+
+
+@dataclass(slots=True)
+class TableState:
+    """Of a table: how many entries it has, and what queued changes will make of keys.
+
+    ``next_versions`` holds the version (``KEY_ABSENT``: removed) and the position of the change that will set it: two
+    removals of one key look alike but for the position.
+    """
+
+    entry_count: int
+    next_entry_count: int
+    next_versions: dict[bytes, tuple[int, int]]
+
+
+class Segment:
+    """State of a segment. Fields that begin with ``next_`` include the queued operations; readers never see them."""
+
+    __slots__ = (
+        "attributes",
+        "cache",
+        "chunks",
+        "dirty",
+        "dirty_attributes",
+        "event_count",
+        "freed_bytes",
+        "gone",
+        "key_bytes",
+        "kind",
+        "length",
+        "modified_ms",
+        "name",
+        "next_gone",
+        "next_length",
+        "next_sealed",
+        "next_start",
+        "open_chunk",
+        "pending_operations",
+        "rollover_bytes",
+        "sealed",
+        "start_offset",
+        "table",
+        "touched",
+        "uid",
+        "untiered_since",
+        "waiters",
+    )
+
+    def __init__(self, uid: int, record: SegmentRecord, memory: CacheMemory) -> None:
+        self.uid = uid
+        self.name = record.name
+        self.kind = record.kind
+        self.key_bytes = record.key_bytes
+        self.rollover_bytes = record.rollover_bytes
+        self.start_offset = self.next_start = record.start_offset
+        self.length = self.next_length = record.length
+        self.sealed = self.next_sealed = record.sealed
+        self.gone = self.next_gone = False
+        self.modified_ms = record.modified_ms
+        self.event_count = record.event_count
+        self.freed_bytes = record.freed_bytes
+        self.table: TableState | None = None
+        if record.kind != KIND_PLAIN:
+            self.table = TableState(record.entry_count, record.entry_count, {})
+        self.attributes: dict[int, AttributeState] = {}
+        self.dirty_attributes: dict[int, None] = {}
+        self.dirty = False
+        self.cache = TailCache(memory)
+        self.chunks = ChunkList()
+        self.open_chunk: Chunk | None = None
+        self.waiters: dict[asyncio.Future[None], None] = {}
+        self.pending_operations = 0
+        self.touched = True
+        self.untiered_since = 0.0
+
+    def record(self) -> SegmentRecord:
+        return SegmentRecord(
+            name=self.name,
+            kind=self.kind,
+            key_bytes=self.key_bytes,
+            rollover_bytes=self.rollover_bytes,
+            start_offset=self.start_offset,
+            length=self.length,
+            sealed=self.sealed,
+            modified_ms=self.modified_ms,
+            event_count=self.event_count,
+            freed_bytes=self.freed_bytes,
+            entry_count=self.table.entry_count if self.table else 0,
+        )
+
+    def info(self) -> SegmentInfo:
+        return SegmentInfo(
+            name=self.name,
+            start_offset=self.start_offset,
+            length=self.length,
+            sealed=self.sealed,
+            last_modified_ms=self.modified_ms,
+        )
+
+    def require_table(self) -> TableState:
+        """The table's own state. Raises InvalidArgumentError for a plain segment."""
+        if self.table is None:
+            raise InvalidArgumentError("segment is not a table", segment=self.name)
+        return self.table
+
+    def require_plain(self) -> Segment:
+        """Self. Raises InvalidArgumentError for a table."""
+        if self.table is not None:
+            raise InvalidArgumentError("segment is a table", segment=self.name)
+        return self
+
+    def forget_pending(self) -> None:
+        """The queued operations will not happen: go back to what is durable."""
+        self.next_start, self.next_length = self.start_offset, self.length
+        self.next_sealed, self.next_gone = self.sealed, self.gone
+        self.pending_operations = 0
+        for state in self.attributes.values():
+            state.pending = state.durable
+        if self.table is not None:
+            self.table.next_entry_count = self.table.entry_count
+            self.table.next_versions.clear()
+
+    def wake(self) -> None:
+        """Let the parked reads look again."""
+        waiters, self.waiters = self.waiters, {}
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    @property
+    def is_idle(self) -> bool:
+        """Everything of it is in the key-value store and the chunks: it may leave memory."""
+        return not (
+            self.dirty or self.dirty_attributes or self.pending_operations or self.waiters or self.cache.untiered
+        )

@@ -1,0 +1,238 @@
+"""Calls that change plain segments: facts gathered, decided against pending state, queued, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NoReturn
+from uuid import UUID
+
+from penstock.codec import operations as codec
+from penstock.codec import records
+from penstock.model.errors import (
+    AlreadyExistsError,
+    InternalError,
+    InvalidArgumentError,
+    PenstockError,
+    SegmentNotFoundError,
+    SegmentSealedError,
+)
+from penstock.segmentstore import transitions
+from penstock.segmentstore.mutations import Mutation, OperationMutation, refusal
+from penstock.segmentstore.segment import KIND_PLAIN, Segment
+
+if TYPE_CHECKING:
+    from penstock.segmentstore.container import Container
+
+NAME_MAX_BYTES = 4096
+
+
+class Answer:
+    """A future as the ``done`` of a mutation."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def __call__(self, result: object) -> None:
+        if self.future.done():
+            return  # The caller was cancelled.
+        if isinstance(result, PenstockError):
+            self.future.set_exception(result)
+        else:
+            self.future.set_result(result)
+
+
+async def refuse(container: Container, segment: Segment | None, error: PenstockError) -> NoReturn:
+    """Raise the error once everything it may rest on is durable."""
+    answer = Answer()
+    container.submit(refusal(segment, error, answer))
+    await answer.future
+    raise InternalError("refusal was answered without an error", error=repr(error))
+
+
+async def agree(container: Container, segment: Segment | None, result: object) -> Any:
+    """Return the result once everything it may rest on is durable."""
+    answer = Answer()
+    container.submit(Mutation(segment, answer, result))
+    return await answer.future
+
+
+async def create(
+    container: Container, name: str, *, kind: int = KIND_PLAIN, key_bytes: int = 0, rollover_bytes: int = 0
+) -> None:
+    """See ``SegmentService.create_segment`` and ``create_table``."""
+    if not 0 < len(name.encode()) <= NAME_MAX_BYTES:
+        raise InvalidArgumentError("segment name has no legal length", limit_bytes=NAME_MAX_BYTES)
+    if rollover_bytes < 0:
+        raise InvalidArgumentError("rollover size is negative", rollover_bytes=rollover_bytes)
+    existing = await container.segments.find(name)
+    if existing is not None:
+        await refuse(container, existing, AlreadyExistsError("segment exists", segment=name))
+    record = records.SegmentRecord(
+        name=name,
+        kind=kind,
+        key_bytes=key_bytes,
+        rollover_bytes=rollover_bytes,
+        start_offset=0,
+        length=0,
+        sealed=False,
+        modified_ms=0,
+        event_count=0,
+        freed_bytes=0,
+        entry_count=0,
+    )
+    segment = Segment(container.new_uid(), record, container.memory)
+    operation = codec.CreateOperation(
+        uid=segment.uid, kind=kind, key_bytes=key_bytes, rollover_bytes=rollover_bytes, name=name
+    )
+    container.segments.announce(segment)
+    await _perform(container, segment, operation, lambda now_ms: transitions.create(container, segment, now_ms))
+
+
+async def _perform(
+    container: Container,
+    segment: Segment,
+    operation: codec.Operation,
+    act: Any,
+    *,
+    other: Segment | None = None,
+) -> Any:
+    answer = Answer()
+    container.submit(OperationMutation(segment, operation, act, answer, other=other))
+    return await answer.future
+
+
+async def find(container: Container, name: str) -> Segment:
+    """The segment as queued operations leave it. Raises SegmentNotFoundError, once that is durable."""
+    segment = await container.segments.find(name)
+    if segment is None:
+        await refuse(container, None, SegmentNotFoundError("no such segment", segment=name))
+    return segment
+
+
+async def setup_append(container: Container, name: str, writer: UUID) -> int:
+    while True:
+        segment = (await find(container, name)).require_plain()
+        state = await container.segments.attribute(segment, writer.int)
+        if container.segments.is_current(segment):
+            await agree(container, segment, None)
+            return state.durable
+
+
+async def seal(container: Container, name: str) -> int:
+    segment = (await find(container, name)).require_plain()
+    if segment.next_sealed:
+        return int(await agree(container, segment, segment.next_length))
+    segment.next_sealed = True
+    operation = codec.SealOperation(uid=segment.uid)
+    return int(
+        await _perform(container, segment, operation, lambda now_ms: transitions.seal(container, segment, now_ms))
+    )
+
+
+async def truncate(container: Container, name: str, offset: int) -> None:
+    segment = (await find(container, name)).require_plain()
+    if offset > segment.next_length or offset < 0:
+        error = InvalidArgumentError(
+            "truncation lies outside the segment", segment=name, offset=offset, length=segment.next_length
+        )
+        await refuse(container, segment, error)
+    if offset <= segment.next_start:
+        await agree(container, segment, None)
+        return
+    segment.next_start = offset
+    operation = codec.TruncateOperation(uid=segment.uid, offset=offset)
+    await _perform(container, segment, operation, lambda _: transitions.truncate(container, segment, offset))
+
+
+async def delete(container: Container, name: str) -> None:
+    segment = (await find(container, name)).require_plain()
+    await remove(container, segment)
+
+
+async def remove(container: Container, segment: Segment) -> None:
+    """Delete a segment or a table."""
+    container.segments.doom(segment)
+    operation = codec.DeleteOperation(uid=segment.uid)
+    await _perform(container, segment, operation, lambda _: transitions.delete(container, segment))
+
+
+async def merge(container: Container, target_name: str, source_name: str) -> int:
+    """See ``SegmentService.merge``."""
+    while True:
+        source = await container.segments.find(source_name)
+        target = (await find(container, target_name)).require_plain()
+        merged = None
+        if source is None:
+            key = records.uid_key(records.TAG_MERGED, container.index, target.uid, source_name.encode())
+            merged = await container.rows.get(key)
+        # Both were looked up over awaits: either may have gone.
+        if container.segments.is_current(target) and (source is None or container.segments.is_current(source)):
+            break
+    if source is None:
+        return await _merge_again(container, target, source_name, known=merged is not None)
+    source.require_plain()
+    error: PenstockError | None = None
+    if target is source:
+        error = InvalidArgumentError("segment cannot be merged into itself", segment=target_name)
+    elif target.next_sealed:
+        error = SegmentSealedError("segment is sealed", segment=target_name, length_bytes=target.next_length)
+    elif source.next_start > 0:
+        error = InvalidArgumentError("truncated segment cannot be merged", segment=source_name)
+    if error is not None:
+        await refuse(container, target, error)
+    return await _merge(container, target, source)
+
+
+async def _merge(container: Container, target: Segment, source: Segment) -> int:
+    offset = target.next_length
+    operation = codec.MergeOperation(uid=target.uid, source=source.uid, offset=offset, length=source.next_length)
+    target.next_length += source.next_length
+    container.segments.doom(source)
+    return int(
+        await _perform(
+            container,
+            target,
+            operation,
+            lambda now_ms: transitions.merge(container, target, source, offset, now_ms),
+            other=source,
+        )
+    )
+
+
+async def _merge_again(container: Container, target: Segment, source: str, *, known: bool) -> int:
+    """The source is gone: merged already, by a call whose answer was lost or is still on its way; or never there."""
+    await agree(container, target, None)
+    key = records.uid_key(records.TAG_MERGED, container.index, target.uid, source.encode())
+    if known or await container.rows.get(key) is not None:
+        return target.length
+    raise SegmentNotFoundError("no such segment", segment=source)
+
+
+async def get_attribute(container: Container, name: str, attribute: UUID) -> int:
+    while True:
+        segment = (await container.segments.find_visible(name)).require_plain()
+        state = await container.segments.attribute(segment, attribute.int)
+        if not segment.gone:
+            return state.durable
+
+
+async def update_attribute(
+    container: Container, name: str, attribute: UUID, value: int, *, expected: int | None
+) -> bool:
+    key = attribute.int
+    while True:
+        segment = (await find(container, name)).require_plain()
+        state = await container.segments.attribute(segment, key)
+        if container.segments.is_current(segment):
+            break
+    if expected is not None and state.pending != expected:
+        return bool(await agree(container, segment, False))
+    state.pending = value
+    operation = codec.AttributeOperation(uid=segment.uid, attribute=key, value=value)
+    return bool(
+        await _perform(
+            container, segment, operation, lambda _: transitions.attribute(container, segment, state, key, value)
+        )
+    )

@@ -1,0 +1,71 @@
+"""Settings of a segment store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.model.errors import InvalidArgumentError
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """How a store uses memory, disk and time. Checked when made; raises InvalidArgumentError.
+
+    containers: number of containers; 4 lets tiering of one go on while another commits. Fixed when a store is created.
+    cache_bytes: memory for bytes near the tails, tiered or not; 64 MiB serves some seconds of catching up.
+    read_cache_bytes: memory for verified chunk blocks, per container; 4 MiB spares re-reading a block for small reads.
+    chunk_bytes: a chunk is rolled at this size; 16 MiB is one task of a Spark job and a fair unit to give back.
+    flush_bytes: size of a block in tier 2; 1 MiB is read and verified in under a millisecond.
+    flush_interval_s: seconds that bytes may wait to be tiered; 10 bounds the log that recovery replays.
+    checkpoint_interval_s: seconds between checkpoints of a container that changed; 5 bounds replay of metadata.
+    checkpoint_bytes: bytes of log after which every container tiers and checkpoints; 256 MiB replays in about a second.
+    checkpoint_rows_bytes: bytes of changed rows that trigger a checkpoint early; 8 MiB. At four times that, changes of
+        tables are throttled.
+    frame_bytes: bytes after which a log frame takes no further operation; 8 MiB, half of the largest append.
+    frame_operations: operations in one frame; 4096 keep one pass of the event loop under some milliseconds.
+    max_unflushed_bytes: memory for bytes not tiered yet; appends beyond are throttled. 256 MiB rides out a tier 2 that
+        stands still for a while.
+    max_loaded_segments: segments held in memory, per container, while idle; 10000 take about 20 MB.
+    max_loaded_attributes: writers and attributes held in memory per segment between checkpoints; 10000.
+    max_parked_reads: reads waiting at tails, per container; 20000.
+    max_parked_appends: appends waiting for their segment to be loaded, per container; 10000.
+    max_leases: leases held at a time, per container; 1000.
+    max_lease_ms: longest lease, milliseconds; a day outlives any sane job.
+    merge_memory_ms: how long a finished merge is remembered for a repeated call, milliseconds; a day.
+    free_head_bytes: dead bytes at the head of a chunk worth giving back before the whole chunk goes; 1 MiB.
+    retry_min_s, retry_max_s: pause between failed attempts at tier 2 or the metadata, seconds; doubles from 0.1 to 5.
+    """
+
+    containers: int = 4
+    cache_bytes: int = 64 * MIB
+    read_cache_bytes: int = 4 * MIB
+    chunk_bytes: int = 16 * MIB
+    flush_bytes: int = MIB
+    flush_interval_s: float = 10.0
+    checkpoint_interval_s: float = 5.0
+    checkpoint_bytes: int = 256 * MIB
+    checkpoint_rows_bytes: int = 8 * MIB
+    frame_bytes: int = 8 * MIB
+    frame_operations: int = 4096
+    max_unflushed_bytes: int = 256 * MIB
+    max_loaded_segments: int = 10_000
+    max_loaded_attributes: int = 10_000
+    max_parked_reads: int = 20_000
+    max_parked_appends: int = 10_000
+    max_leases: int = 1_000
+    max_lease_ms: int = 86_400_000
+    merge_memory_ms: int = 86_400_000
+    free_head_bytes: int = MIB
+    retry_min_s: float = 0.1
+    retry_max_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) <= 0:
+                raise InvalidArgumentError("setting must be positive", setting=name, value=getattr(self, name))
+        if self.containers > 0xFFFF:
+            raise InvalidArgumentError("too many containers", containers=self.containers, limit=0xFFFF)
+        if self.retry_max_s < self.retry_min_s:
+            raise InvalidArgumentError("longest pause is shorter than the shortest", retry_max_s=self.retry_max_s)

@@ -1,0 +1,43 @@
+"""The durable log as the containers of a store share it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock.ports.durable_log import DurableLog, LogAddress
+from penstock.ports.files import Buffer
+
+
+class SharedLog:
+    """Hands frames on, and knows the highest address that any container has seen become durable.
+
+    ``filled`` is called whenever another ``fill_bytes`` have been written: time for everyone to tier and checkpoint.
+    """
+
+    def __init__(self, log: DurableLog, *, fill_bytes: int) -> None:
+        self._log = log
+        self._fill_bytes = fill_bytes
+        self._since_bytes = 0
+        self._truncated = 0
+        self.filled: Callable[[], None] | None = None
+        self.last_address = 0
+
+    @property
+    def epoch(self) -> int:
+        return self._log.epoch
+
+    async def append(self, parts: Sequence[Buffer], size_bytes: int) -> int:
+        """Raises what ``DurableLog.append`` raises."""
+        address = await self._log.append(parts)
+        self.last_address = max(self.last_address, address)
+        self._since_bytes += size_bytes
+        if self._since_bytes >= self._fill_bytes and self.filled is not None:
+            self._since_bytes = 0
+            self.filled()
+        return address
+
+    async def truncate(self, upto: int) -> None:
+        """Forget the frames at and below ``upto``, unless that was done."""
+        if upto > self._truncated:
+            await self._log.truncate(LogAddress(upto))
+            self._truncated = upto

@@ -1,0 +1,352 @@
+"""The segment store: containers over one log, one key-value store and one chunk storage."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+from penstock.codec import operations as codec
+from penstock.codec import records
+from penstock.core.placement import container_of
+from penstock.model.errors import ContainerOfflineError, CorruptDataError, InvalidArgumentError, NotFoundError
+from penstock.model.names import transient_segment_name
+from penstock.ports.chunks import ChunkStorage
+from penstock.ports.clock import Clock
+from penstock.ports.durable_log import DurableLog
+from penstock.ports.keyvalue import KeyValueStore
+from penstock.ports.offload import Offload
+from penstock.ports.rng import Rng
+from penstock.ports.segment_service import (
+    Append,
+    AppendDone,
+    Appended,
+    ChunkRange,
+    SegmentInfo,
+    SegmentRead,
+    SegmentSpace,
+    TableDelta,
+    TableEntry,
+    TableKind,
+    TablePut,
+    TableRemoval,
+)
+from penstock.ports.telemetry import Telemetry
+from penstock.segmentstore import read_path, segment_calls, tables
+from penstock.segmentstore.container import Container
+from penstock.segmentstore.recovery import Recovery
+from penstock.segmentstore.segment import Segment
+from penstock.segmentstore.settings import StoreSettings
+from penstock.segmentstore.shared_log import SharedLog
+from penstock.segmentstore.tail_cache import CacheMemory
+
+_ROUTES_MAX = 100_000
+
+
+class SegmentStore:
+    """Implements ``ports.segment_service.LocalSegmentService``. Made by ``open_segment_store``.
+
+    A read's views may be kept as long as the caller likes: buffers are never written again. An appended memoryview of
+    16 KiB or more is kept for reads, so its buffer must not be written again while it is referenced.
+    """
+
+    def __init__(
+        self,
+        *,
+        log: DurableLog,
+        keyvalue: KeyValueStore,
+        chunks: ChunkStorage,
+        clock: Clock,
+        rng: Rng,
+        offload: Offload,
+        telemetry: Telemetry,
+        settings: StoreSettings,
+    ) -> None:
+        self._rng = rng
+        self._log = log
+        self._keyvalue = keyvalue
+        self._telemetry = telemetry
+        self._memory = CacheMemory(settings.cache_bytes)
+        self._shared_log = SharedLog(log, fill_bytes=settings.checkpoint_bytes)
+        self._routes: dict[str, Container] = {}
+        self.containers = [
+            self._make_container(
+                index,
+                log=self._shared_log,
+                keyvalue=keyvalue,
+                chunks=chunks,
+                clock=clock,
+                rng=rng,
+                telemetry=telemetry,
+                settings=settings,
+                memory=self._memory,
+                offload=offload,
+            )
+            for index in range(settings.containers)
+        ]
+
+    def _make_container(
+        self,
+        index: int,
+        *,
+        log: SharedLog,
+        keyvalue: KeyValueStore,
+        chunks: ChunkStorage,
+        clock: Clock,
+        rng: Rng,
+        telemetry: Telemetry,
+        settings: StoreSettings,
+        memory: CacheMemory,
+        offload: Offload,
+    ) -> Container:
+        return Container(
+            index,
+            log=log,
+            keyvalue=keyvalue,
+            chunks=chunks,
+            clock=clock,
+            rng=rng,
+            telemetry=telemetry,
+            settings=settings,
+            memory=memory,
+            offload=offload,
+        )
+
+    # --- life ---------------------------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Rebuild the state. Raises: CorruptDataError, VersionTooNewError, InvalidArgumentError (another number of
+        containers than the store was created with)."""
+        await self._check_containers()
+        recoveries = [Recovery(container) for container in self.containers]
+        for recovery in recoveries:
+            await recovery.begin()
+        async for address, frame in self._log.replay():
+            header = codec.decode_frame_header(frame)
+            if header.container >= len(recoveries):
+                raise CorruptDataError("log frame of an unknown container", container=header.container)
+            await recoveries[header.container].replay(address, header, frame)
+            self._shared_log.last_address = address
+        for recovery in recoveries:
+            await recovery.finish()
+        applied = max(container.applied_address for container in self.containers)
+        self._shared_log.last_address = max(self._shared_log.last_address, applied)
+
+    async def _check_containers(self) -> None:
+        (row,) = await self._keyvalue.get_many([records.STORE_KEY])
+        if row is None:
+            await self._keyvalue.commit([(records.STORE_KEY, records.encode_store(len(self.containers)))])
+        elif records.decode_store(row) != len(self.containers):
+            raise InvalidArgumentError(
+                "number of containers is fixed when a store is created",
+                containers=len(self.containers),
+                created_with=records.decode_store(row),
+            )
+
+    def start(self) -> None:
+        """Begin to serve, after ``recover``."""
+        self._shared_log.filled = self._log_filled
+        for container in self.containers:
+            container.checkpointer.truncate_log = self._truncate_log
+            container.start()
+
+    async def close(self, *, checkpoint: bool = True) -> None:
+        """End background work; with ``checkpoint``, answer what is queued and checkpoint first."""
+        for container in self.containers:
+            await container.close(checkpoint=checkpoint)
+
+    @property
+    def offline(self) -> ContainerOfflineError | None:
+        """Why a container has stopped, or None while all serve. What stopped comes back only by opening anew."""
+        return next((container.offline for container in self.containers if container.offline is not None), None)
+
+    def _log_filled(self) -> None:
+        for container in self.containers:
+            container.tiering.force()
+            container.checkpointer.ask()
+
+    async def _truncate_log(self) -> None:
+        bounds = [container.log_free_upto() for container in self.containers]
+        await self._shared_log.truncate(
+            min((bound for bound in bounds if bound is not None), default=self._shared_log.last_address)
+        )
+        self._telemetry.gauge("unflushed_bytes", self._memory.unflushed_bytes)
+        self._telemetry.gauge("tail_cache_bytes", self._memory.cached_bytes)
+
+    async def flush(self) -> None:
+        """Tier and checkpoint all that is durable now, let the log go, give space back.
+
+        Raises what the storage raises; what was done until then stays done.
+        """
+        for container in self.containers:
+            await container.drain()
+            await container.tiering.tier_all()
+            await container.checkpointer.checkpoint()
+            await container.reclaimer.free()
+
+    def _container(self, name: str) -> Container:
+        container = self._routes.get(name)
+        if container is None:
+            if len(self._routes) >= _ROUTES_MAX:
+                self._routes.clear()
+            container = self._routes[name] = self.containers[container_of(name, len(self.containers))]
+        return container
+
+    # --- segments -----------------------------------------------------------------------------------------
+
+    async def create_segment(self, name: str, *, rollover_bytes: int = 0) -> None:
+        await segment_calls.create(self._container(name), name, rollover_bytes=rollover_bytes)
+
+    async def setup_append(self, name: str, writer: UUID) -> int:
+        return await segment_calls.setup_append(self._container(name), name, writer)
+
+    def submit_append(self, request: Append, done: AppendDone) -> None:
+        (self._routes.get(request.segment) or self._container(request.segment)).submit_append(request, done)
+
+    async def append(self, request: Append) -> Appended:
+        answer = segment_calls.Answer()
+        self.submit_append(request, answer)
+        appended: Appended = await answer.future
+        return appended
+
+    async def read(self, name: str, offset: int, max_bytes: int, *, wait: bool = True) -> SegmentRead:
+        return await read_path.read(self._container(name), name, offset, max_bytes, wait=wait)
+
+    async def info(self, name: str) -> SegmentInfo:
+        container = self._container(name)
+        return (await container.segments.find_visible(name)).require_plain().info()
+
+    async def seal(self, name: str) -> int:
+        return await segment_calls.seal(self._container(name), name)
+
+    async def truncate(self, name: str, offset: int) -> None:
+        await segment_calls.truncate(self._container(name), name, offset)
+
+    async def delete(self, name: str) -> None:
+        await segment_calls.delete(self._container(name), name)
+
+    async def create_transient(self, parent: str, writer: UUID) -> str:
+        container = self._container(parent)
+        (await container.segments.find_visible(parent)).require_plain()
+        name = transient_segment_name(parent, writer, self._rng.uuid())
+        await segment_calls.create(container, name)
+        return name
+
+    async def merge(self, target: str, source: str) -> int:
+        container = self._container(target)
+        if self._container(source) is not container:
+            raise InvalidArgumentError(
+                "source must be a transaction or transient segment of the target", target=target, source=source
+            )
+        return await segment_calls.merge(container, target, source)
+
+    async def get_attribute(self, name: str, attribute: UUID) -> int:
+        return await segment_calls.get_attribute(self._container(name), name, attribute)
+
+    async def update_attribute(self, name: str, attribute: UUID, value: int, *, expected: int | None) -> bool:
+        return await segment_calls.update_attribute(self._container(name), name, attribute, value, expected=expected)
+
+    # --- tables -------------------------------------------------------------------------------------------
+
+    async def create_table(self, name: str, *, kind: TableKind = TableKind.HASH, key_bytes: int = 0) -> None:
+        await tables.create(self._container(name), name, kind=kind, key_bytes=key_bytes)
+
+    async def delete_table(self, name: str, *, must_be_empty: bool = False) -> None:
+        await tables.delete(self._container(name), name, must_be_empty=must_be_empty)
+
+    async def table_update(self, name: str, puts: Sequence[TablePut]) -> Sequence[int]:
+        return await tables.change(self._container(name), name, puts)
+
+    async def table_remove(self, name: str, removals: Sequence[TableRemoval]) -> None:
+        await tables.change(self._container(name), name, removals)
+
+    async def table_get(self, name: str, keys: Sequence[bytes]) -> Sequence[TableEntry]:
+        return await tables.get(self._container(name), name, keys)
+
+    async def table_scan(
+        self, name: str, *, after: bytes | None, limit: int, first: bytes | None = None, last: bytes | None = None
+    ) -> Sequence[TableEntry]:
+        return await tables.scan(self._container(name), name, after=after, limit=limit, first=first, last=last)
+
+    async def table_delta(self, name: str, position: int, limit: int) -> TableDelta:
+        return await tables.delta(self._container(name), name, position, limit)
+
+    async def table_info(self, name: str) -> tuple[SegmentInfo, int, int]:
+        return await tables.info(self._container(name), name)
+
+    # --- chunks -------------------------------------------------------------------------------------------
+
+    async def chunk_ranges(self, name: str, start: int, end: int) -> Sequence[ChunkRange]:
+        return await read_path.chunk_ranges(self._container(name), name, start, end)
+
+    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int) -> None:
+        container = self._container(name)
+        segment = (await container.segments.find_visible(name)).require_plain()
+        await container.reclaimer.lease(segment, lease.int, until_ms)
+
+    async def release_lease(self, lease: UUID) -> None:
+        for container in self.containers:
+            container.check_online()
+            await container.reclaimer.release_lease(lease.int)
+
+    async def next_event_boundary(self, name: str, offset: int) -> int:
+        return await read_path.next_event_boundary(self._container(name), name, offset)
+
+    async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]:
+        found: dict[str, SegmentSpace] = {}
+        for name in names:
+            container = self._container(name)
+            try:
+                segment = await container.segments.find_visible(name)
+            except NotFoundError:
+                continue
+            found[name] = _space(container, segment)
+        return found
+
+
+def _space(container: Container, segment: Segment) -> SegmentSpace:
+    tiered = sum(chunk.end - max(chunk.start, segment.start_offset) for chunk in segment.chunks.items)
+    return SegmentSpace(
+        name=segment.name,
+        live_bytes=segment.length - segment.start_offset,
+        tiered_bytes=tiered,
+        pending_free_bytes=container.reclaimer.pending_bytes(segment),
+        freed_bytes=segment.freed_bytes,
+    )
+
+
+@asynccontextmanager
+async def open_segment_store(
+    *,
+    log: DurableLog,
+    keyvalue: KeyValueStore,
+    chunks: ChunkStorage,
+    clock: Clock,
+    rng: Rng,
+    offload: Offload,
+    telemetry: Telemetry,
+    settings: StoreSettings | None = None,
+) -> AsyncIterator[SegmentStore]:
+    """A recovered, serving store. The arguments are borrowed, and closed by their owners after it.
+
+    Left normally, what is queued is answered and checkpointed; left by an error, background work ends where it stands,
+    and the next opening recovers. Raises what ``SegmentStore.recover`` raises.
+    """
+    store = SegmentStore(
+        log=log,
+        keyvalue=keyvalue,
+        chunks=chunks,
+        clock=clock,
+        rng=rng,
+        offload=offload,
+        telemetry=telemetry,
+        settings=settings or StoreSettings(),
+    )
+    await store.recover()
+    store.start()
+    try:
+        yield store
+    except BaseException:
+        await store.close(checkpoint=False)
+        raise
+    await store.close(checkpoint=True)

@@ -1,0 +1,261 @@
+"""Table segments: keys with versions, compared and set in atomic batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.codec import operations as codec
+from penstock.codec import records
+from penstock.model.errors import (
+    BadKeyVersionError,
+    EventTooLargeError,
+    InvalidArgumentError,
+    KeyNotFoundError,
+    NotEmptyError,
+    PenstockError,
+    ThrottledError,
+    UnsupportedError,
+)
+from penstock.ports.segment_service import (
+    ANY_VERSION,
+    KEY_ABSENT,
+    KEY_MAX_BYTES,
+    TABLE_BATCH_MAX,
+    VALUE_MAX_BYTES,
+    SegmentInfo,
+    TableDelta,
+    TableEntry,
+    TableKind,
+    TablePut,
+    TableRemoval,
+)
+from penstock.segmentstore import segment_calls, transitions
+from penstock.segmentstore.mutations import OperationMutation
+from penstock.segmentstore.segment import KIND_SORTED, TABLE_KINDS, Segment, TableState
+
+if TYPE_CHECKING:
+    from penstock.segmentstore.container import Container
+
+BATCH_MAX_BYTES = (1 << 24) - 1 - KEY_MAX_BYTES
+_PAGE_MAX = 10_000
+
+
+async def create(container: Container, name: str, *, kind: TableKind, key_bytes: int) -> None:
+    """See ``SegmentService.create_table``."""
+    if kind is TableKind.SORTED and not 0 < key_bytes <= KEY_MAX_BYTES:
+        raise InvalidArgumentError("sorted table needs the length of its keys", key_bytes=key_bytes)
+    if kind is TableKind.HASH and key_bytes != 0:
+        raise InvalidArgumentError("hash table has keys of any length", key_bytes=key_bytes)
+    await segment_calls.create(container, name, kind=TABLE_KINDS[kind], key_bytes=key_bytes)
+
+
+async def delete(container: Container, name: str, *, must_be_empty: bool) -> None:
+    segment = await segment_calls.find(container, name)
+    table = segment.require_table()
+    if must_be_empty and table.next_entry_count:
+        error = NotEmptyError("table holds entries", segment=name, entries=table.next_entry_count)
+        await segment_calls.refuse(container, segment, error)
+    await segment_calls.remove(container, segment)
+
+
+async def change(container: Container, name: str, changes: Sequence[TablePut | TableRemoval]) -> Sequence[int]:
+    """See ``SegmentService.table_update`` and ``table_remove``: a version for each change."""
+    if len(changes) > TABLE_BATCH_MAX:
+        raise InvalidArgumentError("batch has too many items", items=len(changes), limit=TABLE_BATCH_MAX)
+    while True:
+        segment = await segment_calls.find(container, name)
+        table = segment.require_table()
+        items = [(bytes(item.key), bytes(item.value) if isinstance(item, TablePut) else None) for item in changes]
+        _check_sizes(segment, items)
+        versions = await _versions(container, segment, table, [key for key, _ in items])
+        if versions is not None:
+            break
+    if not changes:
+        return list(await segment_calls.agree(container, segment, []))
+    error = _condition_failed(name, changes, versions) or _throttled(container)
+    if error is not None:
+        await segment_calls.refuse(container, segment, error)
+    operation = codec.TableOperation(
+        uid=segment.uid,
+        position=segment.next_length,
+        items=tuple(codec.TableItem(key=key, value=value, previous=versions[key]) for key, value in items),
+    )
+    _foresee(segment, table, operation)
+    answer = segment_calls.Answer()
+    container.submit(
+        OperationMutation(
+            segment,
+            operation,
+            lambda now_ms: transitions.table_change(container, segment, operation, now_ms),
+            answer,
+        )
+    )
+    return list(await answer.future)
+
+
+def _check_sizes(segment: Segment, items: Sequence[tuple[bytes, bytes | None]]) -> None:
+    total = 0
+    for key, value in items:
+        size = len(value or b"")
+        total += len(key) + size
+        if len(key) > KEY_MAX_BYTES or size > VALUE_MAX_BYTES:
+            raise EventTooLargeError(
+                "table key or value is too large", segment=segment.name, key_bytes=len(key), value_bytes=size
+            )
+        if segment.kind == KIND_SORTED and len(key) != segment.key_bytes:
+            raise InvalidArgumentError(
+                "key has another length than the table's keys", key_bytes=len(key), expected=segment.key_bytes
+            )
+    if total > BATCH_MAX_BYTES:
+        raise EventTooLargeError("batch is too large", segment=segment.name, size_bytes=total, limit=BATCH_MAX_BYTES)
+
+
+async def _versions(
+    container: Container, segment: Segment, table: TableState, keys: Sequence[bytes]
+) -> dict[bytes, int] | None:
+    """Version of each key once the queued changes are durable; None: the table has gone meanwhile."""
+    distinct = list(dict.fromkeys(keys))
+    rows = {key: _entry_key(container, segment, key) for key in distinct}
+    while True:
+        unknown = [key for key in distinct if key not in table.next_versions]
+        generation = container.rows.generation
+        fetched = dict(zip(unknown, await container.rows.get_many([rows[key] for key in unknown]), strict=True))
+        if not container.segments.is_current(segment):
+            return None
+        versions: dict[bytes, int] = {}
+        for key in distinct:
+            pending = table.next_versions.get(key)
+            changed, row = container.rows.peek(rows[key])
+            if pending is not None:
+                versions[key] = pending[0]
+            elif changed or key in fetched:
+                value = row if changed else fetched[key]
+                versions[key] = KEY_ABSENT if value is None else records.decode_entry(value)[0]
+        # Changes that left memory while we read may be missing in what was read; a key that was pending may be durable.
+        if len(versions) == len(distinct) and container.rows.generation == generation:
+            return versions
+
+
+def _condition_failed(
+    name: str, changes: Sequence[TablePut | TableRemoval], versions: dict[bytes, int]
+) -> PenstockError | None:
+    for item in changes:
+        actual = versions[bytes(item.key)]
+        if item.version == ANY_VERSION or item.version == actual:
+            continue
+        if actual == KEY_ABSENT:
+            return KeyNotFoundError("no such key", segment=name, key=item.key[:64], expected=item.version)
+        return BadKeyVersionError(
+            "key has another version", segment=name, key=item.key[:64], expected=item.version, actual=actual
+        )
+    return None
+
+
+def _throttled(container: Container) -> ThrottledError | None:
+    limit = 4 * container.settings.checkpoint_rows_bytes
+    if container.rows.changed_bytes >= limit:
+        return ThrottledError("metadata does not keep up", resource="changed_rows_bytes", limit=limit)
+    return None
+
+
+def _foresee(segment: Segment, table: TableState, operation: codec.TableOperation) -> None:
+    """Change pending state as the operation will change durable state."""
+    position = operation.position
+    present: dict[bytes, bool] = {}
+    for item in operation.items:
+        before = present.get(item.key, item.previous != KEY_ABSENT)
+        present[item.key] = item.value is not None
+        table.next_entry_count += present[item.key] - before
+        table.next_versions[item.key] = (KEY_ABSENT if item.value is None else position, position)
+        position += item.record_bytes
+    segment.next_length = position
+
+
+async def _visible(container: Container, name: str) -> tuple[Segment, TableState]:
+    segment = await container.segments.find_visible(name)
+    return segment, segment.require_table()
+
+
+async def get(container: Container, name: str, keys: Sequence[bytes]) -> Sequence[TableEntry]:
+    segment, _ = await _visible(container, name)
+    if len(keys) > TABLE_BATCH_MAX:
+        raise InvalidArgumentError("batch has too many items", items=len(keys), limit=TABLE_BATCH_MAX)
+    keys = [bytes(key) for key in keys]
+    for key in keys:
+        _check_key(segment, key)
+    values = await container.rows.get_many([_entry_key(container, segment, key) for key in keys])
+    return [_entry(key, value) for key, value in zip(keys, values, strict=True)]
+
+
+def _check_key(segment: Segment, key: bytes) -> None:
+    _check_sizes(segment, [(key, None)])
+
+
+def _entry(key: bytes, value: bytes | None) -> TableEntry:
+    if value is None:
+        return TableEntry(key=key, value=b"", version=KEY_ABSENT)
+    version, data = records.decode_entry(value)
+    return TableEntry(key=key, value=data, version=version)
+
+
+async def scan(
+    container: Container, name: str, *, after: bytes | None, limit: int, first: bytes | None, last: bytes | None
+) -> Sequence[TableEntry]:
+    """See ``SegmentService.table_scan``."""
+    segment, _ = await _visible(container, name)
+    if limit <= 0:
+        raise InvalidArgumentError("scan needs a limit", limit=limit)
+    start, end = records.range_of(_entry_key(container, segment, b""))
+    head = len(start)
+    if first is not None:
+        start = max(start, _entry_key(container, segment, bytes(first)))
+    if after is not None:
+        start = max(start, _entry_key(container, segment, bytes(after)) + b"\0")
+    if last is not None:
+        end = min(end, _entry_key(container, segment, bytes(last)) + b"\0")
+    rows = await container.rows.scan((start, end), limit=min(limit, _PAGE_MAX))
+    return [_entry(key[head:], value) for key, value in rows]
+
+
+async def delta(container: Container, name: str, position: int, limit: int) -> TableDelta:
+    """See ``SegmentService.table_delta``. Nothing is ever compacted away: ``should_clear`` is False."""
+    segment, _ = await _visible(container, name)
+    if segment.kind == KIND_SORTED:
+        raise UnsupportedError("sorted table has no order of changes", segment=name)
+    if limit <= 0 or not 0 <= position <= segment.length:
+        raise InvalidArgumentError(
+            "position lies outside the table", segment=name, position=position, length=segment.length, limit=limit
+        )
+    reached = segment.length
+    limit = min(limit, _PAGE_MAX)
+    base = records.uid_key(records.TAG_CHANGE, container.index, segment.uid)
+    _, end = records.range_of(base)
+    changes = await container.rows.scan((base + records.number(position), end), limit=limit)
+    values = await container.rows.get_many([_entry_key(container, segment, key) for _, key in changes])
+    entries: list[TableEntry] = []
+    for (row, key), value in zip(changes, values, strict=True):
+        entry = _entry(key, value)
+        # Changed again since the rows were listed: it comes again, behind this position.
+        if entry.version == records.parse_number(row[-8:]):
+            entries.append(entry)
+    full = len(changes) == limit
+    if full:
+        seen = records.parse_number(changes[-1][0][-8:])
+        # Where the last change's record ends: the smallest size serves, for the next one begins behind it.
+        reached = seen + codec.TABLE_RECORD_BYTES + len(changes[-1][1])
+        value = values[-1]
+        if value is not None and records.decode_entry(value)[0] == seen:
+            reached += len(records.decode_entry(value)[1])
+    elif changes:
+        reached = max(reached, records.parse_number(changes[-1][0][-8:]) + 1)
+    return TableDelta(entries=entries, should_clear=False, reached_end=not full, position=reached)
+
+
+async def info(container: Container, name: str) -> tuple[SegmentInfo, int, int]:
+    segment, table = await _visible(container, name)
+    return segment.info(), table.entry_count, segment.key_bytes
+
+
+def _entry_key(container: Container, segment: Segment, key: bytes) -> bytes:
+    return records.uid_key(records.TAG_ENTRY, container.index, segment.uid, key)

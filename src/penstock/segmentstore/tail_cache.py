@@ -1,0 +1,213 @@
+"""The tail cache: bytes that are not tiered yet, and those tiered lately.
+
+Large appends are kept as the views they came in. Small ones are copied into shared blocks, so that they neither pin a
+receive buffer nor cost an object each. An entry begins and ends at append boundaries.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Sequence
+
+from penstock.core.rolling import block_cut
+from penstock.ports.files import Buffer
+
+LARGE_BYTES = 16 << 10
+"""From this size on an append's own buffer is kept: below, copying is cheaper than pinning."""
+
+_BLOCK_MIN = 512
+_BLOCK_MAX = 64 << 10
+_COMPACT_MIN = 1024
+
+
+class Entry:
+    """Bytes ``start <= offset < end`` of a segment. ``address`` is the lowest log address that holds any of them."""
+
+    __slots__ = ("address", "capacity", "data", "end", "events", "start", "tiered")
+
+    def __init__(self, start: int, end: int, data: Buffer, *, capacity: int, events: int, address: int) -> None:
+        self.start = start
+        self.end = end
+        self.data: Buffer | None = data
+        self.capacity = capacity
+        self.events = events
+        self.address = address
+        self.tiered = False
+
+    def view(self, start: int, end: int) -> memoryview:
+        """A view of part of the entry, by segment offsets."""
+        return memoryview(self.data or b"")[start - self.start : end - self.start]
+
+
+class CacheMemory:
+    """What all tail caches of a store hold, in bytes; evicts what is tiered, oldest first, above ``limit_bytes``."""
+
+    __slots__ = ("_compact_at", "_evictable", "cached_bytes", "limit_bytes", "queued_bytes", "unflushed_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.cached_bytes = 0
+        self.unflushed_bytes = 0
+        self.queued_bytes = 0
+        self._evictable: deque[tuple[TailCache, Entry]] = deque()
+        self._compact_at = _COMPACT_MIN
+
+    def tiered(self, cache: TailCache, entry: Entry) -> None:
+        """The entry may go when memory is short."""
+        self._evictable.append((cache, entry))
+        if len(self._evictable) >= self._compact_at:
+            # Truncated entries stay listed behind a live one; without this the list would grow for ever.
+            self._evictable = deque(item for item in self._evictable if item[1].data is not None)
+            self._compact_at = max(_COMPACT_MIN, 2 * len(self._evictable))
+
+    def trim(self) -> None:
+        while self._evictable and (self.cached_bytes > self.limit_bytes or self._evictable[0][1].data is None):
+            cache, entry = self._evictable.popleft()
+            if entry.data is not None:
+                cache.discard(entry)
+
+
+class TailCache:
+    """Entries of one segment in order of offset. There may be gaps: what was evicted, and what a merge spliced in."""
+
+    __slots__ = ("_entries", "_memory", "_open", "_starts", "untiered", "untiered_bytes")
+
+    def __init__(self, memory: CacheMemory) -> None:
+        self._memory = memory
+        self._starts: list[int] = []
+        self._entries: list[Entry] = []
+        self._open: Entry | None = None
+        self.untiered: deque[Entry] = deque()
+        self.untiered_bytes = 0
+
+    def append(self, offset: int, data: Buffer, events: int, address: int) -> None:
+        """Keep an append that has become durable. Its offset is the segment's length before."""
+        size = len(data)
+        if size >= LARGE_BYTES:
+            # A bytearray may be changed or resized by its owner later; a view of one forbids the resizing only.
+            kept = bytes(data) if type(data) is bytearray else data
+            self._add(Entry(offset, offset + size, kept, capacity=size, events=events, address=address))
+            self._open = None
+        else:
+            entry = self._open
+            if entry is None or entry.end != offset or entry.capacity - (offset - entry.start) < size:
+                # Blocks double, so that a segment that got ten bytes does not hold 64 KiB.
+                capacity = min(_BLOCK_MAX, max(_BLOCK_MIN, 2 * size, 2 * entry.capacity if entry else 0))
+                entry = Entry(offset, offset, bytearray(capacity), capacity=capacity, events=0, address=address)
+                self._add(entry)
+                self._open = entry
+            at = offset - entry.start
+            entry.data[at : at + size] = data  # type: ignore[index]
+            entry.end = offset + size
+            entry.events += events
+        self.untiered_bytes += size
+        self._memory.unflushed_bytes += size
+
+    def _add(self, entry: Entry) -> None:
+        self._starts.append(entry.start)
+        self._entries.append(entry)
+        self.untiered.append(entry)
+        self._memory.cached_bytes += entry.capacity
+
+    def adopt(self, other: TailCache, shift: int) -> None:
+        """Take over all entries of another cache, ``shift`` bytes further on, behind the own ones."""
+        self._open = None
+        for entry in other._entries:
+            entry.start += shift
+            entry.end += shift
+            self._starts.append(entry.start)
+            self._entries.append(entry)
+            if not entry.tiered:
+                self.untiered.append(entry)
+            else:
+                self._memory.tiered(self, entry)
+        self.untiered_bytes += other.untiered_bytes
+        other._starts, other._entries, other._open = [], [], None
+        other.untiered, other.untiered_bytes = deque(), 0
+
+    def views(self, offset: int, max_bytes: int) -> list[memoryview]:
+        """Views of what is here without a gap from ``offset`` on; empty where ``offset`` is not here."""
+        index = bisect_right(self._starts, offset) - 1
+        found: list[memoryview] = []
+        while 0 <= index < len(self._entries) and max_bytes > 0:
+            entry = self._entries[index]
+            if not entry.start <= offset < entry.end:
+                break
+            end = min(entry.end, offset + max_bytes)
+            found.append(entry.view(offset, end))
+            max_bytes -= end - offset
+            offset = end
+            index += 1
+        return found
+
+    def boundary(self, offset: int) -> int | None:
+        """The smallest end of an entry at or behind ``offset``, or its start where that is ``offset``."""
+        index = bisect_right(self._starts, offset) - 1
+        if index >= 0:
+            entry = self._entries[index]
+            if entry.start == offset:
+                return offset
+            if offset <= entry.end:
+                return entry.end
+        return self._starts[index + 1] if index + 1 < len(self._starts) else None
+
+    def next_run(self, limit_bytes: int) -> Sequence[Entry]:
+        """The oldest bytes not tiered, without a gap, cut to one block. No append joins these entries afterwards."""
+        run: list[Entry] = []
+        total = 0
+        for entry in self.untiered:
+            if run and (entry.start != run[-1].end or total > limit_bytes):
+                break
+            run.append(entry)
+            total += entry.end - entry.start
+        run = run[: block_cut([entry.end - entry.start for entry in run], limit_bytes)]
+        if run and run[-1] is self._open:
+            self._open = None
+        return run
+
+    def mark_tiered(self, upto: int) -> None:
+        """The first entries not tiered, up to this offset, are durable in a chunk."""
+        while self.untiered and self.untiered[0].end <= upto:
+            entry = self.untiered.popleft()
+            self._settled(entry)
+            entry.tiered = True
+            self._memory.tiered(self, entry)
+        self._memory.trim()
+
+    def drop_before(self, offset: int) -> None:
+        """Forget the entries that lie wholly before ``offset``, tiered or not."""
+        count = bisect_right(self._starts, offset)
+        while count and self._entries[count - 1].end > offset:
+            count -= 1
+        for entry in self._entries[:count]:
+            self._forget(entry)
+        del self._entries[:count], self._starts[:count]
+        while self.untiered and self.untiered[0].end <= offset:
+            self.untiered.popleft()
+
+    def clear(self) -> None:
+        for entry in self._entries:
+            self._forget(entry)
+        self._entries, self._starts, self._open = [], [], None
+        self.untiered.clear()
+
+    def discard(self, entry: Entry) -> None:
+        """Forget one tiered entry."""
+        index = bisect_left(self._starts, entry.start)
+        if index < len(self._entries) and self._entries[index] is entry:
+            del self._entries[index], self._starts[index]
+            self._forget(entry)
+
+    def _forget(self, entry: Entry) -> None:
+        if not entry.tiered:
+            self._settled(entry)
+        if entry is self._open:
+            self._open = None
+        self._memory.cached_bytes -= entry.capacity
+        entry.data = None
+
+    def _settled(self, entry: Entry) -> None:
+        size = entry.end - entry.start
+        self.untiered_bytes -= size
+        self._memory.unflushed_bytes -= size

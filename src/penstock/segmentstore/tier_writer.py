@@ -1,0 +1,273 @@
+"""Tiering: appended bytes become blocks of chunks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from penstock.codec import records
+from penstock.codec.chunk_index import RECORD_BYTES, IndexRecord, encode_record, index_name
+from penstock.core.garbage import ChunkName, parse_chunk_name
+from penstock.core.rolling import continues_chunk
+from penstock.core.throttle import tiering_is_urgent
+from penstock.model.errors import CorruptDataError, NotFoundError, UnavailableError
+from penstock.ports.segment_service import ChunkBlock
+from penstock.segmentstore.blocks import checksum_of
+from penstock.segmentstore.segment import Chunk, Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.segmentstore.container import Container
+
+_log = logging.getLogger(__name__)
+
+
+class TierWriter:
+    """Writes what is not tiered, one block at a time, oldest first within a segment.
+
+    A block is written and synced, then its index record; only then does the segment name it. A segment that was
+    truncated, merged or deleted meanwhile names nothing: what was written for it is garbage.
+    """
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._segments: dict[Segment, None] = {}
+        self._filled: dict[Segment, None] = {}
+        self._wake = asyncio.Event()
+        self._forced = False
+        self._lock = asyncio.Lock()
+        self._attempt = 0
+        self._distrusted: dict[str, None] = {}
+        self.writing: dict[str, None] = {}
+        """Chunks that a write is in flight to: their files must not go now."""
+
+    # --- which segments -----------------------------------------------------------------------------------
+
+    def add(self, segment: Segment) -> None:
+        """The segment is about to hold bytes not tiered; they wait from now on."""
+        segment.untiered_since = asyncio.get_running_loop().time()
+        # Kept in order of waiting: the first has waited longest.
+        self._segments.pop(segment, None)
+        self._segments[segment] = None
+
+    def remove(self, segment: Segment) -> None:
+        self._segments.pop(segment, None)
+        self._filled.pop(segment, None)
+
+    def filled(self, segment: Segment) -> None:
+        """The segment has a full block."""
+        self._filled[segment] = None
+        self._wake.set()
+
+    def lowest_address(self) -> int | None:
+        """The lowest log address that holds a byte not tiered."""
+        return min((entry.address for segment in self._segments for entry in segment.cache.untiered), default=None)
+
+    def nudge(self) -> None:
+        """Look whether too much is waiting."""
+        if self._segments and self._urgent():
+            self._wake.set()
+
+    def _urgent(self) -> bool:
+        memory = self._container.memory
+        return tiering_is_urgent(memory.unflushed_bytes, limit_bytes=self._container.settings.max_unflushed_bytes)
+
+    def force(self) -> None:
+        """Tier everything soon, full blocks or not."""
+        self._forced = True
+        self._wake.set()
+
+    def _due(self, *, everything: bool) -> Sequence[tuple[Segment, int]]:
+        """Those that have waited long enough, whole; those with a full block, as long as they have one.
+
+        With each comes how many bytes it must hold for another block to be written.
+        """
+        if everything:
+            return [(segment, 1) for segment in self._segments]
+        settings = self._container.settings
+        due = dict.fromkeys(self._filled, settings.flush_bytes)
+        longest_ago = asyncio.get_running_loop().time() - settings.flush_interval_s
+        for segment in self._segments:
+            if segment.untiered_since > longest_ago:
+                break
+            due[segment] = 1
+        return list(due.items())
+
+    # --- the loop -----------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        container, settings = self._container, self._container.settings
+        failures = 0
+        while True:
+            await self._sleep()
+            forced, self._forced = self._forced, False
+            everything = forced or self._urgent()
+            self._wake.clear()
+            failed: BaseException | None = None
+            for segment, least_bytes in self._due(everything=everything):
+                failed = await self._try(segment, least_bytes)
+                if failed is not None:
+                    break
+            if failed is None:
+                failures = 0
+                if forced:
+                    # Forced to let the log shrink: it does once a checkpoint names what was tiered.
+                    container.checkpointer.ask()
+                continue
+            failures += 1
+            container.telemetry.add("tiering_failures")
+            if failures == 1:
+                _log.warning(
+                    "tiering failed, will be tried again", extra={"container": container.index}, exc_info=failed
+                )
+            longest = min(settings.retry_max_s, settings.retry_min_s * 2 ** min(failures, 16))
+            await asyncio.sleep(longest * (0.5 + container.rng.random() / 2))
+            self._forced = self._forced or forced
+            self._wake.set()
+
+    async def _sleep(self) -> None:
+        """Until there is a full block, or the oldest bytes have waited long enough."""
+        interval_s = self._container.settings.flush_interval_s
+        now = asyncio.get_running_loop().time()
+        oldest = next(iter(self._segments)).untiered_since if self._segments else now
+        try:
+            async with asyncio.timeout(max(0.0, oldest + interval_s - now)):
+                await self._wake.wait()
+        except TimeoutError:
+            pass  # The interval is over: whoever is due now is tiered.
+
+    async def _try(self, segment: Segment, least_bytes: int) -> BaseException | None:
+        """Tier what the segment has by now. Returns what made it fail, if trying again may help."""
+        try:
+            await self.tier(segment, least_bytes=least_bytes)
+        except (OSError, UnavailableError, NotFoundError, CorruptDataError) as error:
+            return error
+        return None
+
+    async def tier_all(self) -> None:
+        """Tier everything that is durable by now. Raises what the chunk storage raises."""
+        for segment in list(self._segments):
+            await self.tier(segment)
+
+    async def tier(self, segment: Segment, *, least_bytes: int = 1) -> None:
+        """Tier what the segment holds when this is called, block by block, while that is ``least_bytes`` or more."""
+        async with self._lock:
+            goal = segment.length
+            cache = segment.cache
+            while cache.untiered and cache.untiered_bytes >= least_bytes and cache.untiered[0].start < goal:
+                await self._tier_block(segment)
+
+    # --- one block ----------------------------------------------------------------------------------------
+
+    async def _tier_block(self, segment: Segment) -> None:
+        container = self._container
+        run = segment.cache.next_run(container.settings.flush_bytes)
+        start, end = run[0].start, run[-1].end
+        parts = [entry.view(entry.start, entry.end) for entry in run]
+        checksum = await checksum_of(container.offload, parts)
+        chunk = self._chunk_for(segment, start, end - start)
+        block = ChunkBlock(
+            start_offset=chunk.length,
+            end_offset=chunk.length + end - start,
+            crc32c=checksum,
+            event_count=sum(entry.events for entry in run),
+        )
+        self.writing[chunk.name] = None
+        try:
+            await self._write(chunk, block, parts, start)
+        except BaseException:
+            self._abandon(segment, chunk)
+            raise
+        finally:
+            del self.writing[chunk.name]
+        self._record(segment, chunk, block, start, end)
+
+    async def _write(self, chunk: Chunk, block: ChunkBlock, parts: Sequence[memoryview], segment_start: int) -> None:
+        """Durable when it returns: the bytes first, then the record that vouches for them."""
+        storage = self._container.chunks
+        await storage.append(chunk.name, block.start_offset, parts)
+        await storage.sync(chunk.name)
+        record = IndexRecord(
+            index=chunk.block_count,
+            start=block.start_offset,
+            end=block.end_offset,
+            segment_start=segment_start,
+            event_count=block.event_count,
+            crc32c=block.crc32c,
+        )
+        name = index_name(chunk.name)
+        await storage.append(name, chunk.block_count * RECORD_BYTES, [encode_record(record)])
+        await storage.sync(name)
+
+    def _record(self, segment: Segment, chunk: Chunk, block: ChunkBlock, start: int, end: int) -> None:
+        """The block is durable: the segment names it, unless it was truncated, merged or deleted meanwhile."""
+        container = self._container
+        known = segment.chunks.holds(chunk)
+        if segment.gone or (chunk.length and not known) or end <= segment.start_offset:
+            if not chunk.length:
+                container.reclaimer.discard(chunk.name)
+            return
+        container.rows.put(
+            records.block_key(container.index, chunk.name, block.start_offset),
+            records.encode_block(
+                records.BlockRecord(end=block.end_offset, event_count=block.event_count, crc32c=block.crc32c)
+            ),
+        )
+        if chunk.blocks is not None:
+            chunk.blocks.append(block)
+        chunk.length = block.end_offset
+        chunk.block_count += 1
+        if not known:
+            segment.chunks.add(chunk)
+        segment.open_chunk = chunk
+        container.rows.put(
+            records.chunk_key(container.index, segment.uid, chunk.start), records.encode_chunk(chunk.record())
+        )
+        segment.cache.mark_tiered(end)
+        if not segment.cache.untiered:
+            self.remove(segment)
+        else:
+            self.add(segment)
+            if segment.cache.untiered_bytes < container.settings.flush_bytes:
+                self._filled.pop(segment, None)
+        container.telemetry.add("tiered_bytes", end - start)
+
+    def _chunk_for(self, segment: Segment, start: int, size_bytes: int) -> Chunk:
+        """The chunk that takes a block at ``start``: the open one, or one that begins there."""
+        chunk = segment.open_chunk or self._reopened(segment)
+        limit = segment.rollover_bytes or self._container.settings.chunk_bytes
+        if (
+            chunk is not None
+            and chunk.end == start
+            and continues_chunk(
+                chunk_bytes=chunk.length, block_count=chunk.block_count, block_bytes=size_bytes, limit_bytes=limit
+            )
+        ):
+            return chunk
+        name = ChunkName(
+            container=self._container.index,
+            uid=segment.uid,
+            epoch=self._container.log.epoch,
+            start=start,
+            attempt=self._attempt,
+        )
+        return Chunk(str(name), start)
+
+    def _reopened(self, segment: Segment) -> Chunk | None:
+        """The last chunk, where this very segment began it in this epoch and no write to it failed."""
+        chunk = segment.chunks.items[-1] if segment.chunks.items else None
+        name = parse_chunk_name(chunk.name) if chunk is not None else None
+        if chunk is None or name is None or chunk.name in self._distrusted:
+            return None
+        return chunk if (name.uid, name.epoch) == (segment.uid, self._container.log.epoch) else None
+
+    def _abandon(self, segment: Segment, chunk: Chunk) -> None:
+        """After a failed write or sync the chunk takes nothing more: the kernel may have dropped what it holds."""
+        self._attempt += 1
+        segment.open_chunk = None
+        if chunk.length:
+            self._distrusted[chunk.name] = None
+        else:
+            self._container.reclaimer.discard(chunk.name)

@@ -1,0 +1,185 @@
+"""Performing what was decided about transactions: merges in commit order, rolling commits, removals.
+
+The commit queue is one entry for each decision, in order. Entries leave it only once all their transactions are
+remembered as completed, so that whoever comes next, in whatever process, finishes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from penstock.codec.metadata import (
+    CompletedRecord,
+    DecisionRecord,
+    MarkerRecord,
+    TransactionState,
+    Work,
+    WorkKind,
+)
+from penstock.controller import keys
+from penstock.controller.context import Context, StreamView
+from penstock.controller.decisions import load_transactions
+from penstock.controller.epochs import end_work, epoch_put, lengths_put, load_epoch, put_stream, seal_segments
+from penstock.controller.metadata import CHUNK, overwrite, stored
+from penstock.controller.tasks import each
+from penstock.core.history import EpochRecord
+from penstock.core.scaling import rolling_epochs
+from penstock.core.transactions import commit_runs, merge_targets, transaction_epoch
+from penstock.model.errors import InternalError, SegmentNotFoundError
+from penstock.model.names import StreamName, segment_name, transaction_segment_name
+from penstock.model.segments import SegmentId, number_of
+
+ENTRIES = 64
+"""Queue entries performed together: enough to share the syncs of their completion."""
+
+ROLL_MAX = 1000
+"""Transactions of one rolling commit; their ids stand in the stream's record."""
+
+PRUNE_PER_PASS = 400
+
+
+async def drain(ctx: Context, view: StreamView) -> StreamView:
+    """Perform all decisions of the stream's queue, in order. The stream's lock is held; no other work is under way."""
+    while page := await ctx.metadata.scan(keys.queue(view.name), limit=ENTRIES):
+        entries = [(entry.key, DecisionRecord.decode(entry.value)) for entry in page]
+        view = await _perform(ctx, view, entries)
+    return view
+
+
+async def _perform(ctx: Context, view: StreamView, entries: Sequence[tuple[bytes, DecisionRecord]]) -> StreamView:
+    decided = {txn: entry.commit for _, entry in entries for txn in entry.transactions}
+    facts = (await load_transactions(ctx, view.name, list(decided))).facts
+    # One that is completed already, and only its entry was left, is not looked at again: its segments are gone.
+    living = [item.txn for item in facts if item.completed is None and item.record is not None]
+    aborted = [txn for txn in living if not decided[txn]]
+    if aborted:
+        await remove_transaction_segments(ctx, view.name, aborted)
+        await _remember(ctx, view.name, aborted, TransactionState.ABORTED)
+    committed = [txn for txn in living if decided[txn]]
+    for epoch, txns in commit_runs(((txn, transaction_epoch(txn)) for txn in committed), longest=ROLL_MAX):
+        view = await _commit(ctx, view, epoch, txns)
+    await _forget(ctx, view.name, list(decided), [key for key, _ in entries])
+    await prune_completed(ctx, view.name, limit=PRUNE_PER_PASS)
+    return view
+
+
+async def _commit(ctx: Context, view: StreamView, epoch: int, txns: Sequence[UUID]) -> StreamView:
+    history = await ctx.histories.of(view)
+    begun_in = next((record for record in history.epochs if record.epoch == epoch), None)
+    if begun_in is None:
+        raise InternalError("epoch of a transaction is missing", stream=str(view.name), epoch=epoch)
+    targets = merge_targets(begun_in, history.active)
+    if targets is None:
+        view = await _begin_roll(ctx, view, epoch, txns)
+        return await finish_roll(ctx, view)
+    await _merge(ctx, view.name, targets, txns)
+    await _remember(ctx, view.name, txns, TransactionState.COMMITTED)
+    return view
+
+
+async def _merge(ctx: Context, name: StreamName, targets: Mapping[SegmentId, SegmentId], txns: Sequence[UUID]) -> None:
+    """Merge each transaction into each target, in the order given on every one of them."""
+
+    async def merge_into(source: SegmentId) -> None:
+        target = segment_name(name, targets[source])
+        for txn in txns:
+            try:
+                await ctx.segments.merge(target, transaction_segment_name(segment_name(name, source), txn))
+            except SegmentNotFoundError:
+                # A commit can fail between two of its segments, and the stream scale before it is taken up again. What
+                # was merged before the scale is gone from here and stays where it is. The target itself must be there.
+                await ctx.segments.info(target)
+
+    await each(list(targets), merge_into)
+
+
+async def _begin_roll(ctx: Context, view: StreamView, epoch: int, txns: Sequence[UUID]) -> StreamView:
+    history = await ctx.histories.of(view)
+    first, second = rolling_epochs(history, epoch, created_ms=ctx.clock.now_ms())
+    work = Work(kind=WorkKind.ROLL, base_epoch=view.record.epoch, txn_epoch=epoch, transactions=tuple(txns))
+    changed = replace(view.record, work=work)
+    versions = await ctx.metadata.put(
+        view.put(changed), ctx.work_put(view.name), epoch_put(view.name, first), epoch_put(view.name, second)
+    )
+    return view.changed(changed, versions[0], marker=versions[1])
+
+
+async def finish_roll(ctx: Context, view: StreamView) -> StreamView:
+    """Perform a rolling commit from wherever it stands.
+
+    The transactions go into a duplicate of their own epoch, which nobody knows until it is complete; then that epoch and a
+    duplicate of the active one become history in one step; only then are their predecessors sealed.
+    """
+    work = view.record.work
+    if work is None or work.kind is not WorkKind.ROLL:
+        raise InternalError("there is no rolling commit to finish", stream=str(view.name))
+    name = view.name
+    begun_in = await load_epoch(ctx, name, work.txn_epoch)
+    before = await load_epoch(ctx, name, work.base_epoch)
+    merged = await load_epoch(ctx, name, work.base_epoch + 1)
+    after = await load_epoch(ctx, name, work.base_epoch + 2)
+    if view.record.epoch == work.base_epoch:
+        fresh = [segment_name(name, item.segment) for record in (merged, after) for item in record.segments]
+        await ctx.create_segments(fresh, rollover_bytes=view.record.config.rollover_bytes)
+        await _merge(ctx, name, _duplicates(begun_in, merged), work.transactions)
+        view = await put_stream(ctx, view, replace(view.record, epoch=after.epoch))
+    old = await seal_segments(ctx, name, [item.segment for item in before.segments])
+    short = await seal_segments(ctx, name, [item.segment for item in merged.segments])
+    # Before the work ends: a roll that is found complete must not be begun again for the same transactions.
+    await _remember(ctx, name, work.transactions, TransactionState.COMMITTED)
+    return await end_work(
+        ctx,
+        view,
+        replace(view.record, work=None),
+        lengths_put(name, merged.epoch, old),
+        lengths_put(name, after.epoch, short),
+    )
+
+
+def _duplicates(original: EpochRecord, copy: EpochRecord) -> dict[SegmentId, SegmentId]:
+    by_number = {number_of(item.segment): item.segment for item in copy.segments}
+    return {item.segment: by_number[number_of(item.segment)] for item in original.segments}
+
+
+async def remove_transaction_segments(ctx: Context, name: StreamName, txns: Sequence[UUID]) -> None:
+    """Delete the segments of transactions that will never be merged."""
+    epochs = {epoch: await load_epoch(ctx, name, epoch) for epoch in sorted({transaction_epoch(txn) for txn in txns})}
+    await ctx.delete_segments(
+        [
+            transaction_segment_name(segment_name(name, item.segment), txn)
+            for txn in txns
+            for item in epochs[transaction_epoch(txn)].segments
+        ]
+    )
+
+
+async def _remember(ctx: Context, name: StreamName, txns: Sequence[UUID], state: TransactionState) -> None:
+    now_ms = ctx.clock.now_ms()
+    record = CompletedRecord(state=state, completed_ms=now_ms)
+    entries = await ctx.metadata.entries([keys.completed(name, txn) for txn in txns])
+    # Remembered once: a repeat after a crash must not list the transaction twice, at two times.
+    fresh = [txn for txn, entry in zip(txns, entries, strict=True) if stored(entry, CompletedRecord).value is None]
+    for start in range(0, len(fresh), CHUNK // 2):
+        part = fresh[start : start + CHUNK // 2]
+        await ctx.metadata.put(
+            *(overwrite(keys.completed(name, txn), record) for txn in part),
+            *(overwrite(keys.completion(name, now_ms, txn), MarkerRecord()) for txn in part),
+        )
+    ctx.telemetry.add(f"transactions_{state.value}", len(fresh))
+
+
+async def _forget(ctx: Context, name: StreamName, txns: Sequence[UUID], entries: Sequence[bytes]) -> None:
+    """Take away the records of completed transactions, then the queue entries that led to them."""
+    await ctx.metadata.remove_keys([*(keys.transaction(name, txn) for txn in txns), *entries])
+
+
+async def prune_completed(ctx: Context, name: StreamName, *, limit: int) -> int:
+    """Forget up to ``limit`` outcomes older than ``completed_ms``, and tell how many."""
+    latest = keys.completion(name, ctx.clock.now_ms() - ctx.settings.completed_ms, UUID(int=0))
+    old = await ctx.metadata.scan(keys.completions(name), after=latest, limit=limit)
+    if old:
+        outcomes = [keys.completed(name, keys.txn_of(entry.key)) for entry in old]
+        await ctx.metadata.remove_keys([*outcomes, *(entry.key for entry in old)])
+    return len(old)

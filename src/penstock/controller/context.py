@@ -1,0 +1,140 @@
+"""What every part of the controller works with, and how a stream is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.codec.metadata import HeadRecord, MarkerRecord, ScopeRecord, StreamRecord, StreamState
+from penstock.controller import keys
+from penstock.controller.metadata import Metadata, Stored, overwrite, stored
+from penstock.controller.settings import ControllerSettings
+from penstock.controller.tasks import NamedLocks, OwnedTasks, each
+from penstock.model.errors import (
+    AlreadyExistsError,
+    ScopeNotFoundError,
+    SegmentNotFoundError,
+    StreamNotFoundError,
+)
+from penstock.model.names import StreamName
+from penstock.ports.clock import Clock
+from penstock.ports.rng import Rng
+from penstock.ports.segment_service import SegmentService, TablePut, TableRemoval
+from penstock.ports.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from penstock.controller.epochs import Histories
+
+MEMORY_MAX_FINISHED = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamView:
+    """A stream's record as it was read, and the version that a change of it is conditional on.
+
+    ``marker`` is the version of the stream's work marker where this caller has just set it.
+    """
+
+    name: StreamName
+    record: StreamRecord
+    version: int
+    marker: int | None = None
+
+    def put(self, record: StreamRecord) -> TablePut:
+        return TablePut(key=keys.stream(self.name), value=record.encode(), version=self.version)
+
+    def changed(self, record: StreamRecord, version: int, *, marker: int | None = None) -> StreamView:
+        """The same stream after a put that gave ``version``."""
+        return StreamView(name=self.name, record=record, version=version, marker=marker or self.marker)
+
+
+@dataclass(slots=True, kw_only=True)
+class Context:
+    """Parts shared by the controller's modules; all are borrowed from it."""
+
+    metadata: Metadata
+    segments: SegmentService
+    clock: Clock
+    rng: Rng
+    telemetry: Telemetry
+    settings: ControllerSettings
+    histories: Histories
+    tasks: OwnedTasks = field(default_factory=OwnedTasks)
+    locks: NamedLocks = field(default_factory=NamedLocks)
+    finished: list[TableRemoval] = field(default_factory=list)
+    sequences: dict[StreamName, int] = field(default_factory=dict)
+    soon: set[StreamName] = field(default_factory=set)
+
+    def work_put(self, stream: StreamName) -> TablePut:
+        """Marks the stream as one to look at after a crash. Goes into the same batch as the intent itself."""
+        return overwrite(keys.work(stream), MarkerRecord())
+
+    def work_done(self, stream: StreamName, version: int) -> None:
+        """The workflow begun with marker ``version`` has ended.
+
+        The marker is taken away later, many at once: a stale one costs a look at the next start, a removal now would cost
+        every workflow one more sync. Past the bound it is left for the sweeper to find.
+        """
+        if len(self.finished) < MEMORY_MAX_FINISHED:
+            self.finished.append(TableRemoval(key=keys.work(stream), version=version))
+
+    async def flush_finished(self) -> None:
+        """Take away the markers of ended workflows, unless a new workflow has set them again."""
+        done, self.finished = self.finished, []
+        if done:
+            await self.metadata.remove_if_unchanged(done)
+
+    async def stream(self, name: StreamName) -> StreamView:
+        """A stream that users can see. Raises ScopeNotFoundError, StreamNotFoundError."""
+        view = await self.any_stream(name)
+        if view is None or view.record.state in (StreamState.CREATING, StreamState.DELETING):
+            await self.check_scope(name.scope)
+            raise StreamNotFoundError("no such stream", stream=str(name))
+        return view
+
+    async def any_stream(self, name: StreamName) -> StreamView | None:
+        """The stream in whatever state, or None."""
+        found = await self.metadata.get(keys.stream(name), StreamRecord)
+        if found.value is None:
+            return None
+        return StreamView(name=name, record=found.value, version=found.version)
+
+    async def stream_and_head(self, name: StreamName) -> tuple[StreamView, Stored[HeadRecord]]:
+        """As ``stream``, with the head as of the same moment."""
+        stream_entry, head_entry = await self.metadata.entries([keys.stream(name), keys.head(name)])
+        found = stored(stream_entry, StreamRecord)
+        record = found.value
+        if record is None or record.state in (StreamState.CREATING, StreamState.DELETING):
+            await self.check_scope(name.scope)
+            raise StreamNotFoundError("no such stream", stream=str(name))
+        return StreamView(name=name, record=record, version=found.version), stored(head_entry, HeadRecord)
+
+    async def check_scope(self, scope: str) -> None:
+        """Raises ScopeNotFoundError."""
+        found = await self.metadata.get(keys.scope(scope), ScopeRecord)
+        if found.value is None or found.value.deleting:
+            raise ScopeNotFoundError("no such scope", scope=scope)
+
+    async def create_segments(self, names: Iterable[str], *, rollover_bytes: int = 0) -> None:
+        """Create those that are not there yet."""
+
+        async def create(name: str) -> None:
+            try:
+                await self.segments.create_segment(name, rollover_bytes=rollover_bytes)
+            except AlreadyExistsError:
+                # An earlier attempt of the same workflow came this far. Names are never used twice.
+                return
+
+        await each(names, create)
+
+    async def delete_segments(self, names: Sequence[str]) -> None:
+        """Delete those that are still there."""
+
+        async def delete(name: str) -> None:
+            try:
+                await self.segments.delete(name)
+            except SegmentNotFoundError:
+                return
+
+        await each(names, delete)

@@ -1,0 +1,133 @@
+"""Deciding transactions: the one durable step after which their outcome is settled, whoever performs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from penstock.codec.metadata import (
+    BatchRecord,
+    CompletedRecord,
+    DecisionRecord,
+    TransactionRecord,
+    TransactionState,
+)
+from penstock.controller import keys
+from penstock.controller.context import Context
+from penstock.controller.metadata import Stored, changing, create, stored
+from penstock.core.transactions import TransactionFacts, Verb, has_expired, must_decide
+from penstock.model.errors import BadKeyVersionError, KeyNotFoundError
+from penstock.model.names import StreamName
+from penstock.ports.segment_service import TablePut
+
+NO_BATCH = -1
+"""Batch number of a writer that has committed none, but whose record was needed to decide something else."""
+
+_SEQUENCES_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedTransactions:
+    """What is stored about some transactions, in their order, with what a change of it is conditional on.
+
+    ``batches`` holds the record of every writer that pins one of them.
+    """
+
+    facts: Sequence[TransactionFacts]
+    records: Mapping[UUID, Stored[TransactionRecord]]
+    batches: Mapping[str, Stored[BatchRecord]]
+
+
+async def load_transactions(ctx: Context, name: StreamName, txns: Sequence[UUID]) -> LoadedTransactions:
+    """Read the records first and the batches that pin them second: a batch never lets go of what it has decided."""
+    wanted = [key for txn in txns for key in (keys.transaction(name, txn), keys.completed(name, txn))]
+    entries = await ctx.metadata.entries(wanted)
+    records = {txn: stored(entries[2 * place], TransactionRecord) for place, txn in enumerate(txns)}
+    outcomes = {txn: stored(entries[2 * place + 1], CompletedRecord).value for place, txn in enumerate(txns)}
+    pins = {txn: item.value.pin for txn, item in records.items() if item.value is not None and item.value.pin}
+    writers = sorted({pin.writer for pin in pins.values()})
+    found = await ctx.metadata.entries([keys.batch(name, writer) for writer in writers]) if writers else []
+    batches = {writer: stored(entry, BatchRecord) for writer, entry in zip(writers, found, strict=True)}
+    facts = [
+        TransactionFacts(
+            txn=txn,
+            record=records[txn].value,
+            completed=outcomes[txn],
+            batch=batches[pins[txn].writer].value if txn in pins else None,
+        )
+        for txn in txns
+    ]
+    return LoadedTransactions(facts=facts, records=records, batches=batches)
+
+
+async def queue_put(ctx: Context, name: StreamName, decision: DecisionRecord) -> TablePut:
+    """The put that appends to the stream's commit queue. It fails where its place was taken; ``put_queued`` retries."""
+    known = ctx.sequences.get(name)
+    if known is None:
+        known = NO_BATCH
+        async for entry in ctx.metadata.scan_all(keys.queue(name)):
+            known = int(entry.key.rsplit(b"/", 1)[1], 16)
+        known = max(known, ctx.sequences.get(name, known))
+        if len(ctx.sequences) >= _SEQUENCES_MAX:
+            ctx.sequences.clear()
+    ctx.sequences[name] = known + 1
+    return create(keys.queue_entry(name, known + 1), decision)
+
+
+async def put_queued(ctx: Context, name: StreamName, decision: DecisionRecord, *puts: TablePut) -> None:
+    """Decide: the ``puts`` and an entry of the queue, in one step. Raises as ``Metadata.put``."""
+    entry = await queue_put(ctx, name, decision)
+    try:
+        await ctx.metadata.put(entry, *puts)
+    except (BadKeyVersionError, KeyNotFoundError):
+        ctx.sequences.pop(name, None)
+        raise
+
+
+async def decide(ctx: Context, name: StreamName, txn: UUID, verb: Verb) -> None:
+    """Decide to commit or to abort, unless that was decided before.
+
+    Raises: TransactionNotFoundError, TransactionStateError (the opposite was decided).
+    """
+
+    async def attempt() -> None:
+        loaded = await load_transactions(ctx, name, [txn])
+        if must_decide(loaded.facts[0], verb):
+            await _decide_open(ctx, name, loaded, txn, verb)
+
+    await changing(attempt)
+
+
+async def _decide_open(ctx: Context, name: StreamName, loaded: LoadedTransactions, txn: UUID, verb: Verb) -> None:
+    found = loaded.records[txn]
+    record = found.value
+    if record is None:
+        return
+    commit = verb is Verb.COMMIT
+    state = TransactionState.COMMITTING if commit else TransactionState.ABORTING
+    puts = [found.put(replace(record, state=state))]
+    if not commit and record.pin is not None:
+        # A batch that is being decided right now counts on this transaction: touching its record makes it look again.
+        batch = loaded.batches[record.pin.writer]
+        puts.append(batch.put(batch.value or BatchRecord(batch=NO_BATCH, transactions=())))
+    await put_queued(ctx, name, DecisionRecord(commit=commit, transactions=(txn,)), *puts)
+
+
+async def abort_if_open(ctx: Context, name: StreamName, txn: UUID, *, expired_at_ms: int | None = None) -> bool:
+    """Decide to abort an open transaction; with ``expired_at_ms`` only if its lease has ended by then.
+
+    Returns whether it did. What is unknown or decided stays as it is.
+    """
+
+    async def attempt() -> bool:
+        loaded = await load_transactions(ctx, name, [txn])
+        facts = loaded.facts[0]
+        if facts.state is not TransactionState.OPEN:
+            return False
+        if expired_at_ms is not None and not has_expired(facts, now_ms=expired_at_ms):
+            return False
+        await _decide_open(ctx, name, loaded, txn, Verb.ABORT)
+        return True
+
+    return await changing(attempt)

@@ -1,0 +1,165 @@
+"""Epochs of a stream: its history, scaling, and the questions that are answered from it alone."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from penstock.codec.metadata import (
+    EpochEntry,
+    LengthsRecord,
+    MarkerRecord,
+    StreamRecord,
+    StreamState,
+    Work,
+    WorkKind,
+)
+from penstock.controller import keys
+from penstock.controller.context import Context, StreamView
+from penstock.controller.metadata import Metadata, create, overwrite
+from penstock.controller.tasks import collect
+from penstock.core.history import EpochRecord, StreamHistory
+from penstock.model.errors import InternalError
+from penstock.model.names import StreamName, segment_name
+from penstock.model.segments import SegmentId, number_of
+from penstock.ports.segment_service import TablePut
+
+FINAL = 1
+"""Added to the last epoch it gives the key under which the lengths of a sealed stream's last segments stand."""
+
+
+class Histories:
+    """Histories of streams, read once and then carried on epoch by epoch.
+
+    Epochs never change once they are active, and lengths never once they are written, so a history in memory can only be
+    too short, which its epoch tells.
+    """
+
+    def __init__(self, metadata: Metadata, *, limit: int) -> None:
+        self._metadata = metadata
+        self._limit = limit
+        self._known: OrderedDict[StreamName, tuple[int, bool, StreamHistory]] = OrderedDict()
+
+    async def of(self, view: StreamView) -> StreamHistory:
+        """The history up to the stream's active epoch.
+
+        While a scale is being finished the lengths of the segments it seals are missing (``core.missing_lengths``).
+        """
+        record = view.record
+        sealed = record.state is StreamState.SEALED
+        known = self._known.get(view.name)
+        if known is not None and known[0] != record.incarnation:
+            known = None
+        if known is not None and known[2].active.epoch == record.epoch and known[1] == sealed:
+            self._known.move_to_end(view.name)
+            return known[2]
+        if known is not None and known[2].active.epoch > record.epoch:
+            known = None
+        history = await self._read(view, None if known is None else known[2])
+        if record.work is None or record.work.kind is WorkKind.TRUNCATE:
+            self._keep(view.name, (record.incarnation, sealed, history))
+        return history
+
+    async def _read(self, view: StreamView, known: StreamHistory | None) -> StreamHistory:
+        name, last = view.name, view.record.epoch
+        epochs = [] if known is None else list(known.epochs)
+        lengths = {} if known is None else dict(known.sealed_lengths)
+        after_epoch = None if known is None else keys.epoch(name, known.active.epoch)
+        after_lengths = None if known is None else keys.lengths_sealed_by(name, known.active.epoch)
+        async for entry in self._metadata.scan_all(keys.epochs(name), after=after_epoch):
+            item = EpochEntry.decode(entry.value)
+            # What lies behind the active epoch is a scale that has been decided but is not visible yet.
+            if item.epoch <= last:
+                epochs.append(EpochRecord(epoch=item.epoch, segments=item.segments, created_ms=item.created_ms))
+        async for entry in self._metadata.scan_all(keys.lengths(name), after=after_lengths):
+            lengths.update(LengthsRecord.decode(entry.value).lengths)
+        if not epochs or epochs[-1].epoch != last:
+            raise InternalError("epoch of a stream is missing", stream=str(name), epoch=last)
+        return StreamHistory(epochs=tuple(epochs), sealed_lengths=lengths)
+
+    def _keep(self, name: StreamName, item: tuple[int, bool, StreamHistory]) -> None:
+        self._known[name] = item
+        self._known.move_to_end(name)
+        if len(self._known) > self._limit:
+            self._known.popitem(last=False)
+
+    def forget(self, name: StreamName) -> None:
+        self._known.pop(name, None)
+
+
+def epoch_put(name: StreamName, record: EpochRecord) -> TablePut:
+    entry = EpochEntry(epoch=record.epoch, segments=record.segments, created_ms=record.created_ms)
+    return create(keys.epoch(name, record.epoch), entry)
+
+
+def lengths_put(name: StreamName, epoch: int, lengths: Mapping[SegmentId, int]) -> TablePut:
+    return overwrite(keys.lengths_sealed_by(name, epoch), LengthsRecord(lengths=lengths))
+
+
+async def load_epoch(ctx: Context, name: StreamName, epoch: int) -> EpochRecord:
+    """One epoch, decided or active. Raises InternalError where it is missing."""
+    found = await ctx.metadata.get(keys.epoch(name, epoch), EpochEntry)
+    if found.value is None:
+        raise InternalError("epoch of a stream is missing", stream=str(name), epoch=epoch)
+    item = found.value
+    return EpochRecord(epoch=item.epoch, segments=item.segments, created_ms=item.created_ms)
+
+
+async def begin_scale(ctx: Context, view: StreamView, following: EpochRecord, *puts: TablePut) -> StreamView:
+    """Write the intent to scale to the epoch ``following``, with further ``puts``, as one step."""
+    record = view.record
+    highest = max(number_of(item.segment) for item in following.segments)
+    changed = replace(
+        record,
+        work=Work(kind=WorkKind.SCALE, base_epoch=record.epoch),
+        next_number=max(record.next_number, highest + 1),
+    )
+    versions = await ctx.metadata.put(
+        view.put(changed), ctx.work_put(view.name), epoch_put(view.name, following), *puts
+    )
+    return view.changed(changed, versions[0], marker=versions[1])
+
+
+async def finish_scale(ctx: Context, view: StreamView) -> StreamView:
+    """Perform a scale from wherever it stands.
+
+    New segments first, then the epoch that names them, and only then are the old ones sealed: whoever meets a sealed
+    segment finds its successors.
+    """
+    work = view.record.work
+    if work is None or work.kind is not WorkKind.SCALE:
+        raise InternalError("there is no scale to finish", stream=str(view.name))
+    before = await load_epoch(ctx, view.name, work.base_epoch)
+    after = await load_epoch(ctx, view.name, work.base_epoch + 1)
+    old = {item.segment for item in before.segments}
+    if view.record.epoch == work.base_epoch:
+        fresh = [segment_name(view.name, item.segment) for item in after.segments if item.segment not in old]
+        await ctx.create_segments(fresh, rollover_bytes=view.record.config.rollover_bytes)
+        view = await put_stream(ctx, view, replace(view.record, epoch=after.epoch))
+    kept = {item.segment for item in after.segments}
+    lengths = await seal_segments(
+        ctx, view.name, [item.segment for item in before.segments if item.segment not in kept]
+    )
+    return await end_work(ctx, view, replace(view.record, work=None), lengths_put(view.name, after.epoch, lengths))
+
+
+async def seal_segments(ctx: Context, name: StreamName, segments: Sequence[SegmentId]) -> dict[SegmentId, int]:
+    """Seal them all, and give their final lengths."""
+    return await collect(segments, lambda segment: ctx.segments.seal(segment_name(name, segment)))
+
+
+async def put_stream(ctx: Context, view: StreamView, record: StreamRecord, *puts: TablePut) -> StreamView:
+    """Replace the stream's record, with further ``puts``, as one step. Raises as ``Metadata.put``."""
+    versions = await ctx.metadata.put(view.put(record), *puts)
+    return view.changed(record, versions[0])
+
+
+async def end_work(ctx: Context, view: StreamView, record: StreamRecord, *puts: TablePut) -> StreamView:
+    """The last step of a workflow: as ``put_stream``, and let its marker go."""
+    marker = view.marker
+    if marker is None:
+        marker = (await ctx.metadata.get(keys.work(view.name), MarkerRecord)).version
+    done = await put_stream(ctx, view, record, *puts)
+    ctx.work_done(view.name, marker)
+    return done

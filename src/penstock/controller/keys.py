@@ -1,0 +1,152 @@
+"""Keys of the controller's table. Names hold no slash, so a prefix that ends in one selects exactly one owner's keys.
+
+Source: docs/formats/metadata.md.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from penstock.model.names import StreamName
+from penstock.model.policies import LONG_MAX
+
+TABLE = "_system/_tables/controller"
+
+TRANSACTION_COUNTER = b"counter/transaction"
+
+
+def scope(name: str) -> bytes:
+    return f"scope/{name}".encode()
+
+
+def stream(name: StreamName) -> bytes:
+    return f"stream/{name}".encode()
+
+
+def epochs(name: StreamName) -> bytes:
+    return f"epoch/{name}/".encode()
+
+
+def epoch(name: StreamName, number: int) -> bytes:
+    return f"epoch/{name}/{number:010}".encode()
+
+
+def lengths(name: StreamName) -> bytes:
+    return f"length/{name}/".encode()
+
+
+def lengths_sealed_by(name: StreamName, number: int) -> bytes:
+    """Lengths of the segments that were active before epoch ``number`` and not in it."""
+    return f"length/{name}/{number:010}".encode()
+
+
+def head(name: StreamName) -> bytes:
+    return f"head/{name}".encode()
+
+
+def number(name: StreamName) -> bytes:
+    """Where the segment numbers of the next stream of this name begin."""
+    return f"number/{name}".encode()
+
+
+def policy(name: StreamName) -> bytes:
+    """There is one for each stream that has a retention policy."""
+    return f"policy/{name}".encode()
+
+
+def transactions(name: StreamName) -> bytes:
+    return f"txn/{name}/".encode()
+
+
+def transaction(name: StreamName, txn: UUID) -> bytes:
+    return f"txn/{name}/{txn.hex}".encode()
+
+
+def completed(name: StreamName, txn: UUID) -> bytes:
+    return f"done/{name}/{txn.hex}".encode()
+
+
+def completed_of(name: StreamName) -> bytes:
+    return f"done/{name}/".encode()
+
+
+def completions(name: StreamName) -> bytes:
+    return f"done-at/{name}/".encode()
+
+
+def completion(name: StreamName, at_ms: int, txn: UUID) -> bytes:
+    """The time counts down, because a scan goes upwards and the newest are asked for first."""
+    return f"done-at/{name}/{LONG_MAX - at_ms:016x}/{txn.hex}".encode()
+
+
+def txn_of(key: bytes) -> UUID:
+    """The transaction that a key ends in."""
+    return UUID(hex=key.rsplit(b"/", 1)[1].decode())
+
+
+def queue(name: StreamName) -> bytes:
+    return f"queue/{name}/".encode()
+
+
+def queue_entry(name: StreamName, sequence: int) -> bytes:
+    return f"queue/{name}/{sequence:016x}".encode()
+
+
+def batches(name: StreamName) -> bytes:
+    return f"batch/{name}/".encode()
+
+
+def batch(name: StreamName, writer: str) -> bytes:
+    return f"batch/{name}/{writer}".encode()
+
+
+def subscribers(name: StreamName) -> bytes:
+    return f"subscriber/{name}/".encode()
+
+
+def subscriber(name: StreamName, group: str) -> bytes:
+    return f"subscriber/{name}/{group}".encode()
+
+
+def tails(name: StreamName) -> bytes:
+    return f"tail/{name}/".encode()
+
+
+def tail(name: StreamName, time_ms: int) -> bytes:
+    return f"tail/{name}/{time_ms:016x}".encode()
+
+
+def evictions(name: StreamName) -> bytes:
+    return f"evicted/{name}".encode()
+
+
+def group(full_name: str) -> bytes:
+    return f"group/{full_name}".encode()
+
+
+def work(name: StreamName) -> bytes:
+    """There is one, at least, for each stream with a workflow that has begun and not ended."""
+    return f"work/{name}".encode()
+
+
+def group_work(full_name: str) -> bytes:
+    return f"group-work/{full_name}".encode()
+
+
+def scope_work(name: str) -> bytes:
+    return f"scope-work/{name}".encode()
+
+
+def owned_by(name: StreamName) -> tuple[bytes, ...]:
+    """Prefixes of all that goes with a stream when it is deleted."""
+    return (
+        epochs(name),
+        lengths(name),
+        transactions(name),
+        completed_of(name),
+        completions(name),
+        queue(name),
+        batches(name),
+        subscribers(name),
+        tails(name),
+    )

@@ -1,0 +1,172 @@
+"""The controller's table: typed records, compare-and-set, and one way to retry what lost a race."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from penstock.codec.metadata import Record
+from penstock.controller import keys
+from penstock.model.errors import (
+    AlreadyExistsError,
+    BadKeyVersionError,
+    KeyNotFoundError,
+    SegmentNotFoundError,
+    ThrottledError,
+)
+from penstock.ports.segment_service import (
+    ANY_VERSION,
+    KEY_ABSENT,
+    TABLE_BATCH_MAX,
+    SegmentService,
+    TableEntry,
+    TablePut,
+    TableRemoval,
+)
+
+R = TypeVar("R", bound=Record)
+T = TypeVar("T")
+
+PAGE = 500
+CHUNK = 200
+"""Items of one batch where there may be many: under the table's limit, with room for the records that decide."""
+
+_TRIES = 32
+_PAUSE_MAX_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored(Generic[R]):
+    """A record as it was read, with the version on which a change of it is conditional. ``value=None``: absent."""
+
+    key: bytes
+    value: R | None
+    version: int
+
+    def put(self, record: Record) -> TablePut:
+        """Replace what was read: fails where anybody has changed it since."""
+        return TablePut(key=self.key, value=record.encode(), version=self.version)
+
+    def remove(self) -> TableRemoval:
+        return TableRemoval(key=self.key, version=self.version)
+
+
+class Metadata:
+    """Typed access to one table. Owns no task; the segment service is borrowed."""
+
+    def __init__(self, segments: SegmentService, table: str = keys.TABLE) -> None:
+        self._segments = segments
+        self._table = table
+
+    async def bootstrap(self) -> None:
+        """Create the table unless it is there."""
+        try:
+            await self._segments.table_info(self._table)
+        except SegmentNotFoundError:
+            try:
+                await self._segments.create_table(self._table)
+            except AlreadyExistsError:
+                return
+
+    async def get(self, key: bytes, kind: type[R]) -> Stored[R]:
+        """One record. Raises CorruptDataError, VersionTooNewError."""
+        (entry,) = await self._segments.table_get(self._table, [key])
+        return stored(entry, kind)
+
+    async def entries(self, wanted: Sequence[bytes]) -> Sequence[TableEntry]:
+        """Raw entries, in the order of the keys, as of one moment where there are no more than a batch of them."""
+        if len(wanted) <= TABLE_BATCH_MAX:
+            return await self._segments.table_get(self._table, wanted)
+        found: list[TableEntry] = []
+        for start in range(0, len(wanted), TABLE_BATCH_MAX):
+            found += await self._segments.table_get(self._table, wanted[start : start + TABLE_BATCH_MAX])
+        return found
+
+    async def scan(self, prefix: bytes, *, after: bytes | None = None, limit: int = PAGE) -> Sequence[TableEntry]:
+        """Up to ``limit`` entries whose keys begin with ``prefix``, in key order, behind key ``after``."""
+        return await self._segments.table_scan(
+            self._table, after=after, limit=limit, first=prefix, last=prefix + b"\xff"
+        )
+
+    async def scan_all(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[TableEntry]:
+        """All entries with the prefix, a page at a time."""
+        while True:
+            page = await self.scan(prefix, after=after)
+            for entry in page:
+                yield entry
+            if len(page) < PAGE:
+                return
+            after = page[-1].key
+
+    async def put(self, *puts: TablePut) -> Sequence[int]:
+        """Apply all or nothing, durably; returns the new versions.
+
+        Raises: BadKeyVersionError, KeyNotFoundError (somebody else was faster; ``changing`` retries).
+        """
+        return await self._segments.table_update(self._table, puts)
+
+    async def put_many(self, puts: Sequence[TablePut]) -> None:
+        """Apply in batches, each of them all or nothing."""
+        for start in range(0, len(puts), CHUNK):
+            await self._segments.table_update(self._table, puts[start : start + CHUNK])
+
+    async def remove(self, *removals: TableRemoval) -> None:
+        """Remove in batches. Raises as ``put``."""
+        for start in range(0, len(removals), CHUNK):
+            await self._segments.table_remove(self._table, removals[start : start + CHUNK])
+
+    async def remove_keys(self, gone: Sequence[bytes]) -> None:
+        """Remove whatever stands under the keys."""
+        await self.remove(*(TableRemoval(key=key) for key in gone))
+
+    async def remove_prefix(self, prefix: bytes) -> None:
+        """Remove all keys with the prefix. Repeatable."""
+        while page := await self.scan(prefix):
+            await self.remove_keys([entry.key for entry in page])
+
+    async def remove_if_unchanged(self, removals: Sequence[TableRemoval]) -> None:
+        """Remove those of the keys that nobody has touched since, each on its own merits."""
+        for start in range(0, len(removals), CHUNK):
+            part = removals[start : start + CHUNK]
+            try:
+                await self._segments.table_remove(self._table, part)
+            except (BadKeyVersionError, KeyNotFoundError):
+                for removal in part:
+                    await self._remove_one(removal)
+
+    async def _remove_one(self, removal: TableRemoval) -> None:
+        try:
+            await self._segments.table_remove(self._table, [removal])
+        except (BadKeyVersionError, KeyNotFoundError):
+            # Changed or gone meanwhile: then it is not ours to remove.
+            return
+
+
+def stored(entry: TableEntry, kind: type[R]) -> Stored[R]:
+    """A raw entry as a record. Raises CorruptDataError, VersionTooNewError."""
+    value = None if entry.version == KEY_ABSENT else kind.decode(entry.value)
+    return Stored(key=entry.key, value=value, version=entry.version)
+
+
+def create(key: bytes, record: Record) -> TablePut:
+    """A put that fails where the key exists."""
+    return TablePut(key=key, value=record.encode(), version=KEY_ABSENT)
+
+
+def overwrite(key: bytes, record: Record) -> TablePut:
+    return TablePut(key=key, value=record.encode(), version=ANY_VERSION)
+
+
+async def changing(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Run ``attempt`` (read, decide, compare-and-set) until it wins its race, with growing pauses.
+
+    Raises: ThrottledError once it has lost 32 times in a row; nothing was changed then.
+    """
+    for lost in range(_TRIES):
+        try:
+            return await attempt()
+        except (BadKeyVersionError, KeyNotFoundError):
+            await asyncio.sleep(min(0.0005 * lost, _PAUSE_MAX_S))
+    raise ThrottledError("metadata changes faster than it can be decided on", resource="metadata", limit=_TRIES)

@@ -1,0 +1,165 @@
+"""Questions about streams. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.codec.metadata import StreamRecord, StreamState
+from penstock.controller.context import Context
+from penstock.controller.retention_cycle import gather, load_subscribers
+from penstock.controller.tails import head_positions, load_tail
+from penstock.core.cut_order import check_cut, segments_between, size_till, successors
+from penstock.core.history import StreamHistory
+from penstock.core.retention import HolderKind, explain
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidArgumentError, InvalidCutError, NotFoundError, SegmentNotFoundError
+from penstock.model.names import StreamName, segment_name
+from penstock.model.policies import StreamConfig
+from penstock.model.segments import KeyRange, SegmentId, SegmentRange
+from penstock.ports.controller_service import PAGE_MAX, StreamDescription, SubscriberInfo, Successor
+
+
+class Queries:
+    """Read-only calls. All but the listings raise ScopeNotFoundError and StreamNotFoundError."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    async def exists(self, name: StreamName) -> bool:
+        try:
+            await self._ctx.stream(name)
+        except NotFoundError:
+            return False
+        return True
+
+    async def config(self, name: StreamName) -> StreamConfig:
+        return (await self._ctx.stream(name)).record.config
+
+    async def names(self, scope: str, *, tag: str | None, after: str, limit: int) -> Sequence[str]:
+        """Stream names behind ``after``, sorted. Raises ScopeNotFoundError."""
+        await self._ctx.check_scope(scope)
+        prefix = f"stream/{scope}/".encode()
+        position = prefix + after.encode() if after else None
+        page: list[str] = []
+        limit = min(limit, PAGE_MAX)
+        while len(page) < limit:
+            entries = await self._ctx.metadata.scan(prefix, after=position, limit=limit - len(page))
+            if not entries:
+                break
+            position = entries[-1].key
+            for entry in entries:
+                record = StreamRecord.decode(entry.value)
+                shown = record.state not in (StreamState.CREATING, StreamState.DELETING)
+                if shown and (tag is None or tag in record.config.tags):
+                    page.append(entry.key[len(prefix) :].decode())
+        return page
+
+    async def _history(self, name: StreamName) -> tuple[bool, StreamHistory]:
+        view = await self._ctx.stream(name)
+        return view.record.state is StreamState.SEALED, await self._ctx.histories.of(view)
+
+    async def current_segments(self, name: StreamName) -> Sequence[SegmentRange]:
+        """In key order; empty once the stream is sealed."""
+        sealed, history = await self._history(name)
+        return () if sealed else tuple(history.active.segments)
+
+    async def epoch_segments(self, name: StreamName, epoch: int) -> Sequence[SegmentRange]:
+        """Raises InvalidArgumentError for an epoch that never was."""
+        _, history = await self._history(name)
+        for record in history.epochs:
+            if record.epoch == epoch:
+                return tuple(record.segments)
+        raise InvalidArgumentError("the stream never had this epoch", epoch=epoch, active_epoch=history.active.epoch)
+
+    async def head(self, name: StreamName) -> StreamCut:
+        view, head = await self._ctx.stream_and_head(name)
+        return StreamCut(name, dict(head_positions(await self._ctx.histories.of(view), head.value)))
+
+    async def tail(self, name: StreamName) -> StreamCut:
+        _, _, _, positions = await load_tail(self._ctx, name)
+        return StreamCut(name, dict(positions))
+
+    async def successors(self, name: StreamName, segment: SegmentId) -> Sequence[Successor]:
+        """Raises SegmentNotFoundError for a segment that never was."""
+        _, history = await self._history(name)
+        return tuple(Successor(range=item, predecessors=tuple(old)) for item, old in successors(history, segment))
+
+    async def segments_between(self, name: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
+        """Raises InvalidCutError."""
+        view, head = await self._ctx.stream_and_head(name)
+        history = await self._ctx.histories.of(view)
+        for cut in (start, end):
+            if not cut.is_unbounded:
+                self._check_stream(name, cut)
+                check_cut(history, cut.positions)
+        first = head_positions(history, head.value) if start.is_unbounded else start.positions
+        return segments_between(history, first, None if end.is_unbounded else end.positions)
+
+    @staticmethod
+    def _check_stream(name: StreamName, cut: StreamCut) -> None:
+        if cut.stream != name:
+            raise InvalidCutError("cut belongs to another stream", stream=str(name), cut_of=str(cut.stream))
+
+    async def segment_ranges(self, name: StreamName, segments: Sequence[SegmentId]) -> Mapping[SegmentId, KeyRange]:
+        """Raises SegmentNotFoundError for a segment that never was."""
+        _, history = await self._history(name)
+        ranges = history.ranges()
+        for segment in segments:
+            if segment not in ranges:
+                raise SegmentNotFoundError("the stream never had this segment", stream=str(name), segment=segment)
+        return {segment: ranges[segment] for segment in segments}
+
+    async def is_segment_active(self, name: StreamName, segment: SegmentId) -> bool:
+        return any(item.segment == segment for item in await self.current_segments(name))
+
+    async def is_cut_valid(self, name: StreamName, cut: StreamCut) -> bool:
+        _, history = await self._history(name)
+        try:
+            self._check_stream(name, cut)
+            check_cut(history, cut.positions)
+        except InvalidCutError:
+            return False
+        return True
+
+    async def describe(self, name: StreamName) -> StreamDescription:
+        """The stream as it stands, with exact sizes."""
+        ctx = self._ctx
+        view, head_record, history, tail = await load_tail(ctx, name)
+        subscribers = await load_subscribers(ctx, view)
+        head = head_positions(history, head_record)
+        head_bytes, tail_bytes = size_till(history, head), size_till(history, tail)
+        facts = await gather(ctx, view, head_record, history, tail, subscribers, frequency_ms=0)
+        ranges = explain(facts, now_ms=ctx.clock.now_ms())
+        live = segments_between(history, head, None)
+        spaces = await ctx.segments.spaces([segment_name(name, segment) for segment in live])
+        kept = set(live)
+        deleted = sum(length for segment, length in history.sealed_lengths.items() if segment not in kept)
+        return StreamDescription(
+            stream=name,
+            config=view.record.config,
+            epoch=view.record.epoch,
+            sealed=view.record.state is StreamState.SEALED,
+            segments=() if view.record.state is StreamState.SEALED else tuple(history.active.segments),
+            head=StreamCut(name, dict(head)),
+            tail=StreamCut(name, dict(tail)),
+            size_bytes=tail_bytes - head_bytes,
+            written_bytes=tail_bytes,
+            subscribers=tuple(
+                SubscriberInfo(
+                    name=group,
+                    generation=item.generation,
+                    cut=None if item.cut is None else StreamCut(name, item.cut),
+                    updated_ms=item.updated_ms,
+                    lag_bytes=max(0, tail_bytes - (head_bytes if item.cut is None else size_till(history, item.cut))),
+                )
+                for group, item in subscribers.items()
+            ),
+            held_by="" if not ranges else _holder(ranges[0].kind, ranges[0].name),
+            disk_bytes=sum(space.tiered_bytes + space.pending_free_bytes for space in spaces.values()),
+            pending_free_bytes=sum(space.pending_free_bytes for space in spaces.values()),
+            freed_bytes=deleted + sum(space.freed_bytes for space in spaces.values()),
+        )
+
+
+def _holder(kind: HolderKind, name: str) -> str:
+    return f"{kind.value} {name}".strip()

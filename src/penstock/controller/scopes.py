@@ -1,0 +1,102 @@
+"""Scopes: created by one step; deleted only while they are empty, with nothing damaged where they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.codec.metadata import MarkerRecord, ScopeRecord
+from penstock.controller import keys
+from penstock.controller.context import Context
+from penstock.controller.metadata import changing, create, overwrite, stored
+from penstock.model.errors import AlreadyExistsError, NotEmptyError, ScopeNotFoundError
+from penstock.model.names import check_name
+
+
+class Scopes:
+    """Scopes of the store."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    async def create(self, scope: str) -> None:
+        """Raises AlreadyExistsError, InvalidNameError."""
+        check_name("scope", scope)
+        async with self._ctx.locks.hold(f"scope/{scope}"):
+            await changing(lambda: self._create(scope))
+
+    async def _create(self, scope: str) -> None:
+        found = await self._ctx.metadata.get(keys.scope(scope), ScopeRecord)
+        if found.value is not None and found.value.deleting:
+            await self._finish_deletion(scope)
+            found = await self._ctx.metadata.get(keys.scope(scope), ScopeRecord)
+        if found.value is not None:
+            raise AlreadyExistsError("scope exists", scope=scope)
+        await self._ctx.metadata.put(create(keys.scope(scope), ScopeRecord()))
+
+    async def delete(self, scope: str) -> None:
+        """Raises ScopeNotFoundError, NotEmptyError."""
+        async with self._ctx.locks.hold(f"scope/{scope}"):
+            await changing(lambda: self._delete(scope))
+
+    async def _delete(self, scope: str) -> None:
+        ctx = self._ctx
+        found = await ctx.metadata.get(keys.scope(scope), ScopeRecord)
+        if found.value is None:
+            raise ScopeNotFoundError("no such scope", scope=scope)
+        if not found.value.deleting:
+            if await self._holds_anything(scope):
+                raise NotEmptyError("scope still holds streams or reader groups", scope=scope)
+            await ctx.metadata.put(
+                found.put(ScopeRecord(deleting=True)), overwrite(keys.scope_work(scope), MarkerRecord())
+            )
+        if not await self._finish_deletion(scope):
+            raise NotEmptyError("scope still holds streams or reader groups", scope=scope)
+
+    async def _holds_anything(self, scope: str) -> bool:
+        for prefix in (f"stream/{scope}/", f"group/{scope}/"):
+            if await self._ctx.metadata.scan(prefix.encode(), limit=1):
+                return True
+        return False
+
+    async def _finish_deletion(self, scope: str) -> bool:
+        """Remove the scope, or give it back where a stream came first; returns whether it is gone.
+
+        Deleting looks for streams after its mark is durable, creating looks for the mark after its stream's record is: one
+        of them sees the other.
+        """
+        ctx = self._ctx
+        found = await ctx.metadata.get(keys.scope(scope), ScopeRecord)
+        empty = not await self._holds_anything(scope)
+        if found.value is not None and found.value.deleting:
+            if empty:
+                await ctx.metadata.remove(found.remove())
+            else:
+                await ctx.metadata.put(found.put(ScopeRecord()))
+        await ctx.metadata.remove_keys([keys.scope_work(scope)])
+        return empty
+
+    async def resume(self, scope: str) -> None:
+        """Finish a deletion that was cut short."""
+        async with self._ctx.locks.hold(f"scope/{scope}"):
+            await changing(lambda: self._finish_deletion(scope))
+
+    async def exists(self, scope: str) -> bool:
+        found = await self._ctx.metadata.get(keys.scope(scope), ScopeRecord)
+        return found.value is not None and not found.value.deleting
+
+    async def names(self, *, after: str, limit: int) -> Sequence[str]:
+        """Names behind ``after``, sorted."""
+        prefix = b"scope/"
+        page: list[str] = []
+        position = keys.scope(after) if after else None
+        while len(page) < limit:
+            entries = await self._ctx.metadata.scan(prefix, after=position, limit=limit - len(page))
+            if not entries:
+                break
+            position = entries[-1].key
+            page += [
+                entry.key[len(prefix) :].decode()
+                for entry in entries
+                if not (stored(entry, ScopeRecord).value or ScopeRecord()).deleting
+            ]
+        return page

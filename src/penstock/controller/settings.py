@@ -1,0 +1,61 @@
+"""Settings of the controller: plain values, checked whole, once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.model.errors import InvalidArgumentError
+from penstock.ports.controller_service import LEASE_MAX_MS, LEASE_MIN_MS
+
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    """How the controller works.
+
+    lease_min_ms, lease_max_ms: what a transaction may ask for. Pravega's limits; a lower bound under 10 s serves tests.
+    lifetime_leases, lifetime_max_ms: a transaction ends after that many leases, or that long, whatever is renewed.
+    completed_ms: how long the outcome of a transaction is remembered (24 h: a client may ask the day after).
+    sweep_ms: pause between sweeps, which abort what has expired and finish what was left half done (5 s: well inside the
+        30 s within which every transaction must end). None: only when asked.
+    retention_cycle_ms: pause between retention cycles (60 s). None: only when asked.
+    retention_pause_ms: how soon after a subscriber has published its stream is looked at (500 ms: one cycle for a burst
+        of publications, and space comes back within a second).
+    evictions_max: eviction records kept for each stream (100).
+    histories_max: histories kept in memory (4096 streams).
+    """
+
+    lease_min_ms: int = LEASE_MIN_MS
+    lease_max_ms: int = LEASE_MAX_MS
+    lifetime_leases: int = 1000
+    lifetime_max_ms: int = DAY_MS
+    completed_ms: int = DAY_MS
+    sweep_ms: int | None = 5000
+    retention_cycle_ms: int | None = 60_000
+    retention_pause_ms: int = 500
+    evictions_max: int = 100
+    histories_max: int = 4096
+
+    def __post_init__(self) -> None:
+        if not 0 < self.lease_min_ms <= self.lease_max_ms:
+            raise InvalidArgumentError(
+                "lease limits are not ordered", lease_min_ms=self.lease_min_ms, lease_max_ms=self.lease_max_ms
+            )
+        for name in ("sweep_ms", "retention_cycle_ms"):
+            pause = getattr(self, name)
+            if pause is not None and pause < 1:
+                raise InvalidArgumentError("pause must be at least 1 ms", **{name: pause})
+        for name in ("lifetime_leases", "lifetime_max_ms", "completed_ms", "evictions_max", "histories_max"):
+            if getattr(self, name) < 1:
+                raise InvalidArgumentError("setting must be at least 1", **{name: getattr(self, name)})
+        if self.retention_pause_ms < 0:
+            raise InvalidArgumentError("pause is negative", retention_pause_ms=self.retention_pause_ms)
+
+    @property
+    def tail_record_ms(self) -> int:
+        """How old the newest record of a retention set must be before the loop adds another one.
+
+        Half a cycle: each cycle records, and the cycles that publications bring forward record at most once more.
+        """
+        return (self.retention_cycle_ms or 60_000) // 2

@@ -1,0 +1,263 @@
+"""Streams: what changes them. Each call settles what it finds, decides, and performs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from penstock.codec.metadata import CounterRecord, MarkerRecord, ScopeRecord, StreamRecord, StreamState, WorkKind
+from penstock.controller import keys
+from penstock.controller.context import Context, StreamView
+from penstock.controller.epochs import begin_scale, finish_scale, put_stream
+from penstock.controller.lifecycle import creation_puts, finish_creation, finish_deletion, finish_sealing, mark_stream
+from penstock.controller.metadata import Stored, changing, overwrite, stored
+from penstock.controller.truncation import begin_truncation, finish_truncation
+from penstock.controller.workflows import exclusive, settle, settled
+from penstock.core.history import EpochRecord, StreamHistory
+from penstock.core.scaling import plan_resize, plan_scale
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import (
+    AlreadyExistsError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
+    StreamNotSealedError,
+    StreamSealedError,
+)
+from penstock.model.names import READER_GROUP_PREFIX, StreamName, check_name
+from penstock.model.policies import ScaleType, ScalingPolicy, StreamConfig
+from penstock.model.segments import KeyRange, SegmentId
+from penstock.ports.controller_service import ScaleResult, ScaleStatus
+from penstock.ports.segment_service import TablePut
+
+T = TypeVar("T")
+
+
+class Streams:
+    """Changes of streams. Work that has begun is not stopped by cancellation of the caller."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    # --- creation ------------------------------------------------------------------------------------------------
+
+    async def create(self, name: StreamName, config: StreamConfig, *, internal: bool = False) -> None:
+        """Raises ScopeNotFoundError, AlreadyExistsError, InvalidNameError.
+
+        ``internal`` streams may bear names that users may not choose.
+        """
+        check_name("scope", name.scope)
+        # Clients older than reader groups in the controller create the group's stream themselves.
+        may_be_internal = internal or name.stream.startswith(READER_GROUP_PREFIX)
+        check_name("stream", name.stream, internal=may_be_internal)
+        await self._ctx.tasks.run(self._create(name, config))
+
+    async def _create(self, name: StreamName, config: StreamConfig) -> None:
+        async with exclusive(self._ctx, name):
+            view = await changing(lambda: self._begin_creation(name, config))
+            if not await self._scope_exists(name.scope):
+                # The scope went while the intent was written: take it back.
+                await self._mark_for_deletion(view)
+                raise ScopeNotFoundError("no such scope", scope=name.scope)
+            await finish_creation(self._ctx, view)
+
+    async def _begin_creation(self, name: StreamName, config: StreamConfig) -> StreamView:
+        ctx = self._ctx
+        mark = mark_stream(name)
+        names = [name] if mark is None else [name, mark]
+        found = await ctx.metadata.entries(
+            [keys.scope(name.scope), *(key for item in names for key in (keys.stream(item), keys.number(item)))]
+        )
+        scope = stored(found[0], ScopeRecord).value
+        if scope is None or scope.deleting:
+            raise ScopeNotFoundError("no such scope", scope=name.scope)
+        existing = stored(found[1], StreamRecord).value
+        if existing is not None:
+            await self._meet_existing(name, existing, config)
+            return await self._begin_creation(name, config)
+        puts: list[TablePut] = []
+        for place, item in enumerate(names):
+            if stored(found[1 + 2 * place], StreamRecord).value is not None:
+                continue
+            counter: Stored[CounterRecord] = stored(found[2 + 2 * place], CounterRecord)
+            number = 0 if counter.value is None else counter.value.value
+            settings = config if place == 0 else StreamConfig()
+            puts += creation_puts(item, settings, number=number, now_ms=ctx.clock.now_ms())
+        versions = await ctx.metadata.put(*puts, ctx.work_put(name))
+        record = StreamRecord.decode(puts[0].value)
+        return StreamView(name=name, record=record, version=versions[0], marker=versions[-1])
+
+    async def _meet_existing(self, name: StreamName, existing: StreamRecord, config: StreamConfig) -> None:
+        """Finish what was left half done under this name; return if the name is free after that."""
+        if existing.state is StreamState.CREATING and existing.config != config:
+            await settle(self._ctx, name)
+            raise AlreadyExistsError("stream exists", stream=str(name))
+        if existing.state not in (StreamState.CREATING, StreamState.DELETING):
+            raise AlreadyExistsError("stream exists", stream=str(name))
+        if await settle(self._ctx, name) is not None:
+            raise AlreadyExistsError("stream exists", stream=str(name))
+
+    async def _scope_exists(self, scope: str) -> bool:
+        found = await self._ctx.metadata.get(keys.scope(scope), ScopeRecord)
+        return found.value is not None and not found.value.deleting
+
+    async def _mark_for_deletion(self, view: StreamView) -> None:
+        deleting = await put_stream(self._ctx, view, replace(view.record, state=StreamState.DELETING))
+        await finish_deletion(self._ctx, deleting)
+
+    # --- change --------------------------------------------------------------------------------------------------
+
+    async def update(self, name: StreamName, config: StreamConfig) -> None:
+        """Replace the configuration; another number of segments scales. Raises StreamSealedError."""
+        await self._ctx.tasks.run(self._change(name, lambda view: self._update(view, config)))
+
+    async def _change(self, name: StreamName, change: Callable[[StreamView], Awaitable[T]]) -> T:
+        """Run ``change`` on the settled stream under its lock, again where somebody else was faster."""
+
+        async def attempt() -> T:
+            return await change(await settled(self._ctx, name))
+
+        async with exclusive(self._ctx, name):
+            return await changing(attempt)
+
+    async def _update(self, view: StreamView, config: StreamConfig) -> None:
+        ctx = self._ctx
+        check_not_sealed(view)
+        history = await ctx.histories.of(view)
+        had = view.record.config
+        marker = [overwrite(keys.policy(view.name), MarkerRecord())] if config.retention is not None else []
+        changed = replace(view, record=replace(view.record, config=config))
+        following = _resized(history, had.scaling, config.scaling, view.record.next_number, ctx.clock.now_ms())
+        if following is None:
+            await put_stream(ctx, view, changed.record, *marker)
+        else:
+            await finish_scale(ctx, await begin_scale(ctx, changed, following, *marker))
+        if config.retention is None and had.retention is not None:
+            # Last: a stream listed without a policy costs a look, one with a policy and not listed would never be cut.
+            await ctx.metadata.remove_keys([keys.policy(view.name)])
+
+    async def truncate(self, name: StreamName, cut: StreamCut) -> None:
+        """Raises InvalidCutError, StreamSealedError."""
+        await self._ctx.tasks.run(self._change(name, lambda view: self.truncate_settled(view, cut)))
+
+    async def truncate_settled(self, view: StreamView, cut: StreamCut) -> None:
+        """As ``truncate``, for a caller that holds the lock of the settled stream."""
+        check_not_sealed(view)
+        begun = await begin_truncation(self._ctx, view, cut)
+        if begun is not None:
+            await finish_truncation(self._ctx, begun)
+
+    async def scale(
+        self, name: StreamName, *, sealed: Sequence[SegmentId], new_ranges: Sequence[KeyRange]
+    ) -> ScaleResult:
+        """Raises ScaleConflictError, InvalidArgumentError, StreamSealedError."""
+        return await self._ctx.tasks.run(self._change(name, lambda view: self._scale(view, sealed, new_ranges)))
+
+    async def _scale(
+        self, view: StreamView, sealed: Sequence[SegmentId], new_ranges: Sequence[KeyRange]
+    ) -> ScaleResult:
+        ctx = self._ctx
+        check_not_sealed(view)
+        history = await ctx.histories.of(view)
+        following = plan_scale(
+            history,
+            sealed,
+            new_ranges,
+            next_number=view.record.next_number,
+            min_segments=view.record.config.scaling.min_segments,
+            created_ms=ctx.clock.now_ms(),
+        )
+        await finish_scale(ctx, await begin_scale(ctx, view, following))
+        old = {item.segment for item in history.active.segments}
+        fresh = tuple(item for item in following.segments if item.segment not in old)
+        ctx.telemetry.add("stream_scales")
+        return ScaleResult(segments=fresh, epoch_before=history.active.epoch)
+
+    async def scale_status(self, name: StreamName, epoch: int) -> ScaleStatus:
+        """``DONE`` once a later epoch is active and its predecessors are sealed."""
+        record = (await self._ctx.stream(name)).record
+        if epoch > record.epoch or epoch < 0:
+            return ScaleStatus.UNKNOWN_EPOCH
+        busy = record.work is not None and record.work.kind is not WorkKind.TRUNCATE and epoch >= record.work.base_epoch
+        return ScaleStatus.IN_PROGRESS if epoch == record.epoch or busy else ScaleStatus.DONE
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    async def seal(self, name: StreamName) -> None:
+        """Idempotent."""
+        await self._ctx.tasks.run(self._change(name, self._seal))
+
+    async def _seal(self, view: StreamView) -> None:
+        if view.record.state is StreamState.SEALED:
+            return
+        sealing = replace(view.record, state=StreamState.SEALING)
+        versions = await self._ctx.metadata.put(view.put(sealing), self._ctx.work_put(view.name))
+        await finish_sealing(self._ctx, view.changed(sealing, versions[0], marker=versions[1]))
+
+    async def delete(self, name: StreamName) -> None:
+        """Raises StreamNotSealedError."""
+        await self._ctx.tasks.run(self._delete(name))
+
+    async def _delete(self, name: StreamName) -> None:
+        async with exclusive(self._ctx, name):
+            found = await self._ctx.any_stream(name)
+            view = await settle(self._ctx, name)
+            if view is None:
+                if found is not None and found.record.state is StreamState.DELETING:
+                    return
+                await self._ctx.check_scope(name.scope)
+                raise StreamNotFoundError("no such stream", stream=str(name))
+            if view.record.state is not StreamState.SEALED:
+                raise StreamNotSealedError("seal the stream before deleting it", stream=str(name))
+            await self._delete_settled(view)
+
+    async def _delete_settled(self, view: StreamView) -> None:
+        deleting = replace(view.record, state=StreamState.DELETING)
+        versions = await self._ctx.metadata.put(view.put(deleting), self._ctx.work_put(view.name))
+        await finish_deletion(self._ctx, view.changed(deleting, versions[0], marker=versions[1]))
+
+    async def discard(self, name: StreamName) -> None:
+        """Seal and delete an internal stream; nothing happens where there is none."""
+        async with exclusive(self._ctx, name):
+            view = await settle(self._ctx, name)
+            if view is not None:
+                await self._seal(view)
+                sealed = await settle(self._ctx, name)
+                if sealed is not None:
+                    await self._delete_settled(sealed)
+
+    async def ensure(self, name: StreamName, config: StreamConfig) -> None:
+        """Create an internal stream unless it is there."""
+        try:
+            await self._create(name, config)
+        except AlreadyExistsError:
+            return
+
+
+def check_not_sealed(view: StreamView) -> None:
+    """Raises StreamSealedError."""
+    if view.record.state is not StreamState.ACTIVE:
+        raise StreamSealedError("stream is sealed", stream=str(view.name))
+
+
+def _resized(
+    history: StreamHistory, had: ScalingPolicy, wants: ScalingPolicy, next_number: int, now_ms: int
+) -> EpochRecord | None:
+    """The epoch that a new scaling policy asks for: another fixed number, or a minimum that is not reached."""
+    count = len(history.active.segments)
+    if wants.type is ScaleType.FIXED:
+        changes = (had.type, had.min_segments) != (wants.type, wants.min_segments)
+        target = wants.min_segments if changes else count
+    else:
+        target = max(count, wants.min_segments)
+    resize = plan_resize(history, target) if target != count else None
+    if resize is None:
+        return None
+    return plan_scale(
+        history,
+        resize.sealed,
+        resize.new_ranges,
+        next_number=next_number,
+        min_segments=wants.min_segments,
+        created_ms=now_ms,
+    )

@@ -1,0 +1,155 @@
+"""Transactions of a stream: begun, renewed, decided, remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from penstock.codec.metadata import CompletedRecord, CounterRecord, StreamState, TransactionState
+from penstock.controller import keys
+from penstock.controller.context import Context, StreamView
+from penstock.controller.decisions import abort_if_open, decide, load_transactions
+from penstock.controller.metadata import changing, create, stored
+from penstock.controller.streams import check_not_sealed
+from penstock.controller.workflows import settle_soon
+from penstock.core.transactions import (
+    PingVerdict,
+    Verb,
+    decide_ping,
+    make_transaction_id,
+    open_record,
+    renewed_until,
+)
+from penstock.model.errors import InvalidArgumentError, StreamSealedError
+from penstock.model.names import StreamName, segment_name, transaction_segment_name
+from penstock.ports.controller_service import PingStatus, Transaction, TransactionStatus
+
+COMPLETED_MAX = 500
+
+_IDS_AT_ONCE = 1 << 16
+"""Transaction numbers reserved in one step. Those of a controller that dies are never used."""
+
+_STATUS = {
+    TransactionState.OPEN: TransactionStatus.OPEN,
+    TransactionState.COMMITTING: TransactionStatus.COMMITTING,
+    TransactionState.COMMITTED: TransactionStatus.COMMITTED,
+    TransactionState.ABORTING: TransactionStatus.ABORTING,
+    TransactionState.ABORTED: TransactionStatus.ABORTED,
+}
+
+
+class Transactions:
+    """Transactions of all streams."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._next = 0
+        self._reserved = 0
+
+    async def _number(self) -> int:
+        """A number that no transaction of this store has ever had."""
+        while self._next == self._reserved:
+            await changing(self._reserve)
+        self._next += 1
+        return self._next - 1
+
+    async def _reserve(self) -> None:
+        found = await self._ctx.metadata.get(keys.TRANSACTION_COUNTER, CounterRecord)
+        first = 0 if found.value is None else found.value.value
+        await self._ctx.metadata.put(found.put(CounterRecord(value=first + _IDS_AT_ONCE)))
+        if self._next == self._reserved:
+            self._next, self._reserved = first, first + _IDS_AT_ONCE
+
+    async def begin(self, name: StreamName, *, lease_ms: int) -> Transaction:
+        """Its segments exist when this returns. Raises InvalidArgumentError (lease), StreamSealedError.
+
+        Cancelled: what was begun is aborted when its lease ends.
+        """
+        ctx, settings = self._ctx, self._ctx.settings
+        if not settings.lease_min_ms <= lease_ms <= settings.lease_max_ms:
+            raise InvalidArgumentError(
+                "lease of a transaction is outside the limits",
+                lease_ms=lease_ms,
+                least_ms=settings.lease_min_ms,
+                most_ms=settings.lease_max_ms,
+            )
+        view = await ctx.stream(name)
+        check_not_sealed(view)
+        history = await ctx.histories.of(view)
+        segments = tuple(history.active.segments)
+        txn = make_transaction_id(history.active.epoch, await self._number())
+        record = open_record(
+            history.active.epoch,
+            now_ms=ctx.clock.now_ms(),
+            lease_ms=lease_ms,
+            lifetime_leases=settings.lifetime_leases,
+            lifetime_max_ms=settings.lifetime_max_ms,
+        )
+        await ctx.metadata.put(create(keys.transaction(name, txn), record))
+        await ctx.create_segments(
+            [transaction_segment_name(segment_name(name, item.segment), txn) for item in segments]
+        )
+        await self._check_still_open(view, txn)
+        ctx.telemetry.add("transactions_begun")
+        return Transaction(id=txn, segments=segments)
+
+    async def _check_still_open(self, view: StreamView, txn: UUID) -> None:
+        """Sealing looks for open transactions once its state is durable; this one may have come a moment later."""
+        ctx, name = self._ctx, view.name
+        now = await ctx.any_stream(name)
+        same = now is not None and now.record.incarnation == view.record.incarnation
+        if now is not None and same and now.record.state is StreamState.ACTIVE:
+            return
+        await abort_if_open(ctx, name, txn)
+        settle_soon(ctx, name)
+        raise StreamSealedError("stream was sealed while a transaction was begun", stream=str(name), txn=str(txn))
+
+    async def ping(self, name: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus:
+        """Renew the lease. Raises InvalidArgumentError for a lease that is not positive."""
+        if lease_ms < 1:
+            raise InvalidArgumentError("lease is not positive", lease_ms=lease_ms)
+        await self._ctx.stream(name)
+        return await changing(lambda: self._ping(name, txn, lease_ms))
+
+    async def _ping(self, name: StreamName, txn: UUID, lease_ms: int) -> PingStatus:
+        ctx = self._ctx
+        loaded = await load_transactions(ctx, name, [txn])
+        now_ms = ctx.clock.now_ms()
+        verdict = decide_ping(loaded.facts[0], now_ms=now_ms, lease_ms=lease_ms, lease_max_ms=ctx.settings.lease_max_ms)
+        found = loaded.records[txn]
+        if verdict is PingVerdict.OK and found.value is not None:
+            until = renewed_until(found.value, now_ms=now_ms, lease_ms=lease_ms)
+            if until != found.value.expires_ms:
+                await ctx.metadata.put(found.put(replace(found.value, expires_ms=until)))
+        return PingStatus[verdict.name]
+
+    async def commit(self, name: StreamName, txn: UUID) -> None:
+        """Decide to commit; the merge follows. Raises TransactionNotFoundError, TransactionStateError."""
+        await self._end(name, txn, Verb.COMMIT)
+
+    async def abort(self, name: StreamName, txn: UUID) -> None:
+        """Decide to abort; the removal follows. Raises as ``commit``."""
+        await self._end(name, txn, Verb.ABORT)
+
+    async def _end(self, name: StreamName, txn: UUID, verb: Verb) -> None:
+        await self._ctx.stream(name)
+        await self._ctx.tasks.run(decide(self._ctx, name, txn, verb))
+        settle_soon(self._ctx, name)
+
+    async def status(self, name: StreamName, txn: UUID) -> TransactionStatus:
+        """``UNKNOWN`` for one that never was, or that ended longer than a day ago."""
+        await self._ctx.stream(name)
+        loaded = await load_transactions(self._ctx, name, [txn])
+        state = loaded.facts[0].state
+        return TransactionStatus.UNKNOWN if state is None else _STATUS[state]
+
+    async def completed(self, name: StreamName) -> Sequence[tuple[UUID, TransactionStatus]]:
+        """Newest first, at most 500."""
+        ctx = self._ctx
+        await ctx.stream(name)
+        page = await ctx.metadata.scan(keys.completions(name), limit=COMPLETED_MAX)
+        txns = [keys.txn_of(entry.key) for entry in page]
+        entries = await ctx.metadata.entries([keys.completed(name, txn) for txn in txns]) if txns else []
+        outcomes = [stored(entry, CompletedRecord).value for entry in entries]
+        return [(txn, _STATUS[item.state]) for txn, item in zip(txns, outcomes, strict=True) if item is not None]

@@ -1,0 +1,154 @@
+"""A controller over segments in memory, with a clock that tests move by hand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+from memory_segments import MemorySegments
+
+from penstock.controller import keys
+from penstock.controller.controller import Controller, open_controller
+from penstock.controller.settings import ControllerSettings
+from penstock.model.cuts import StreamCut
+from penstock.model.names import StreamName, segment_name, transaction_segment_name
+from penstock.model.policies import RetentionPolicy, ScalingPolicy, StreamConfig
+from penstock.model.segments import SegmentId, even_ranges, make_segment_id
+from penstock.ports.controller_service import Endpoint, TransactionStatus
+
+STREAM = StreamName("s", "t")
+QUIET = ControllerSettings(sweep_ms=None, retention_cycle_ms=None, lease_min_ms=1000)
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
+class SeededRng:
+    def __init__(self, seed: int = 1) -> None:
+        self._random = random.Random(seed)
+
+    def random(self) -> float:
+        return self._random.random()
+
+    def randrange(self, stop: int) -> int:
+        return self._random.randrange(stop)
+
+    def uuid(self) -> UUID:
+        return UUID(int=self._random.getrandbits(128))
+
+
+class Counters:
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def add(self, name: str, amount: int = 1) -> None:
+        self.counts[name] = self.counts.get(name, 0) + amount
+
+    def gauge(self, name: str, value: float) -> None:
+        self.counts[name] = int(value)
+
+
+def config(segments: int = 1, retention: RetentionPolicy | None = None, tags: tuple[str, ...] = ()) -> StreamConfig:
+    return StreamConfig(scaling=ScalingPolicy(min_segments=segments), retention=retention, tags=tags)
+
+
+@asynccontextmanager
+async def opened(
+    segments: MemorySegments, clock: FakeClock | None = None, settings: ControllerSettings = QUIET
+) -> AsyncIterator[Controller]:
+    clock = clock or FakeClock()
+    async with open_controller(
+        segments, clock, SeededRng(), lambda _: Endpoint(host="here", port=1), Counters(), settings
+    ) as controller:
+        yield controller
+
+
+@asynccontextmanager
+async def with_stream(
+    segments: MemorySegments, count: int = 1, clock: FakeClock | None = None, **fields
+) -> AsyncIterator[Controller]:
+    async with opened(segments, clock, fields.pop("settings", QUIET)) as controller:
+        await controller.create_scope("s")
+        await controller.create_stream(STREAM, config(count, **fields))
+        yield controller
+
+
+def seg(epoch: int, number: int) -> SegmentId:
+    return make_segment_id(epoch, number)
+
+
+def name_of(segment: SegmentId, stream: StreamName = STREAM) -> str:
+    return segment_name(stream, segment)
+
+
+def cut_at(positions: dict[SegmentId, int], stream: StreamName = STREAM) -> StreamCut:
+    return StreamCut(stream, positions)
+
+
+async def write_transaction(controller: Controller, segments: MemorySegments, data: bytes) -> UUID:
+    """Begin a transaction and write ``data`` into each of its segments."""
+    txn = await controller.create_transaction(STREAM, lease_ms=10_000)
+    for item in txn.segments:
+        segments.write(transaction_segment_name(name_of(item.segment), txn.id), data)
+    return txn.id
+
+
+async def finish_all(controller: Controller) -> None:
+    """Wait until whatever was decided has been performed."""
+    await controller.sweep()
+
+
+async def scale_to(controller: Controller, count: int, stream: StreamName = STREAM):
+    active = [item.segment for item in await controller.current_segments(stream)]
+    return await controller.scale(stream, sealed=active, new_ranges=even_ranges(count))
+
+
+async def stream_bytes(controller: Controller, segments: MemorySegments, stream: StreamName = STREAM) -> dict[SegmentId, bytes]:
+    """All bytes of the stream by segment, deleted segments left out."""
+    between = await controller.segments_between(stream, StreamCut(stream, {}), StreamCut(stream, {}))
+    return {item: bytes(segments.segments[name_of(item, stream)].data) for item in between}
+
+
+def table_keys(segments: MemorySegments) -> list[str]:
+    return [key.decode() for key in sorted(segments.tables[keys.TABLE].entries)]
+
+
+async def check_invariants(controller: Controller, segments: MemorySegments, stream: StreamName = STREAM) -> None:
+    """Laws that hold whenever nothing is under way."""
+    left = [key for key in table_keys(segments) if key.startswith(("queue/", "group-work/", "scope-work/"))]
+    assert left == []
+    known: set[str] = set()
+    for scope in await controller.list_scopes():
+        for text in await controller.list_streams(scope):
+            name = StreamName(scope, text)
+            description = await controller.describe_stream(name)
+            live = await controller.segments_between(name, description.head, StreamCut(name, {}))
+            for item in live:
+                assert name_of(item, name) in segments.segments, f"{name} lost a live segment"
+                known.add(name_of(item, name))
+            active = {item.segment for item in description.segments}
+            for item in live:
+                sealed = segments.segments[name_of(item, name)].sealed
+                assert sealed == (item not in active)
+                if sealed and not description.sealed:
+                    assert await controller.successors(name, item), "a sealed segment without successors ends the stream"
+            for item, offset in description.head.positions.items():
+                assert segments.segments[name_of(item, name)].start == max(offset, 0)
+            for txn, status in await _open_transactions(controller, segments, name):
+                assert status is TransactionStatus.OPEN
+                for item in await controller.epoch_segments(name, txn.int >> 96):
+                    known.add(transaction_segment_name(name_of(item.segment, name), txn))
+    assert set(segments.segments) <= known, "segments that nobody knows are left"
+
+
+async def _open_transactions(controller: Controller, segments: MemorySegments, name: StreamName):
+    prefix = keys.transactions(name)
+    found = [key for key in segments.tables[keys.TABLE].entries if key.startswith(prefix)]
+    return [(keys.txn_of(key), await controller.transaction_status(name, keys.txn_of(key))) for key in found]

@@ -1,0 +1,464 @@
+"""A crash at every step of every workflow, before and after the step's effect, and again while the next controller opens.
+
+Whatever the step, a controller that opens later finds either nothing begun or finishes it, and repeating the call ends in
+the same state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import pytest
+from controller_world import (
+    STREAM,
+    FakeClock,
+    check_invariants,
+    config,
+    cut_at,
+    name_of,
+    opened,
+    scale_to,
+    seg,
+    stream_bytes,
+    write_transaction,
+)
+from memory_segments import MemorySegments
+
+from penstock.controller.controller import Controller
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import (
+    AlreadyExistsError,
+    ContainerOfflineError,
+    ReaderGroupNotFoundError,
+    ScaleConflictError,
+    StreamNotFoundError,
+    UnavailableError,
+)
+from penstock.model.names import StreamName
+from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType
+from penstock.ports.controller_service import ReaderGroupConfig, TransactionStatus
+
+SECOND = StreamName("s", "u")
+ID = UUID(int=5)
+STEPS_MAX = 200
+
+
+@dataclass
+class World:
+    segments: MemorySegments
+    clock: FakeClock
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def copied(self) -> World:
+        fresh = MemorySegments()
+        fresh.segments = copy.deepcopy(self.segments.segments)
+        fresh.tables = copy.deepcopy(self.segments.tables)
+        fresh.merged = set(self.segments.merged)
+        clock = FakeClock()
+        clock.ms = self.clock.ms
+        return World(fresh, clock, dict(self.facts))
+
+
+Step = Callable[[Controller, World], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """``act`` is what crashes. ``again`` repeats it as a client would; ``after`` holds once that has returned."""
+
+    prepare: Step
+    act: Step
+    after: Step
+    again: Step | None = None
+
+
+async def base(controller: Controller, world: World, **fields: Any) -> None:
+    await controller.create_scope("s")
+    await controller.create_stream(STREAM, config(2, **fields))
+    world.segments.write(name_of(seg(0, 0)), b"a" * 10)
+    world.segments.write(name_of(seg(0, 1)), b"b" * 20)
+
+
+# --- the workflows -----------------------------------------------------------------------------------------------
+
+
+async def create(controller: Controller, world: World) -> None:
+    await controller.create_stream(SECOND, config(3, RetentionPolicy(type=RetentionType.SIZE)))
+
+
+async def create_again(controller: Controller, world: World) -> None:
+    try:
+        await create(controller, world)
+    except AlreadyExistsError:
+        return
+
+
+async def created(controller: Controller, world: World) -> None:
+    assert len(await controller.current_segments(SECOND)) == 3
+    assert await controller.stream_exists(StreamName("s", "_MARKu"))
+    assert await controller.run_retention_cycles() == 1
+
+
+async def prepare_deletion(controller: Controller, world: World) -> None:
+    await base(controller, world, retention=RetentionPolicy(type=RetentionType.TIME, minimum=1))
+    await controller.create_reader_group(group())
+    await write_transaction(controller, world.segments, b"t")
+    txn = await write_transaction(controller, world.segments, b"u")
+    await controller.commit_batch(STREAM, writer="w", batch=1, transactions=[txn])
+    await controller.run_retention(STREAM)
+    await controller.seal_stream(STREAM)
+
+
+async def delete(controller: Controller, world: World) -> None:
+    await controller.delete_stream(STREAM)
+
+
+async def delete_again(controller: Controller, world: World) -> None:
+    try:
+        await delete(controller, world)
+    except StreamNotFoundError:
+        return
+
+
+async def deleted(controller: Controller, world: World) -> None:
+    assert not await controller.stream_exists(STREAM)
+    assert not [key for key in world.segments.segments if key.startswith("s/t/")]
+    left = [key for table in world.segments.tables.values() for key in table.entries if b"/s/t/" in key]
+    assert left == []
+    await controller.create_stream(STREAM, config(1))
+    assert [item.segment for item in await controller.current_segments(STREAM)] == [seg(0, 2)]
+
+
+async def scale(controller: Controller, world: World) -> None:
+    await controller.scale(
+        STREAM, sealed=[seg(0, 0), seg(0, 1)], new_ranges=[item.keys for item in await controller.current_segments(STREAM)]
+    )
+
+
+async def scale_again(controller: Controller, world: World) -> None:
+    try:
+        await scale(controller, world)
+    except ScaleConflictError:
+        return
+
+
+async def scaled(controller: Controller, world: World) -> None:
+    assert [item.segment for item in await controller.current_segments(STREAM)] == [seg(1, 2), seg(1, 3)]
+    description = await controller.describe_stream(STREAM)
+    assert (description.epoch, description.written_bytes) == (1, 30)
+    await scale_to(controller, 3)
+    assert [item.segment for item in await controller.current_segments(STREAM)] == [seg(2, 4), seg(2, 5), seg(2, 6)]
+
+
+async def update(controller: Controller, world: World) -> None:
+    await controller.update_stream(STREAM, config(3, RetentionPolicy(type=RetentionType.SIZE, minimum=1), ("tag",)))
+
+
+async def updated(controller: Controller, world: World) -> None:
+    assert (await controller.get_config(STREAM)).tags == ("tag",)
+    assert len(await controller.current_segments(STREAM)) == 3
+    assert await controller.run_retention_cycles() == 1
+
+
+async def prepare_truncation(controller: Controller, world: World) -> None:
+    await base(controller, world)
+    await scale(controller, world)
+    world.segments.write(name_of(seg(1, 2)), b"c" * 5)
+
+
+async def truncate(controller: Controller, world: World) -> None:
+    await controller.truncate_stream(STREAM, cut_at({seg(1, 2): 2, seg(0, 1): 7}))
+
+
+async def truncated(controller: Controller, world: World) -> None:
+    assert (await controller.head(STREAM)).positions == {seg(1, 2): 2, seg(0, 1): 7}
+    assert name_of(seg(0, 0)) not in world.segments.segments
+    description = await controller.describe_stream(STREAM)
+    assert (description.size_bytes, description.freed_bytes) == (3 + 13, 10 + 2 + 7)
+
+
+async def prepare_sealing(controller: Controller, world: World) -> None:
+    await base(controller, world)
+    world.facts["open"] = await write_transaction(controller, world.segments, b"open")
+    world.facts["old"] = await write_transaction(controller, world.segments, b"old")
+    await scale(controller, world)
+
+
+async def seal(controller: Controller, world: World) -> None:
+    # The commit takes a rolling one, which sealing has to finish first.
+    await controller.commit_transaction(STREAM, world.facts["old"])
+    await controller.seal_stream(STREAM)
+
+
+async def sealed(controller: Controller, world: World) -> None:
+    assert await controller.current_segments(STREAM) == ()
+    assert await controller.transaction_status(STREAM, world.facts["open"]) is TransactionStatus.ABORTED
+    assert await controller.transaction_status(STREAM, world.facts["old"]) is TransactionStatus.COMMITTED
+    data = await stream_bytes(controller, world.segments)
+    assert sorted(data.values()) == sorted([b"a" * 10, b"b" * 20, b"", b"", b"old", b"old", b"", b""])
+    assert set((await controller.tail(STREAM)).positions.values()) == {0}
+
+
+async def prepare_commit(controller: Controller, world: World) -> None:
+    await base(controller, world)
+    for name in ("one", "two", "gone"):
+        world.facts[name] = await write_transaction(controller, world.segments, b"<" + name.encode() + b">")
+
+
+async def commit(controller: Controller, world: World) -> None:
+    await controller.commit_transaction(STREAM, world.facts["two"])
+    await controller.abort_transaction(STREAM, world.facts["gone"])
+    await controller.commit_transaction(STREAM, world.facts["one"])
+    await controller.sweep()
+
+
+async def committed(controller: Controller, world: World) -> None:
+    await controller.sweep()
+    data = await stream_bytes(controller, world.segments)
+    assert [data[seg(0, 0)], data[seg(0, 1)]] == [b"a" * 10 + b"<two><one>", b"b" * 20 + b"<two><one>"]
+    await outcomes(controller, world)
+
+
+async def outcomes(controller: Controller, world: World) -> None:
+    expected = {
+        world.facts["one"]: TransactionStatus.COMMITTED,
+        world.facts["two"]: TransactionStatus.COMMITTED,
+        world.facts["gone"]: TransactionStatus.ABORTED,
+    }
+    for txn, status in expected.items():
+        assert await controller.transaction_status(STREAM, txn) is status
+    assert dict(await controller.list_completed_transactions(STREAM)) == expected
+    assert len(await controller.list_completed_transactions(STREAM)) == 3
+
+
+async def prepare_roll(controller: Controller, world: World) -> None:
+    await prepare_commit(controller, world)
+    await scale_to(controller, 3)
+
+
+async def rolled(controller: Controller, world: World) -> None:
+    await controller.sweep()
+    await outcomes(controller, world)
+    data = await stream_bytes(controller, world.segments)
+    by_key = [b"", b""]
+    for segment in sorted(data):
+        if segment & 0xFFFFFFFF < 2:
+            by_key[segment & 1] += data[segment]
+        else:
+            assert data[segment] == b""
+    assert by_key == [b"a" * 10 + b"<two><one>", b"b" * 20 + b"<two><one>"]
+    assert len(await controller.current_segments(STREAM)) == 3
+
+
+async def batch(controller: Controller, world: World) -> None:
+    txns = [world.facts["one"], world.facts["two"]]
+    assert await controller.commit_batch(STREAM, writer="w", batch=4, transactions=txns)
+
+
+async def batched(controller: Controller, world: World) -> None:
+    assert await controller.last_batch(STREAM, writer="w") == 4
+    data = await stream_bytes(controller, world.segments)
+    assert [data[seg(0, 0)], data[seg(0, 1)]] == [b"a" * 10 + b"<one><two>", b"b" * 20 + b"<one><two>"]
+    assert await controller.transaction_status(STREAM, world.facts["gone"]) is TransactionStatus.OPEN
+
+
+async def prepare_retention(controller: Controller, world: World) -> None:
+    await base(controller, world, retention=RetentionPolicy(type=RetentionType.SIZE, minimum=0, maximum=32))
+    await controller.create_reader_group(group({seg(0, 0): 0, seg(0, 1): 0}))
+    await controller.run_retention(STREAM)
+    await scale(controller, world)
+    world.segments.write(name_of(seg(1, 2)), b"c" * 5)
+    world.clock.ms += 1000
+
+
+async def retain(controller: Controller, world: World) -> None:
+    await controller.run_retention(STREAM)
+
+
+async def retained(controller: Controller, world: World) -> None:
+    assert (await controller.head(STREAM)).positions == {seg(0, 0): 10, seg(0, 1): 20}
+    assert [item["bytes"] for item in await controller.list_evictions(STREAM)] == [30]
+
+
+def group(positions: dict[int, int] | None = None) -> ReaderGroupConfig:
+    return ReaderGroupConfig(
+        scope="s",
+        name="g",
+        id=ID,
+        retention=ReaderGroupRetention.MANUAL,
+        start_cuts={STREAM: StreamCut(STREAM, positions or {})},
+    )
+
+
+async def create_group(controller: Controller, world: World) -> None:
+    await controller.create_reader_group(group({seg(0, 0): 0, seg(0, 1): 1}))
+
+
+async def group_created(controller: Controller, world: World) -> None:
+    assert await controller.list_reader_groups("s") == ["g"]
+    assert await controller.list_subscribers(STREAM) == ("s/g",)
+    assert await controller.stream_exists(StreamName("s", "_RGg"))
+
+
+async def prepare_group(controller: Controller, world: World) -> None:
+    await base(controller, world)
+    await controller.create_stream(SECOND, config())
+    await controller.create_reader_group(group())
+
+
+async def move_group(controller: Controller, world: World) -> None:
+    current = await controller.get_reader_group("s", "g")
+    wanted = ReaderGroupConfig(
+        scope="s",
+        name="g",
+        id=ID,
+        generation=current.generation,
+        retention=ReaderGroupRetention.MANUAL,
+        start_cuts={SECOND: StreamCut(SECOND, {seg(0, 0): 0})},
+    )
+    await controller.update_reader_group(wanted)
+
+
+async def group_moved(controller: Controller, world: World) -> None:
+    assert await controller.list_subscribers(STREAM) == ()
+    assert await controller.list_subscribers(SECOND) == ("s/g",)
+
+
+async def delete_group(controller: Controller, world: World) -> None:
+    await controller.delete_reader_group("s", "g")
+
+
+async def delete_group_again(controller: Controller, world: World) -> None:
+    try:
+        await delete_group(controller, world)
+    except ReaderGroupNotFoundError:
+        return
+
+
+async def group_deleted(controller: Controller, world: World) -> None:
+    assert await controller.list_reader_groups("s") == []
+    assert await controller.list_subscribers(STREAM) == ()
+    assert not await controller.stream_exists(StreamName("s", "_RGg"))
+
+
+async def prepare_scope(controller: Controller, world: World) -> None:
+    await controller.create_scope("s")
+
+
+async def delete_scope(controller: Controller, world: World) -> None:
+    if await controller.scope_exists("s"):
+        await controller.delete_scope("s")
+
+
+async def scope_deleted(controller: Controller, world: World) -> None:
+    assert await controller.list_scopes() == []
+    await controller.create_scope("s")
+
+
+WORKFLOWS = {
+    "create": Workflow(base, create, created, create_again),
+    "delete": Workflow(prepare_deletion, delete, deleted, delete_again),
+    "scale": Workflow(base, scale, scaled, scale_again),
+    "update": Workflow(base, update, updated),
+    "truncate": Workflow(prepare_truncation, truncate, truncated),
+    "seal": Workflow(prepare_sealing, seal, sealed),
+    "commit and abort": Workflow(prepare_commit, commit, committed),
+    "rolling commit": Workflow(prepare_roll, commit, rolled),
+    "batch": Workflow(prepare_commit, batch, batched),
+    "retention": Workflow(prepare_retention, retain, retained),
+    "create group": Workflow(base, create_group, group_created),
+    "update group": Workflow(prepare_group, move_group, group_moved),
+    "delete group": Workflow(prepare_group, delete_group, group_deleted, delete_group_again),
+    "delete scope": Workflow(prepare_scope, delete_scope, scope_deleted),
+}
+
+
+async def crash_once(workflow: Workflow, world: World, step: int, effect_first: bool) -> bool:
+    """Whether the workflow met the fault at that step. The controller is closed as a dying one: its calls fail."""
+    world.segments.arm(step, effect_first=effect_first)
+    try:
+        async with opened(world.segments, world.clock) as controller:
+            await workflow.act(controller, world)
+            await controller.sweep()
+    except (ContainerOfflineError, UnavailableError):
+        pass
+    met = world.segments.offline
+    world.segments.heal()
+    return met
+
+
+async def reopen_with_crash(world: World, step: int, effect_first: bool) -> None:
+    """Open, and fail at a step of finishing what was left."""
+    world.segments.arm(step, effect_first=effect_first)
+    try:
+        async with opened(world.segments, world.clock):
+            pass
+    except (ContainerOfflineError, UnavailableError):
+        pass
+    world.segments.heal()
+
+
+@pytest.mark.parametrize("effect_first", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_a_crash_at_any_step_is_finished_by_the_next_controller(name: str, effect_first: bool) -> None:
+    workflow = WORKFLOWS[name]
+
+    async def run() -> int:
+        prepared = World(MemorySegments(), FakeClock())
+        async with opened(prepared.segments, prepared.clock) as controller:
+            await workflow.prepare(controller, prepared)
+            await controller.sweep()
+        for step in range(1, STEPS_MAX):
+            world = prepared.copied()
+            if not await crash_once(workflow, world, step, effect_first):
+                return step
+            for second in (1, 2, 3, 5):
+                await reopen_with_crash(world, second, effect_first)
+            async with opened(world.segments, world.clock) as controller:
+                await check_invariants(controller, world.segments)
+                await (workflow.again or workflow.act)(controller, world)
+                await workflow.after(controller, world)
+                await controller.sweep()
+                await check_invariants(controller, world.segments)
+        raise AssertionError("the workflow never got through without a fault")
+
+    assert asyncio.run(run()) > 2
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_what_fails_for_a_while_is_finished_by_the_sweeper_without_reopening(name: str) -> None:
+    workflow = WORKFLOWS[name]
+
+    async def run() -> None:
+        prepared = World(MemorySegments(), FakeClock())
+        async with opened(prepared.segments, prepared.clock) as controller:
+            await workflow.prepare(controller, prepared)
+            await controller.sweep()
+        for step in range(1, STEPS_MAX):
+            world = prepared.copied()
+            async with opened(world.segments, world.clock) as controller:
+                world.segments.arm(step, effect_first=False)
+                try:
+                    await workflow.act(controller, world)
+                    await controller.sweep()
+                except (ContainerOfflineError, UnavailableError):
+                    pass
+                met = world.segments.offline
+                world.segments.heal()
+                await controller.sweep()
+                await check_invariants(controller, world.segments)
+                if met:
+                    await (workflow.again or workflow.act)(controller, world)
+                await workflow.after(controller, world)
+                await controller.sweep()
+                await check_invariants(controller, world.segments)
+            if not met:
+                return
+        raise AssertionError("the workflow never got through without a fault")
+
+    asyncio.run(run())

@@ -1,0 +1,299 @@
+"""Reader groups and subscribers: checks in their order, generations, cuts that only go forward."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import pytest
+from controller_world import STREAM, FakeClock, check_invariants, config, cut_at, name_of, opened, seg, with_stream
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_segments import MemorySegments
+
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import (
+    GenerationMismatchError,
+    InvalidCutError,
+    InvalidNameError,
+    ReaderGroupNotFoundError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
+    SubscriberNotFoundError,
+)
+from penstock.model.names import StreamName
+from penstock.model.policies import ReaderGroupRetention
+from penstock.ports.controller_service import ReaderGroupConfig
+
+ID = UUID(int=7)
+OTHER = UUID(int=8)
+SECOND = StreamName("s", "u")
+MANUAL = ReaderGroupRetention.MANUAL
+NONE = ReaderGroupRetention.NONE
+
+
+def group(
+    retention: ReaderGroupRetention = MANUAL,
+    starts: dict[StreamName, dict[int, int]] | None = None,
+    *,
+    name: str = "g",
+    group_id: UUID = ID,
+    generation: int = 0,
+) -> ReaderGroupConfig:
+    starts = {STREAM: {}} if starts is None else starts
+    return ReaderGroupConfig(
+        scope="s",
+        name=name,
+        id=group_id,
+        generation=generation,
+        retention=retention,
+        start_cuts={stream: StreamCut(stream, positions) for stream, positions in starts.items()},
+    )
+
+
+def test_a_group_is_created_once_with_its_stream_and_comes_back_as_it_was() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments) as controller:
+            created = await controller.create_reader_group(group())
+            assert created == group()
+            again = await controller.create_reader_group(group(NONE, {}, group_id=OTHER))
+            assert again == group()
+            assert await controller.get_reader_group("s", "g") == group()
+            assert await controller.list_reader_groups("s") == ["g"]
+            assert "_RGg" in await controller.list_streams("s")
+            assert await controller.list_subscribers(STREAM) == ("s/g",)
+            with pytest.raises(ReaderGroupNotFoundError):
+                await controller.get_reader_group("s", "none")
+            with pytest.raises(ScopeNotFoundError):
+                await controller.list_reader_groups("nowhere")
+            with pytest.raises(StreamNotFoundError):
+                await controller.list_subscribers(StreamName("s", "none"))
+            await check_invariants(controller, segments)
+
+    asyncio.run(run())
+
+
+def test_creation_refuses_what_it_must_and_leaves_nothing() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments) as controller:
+            refused = [
+                (group(name="a_b"), InvalidNameError),
+                (group(name="x" * 249), InvalidNameError),
+                (group(starts={SECOND: {}}), StreamNotFoundError),
+                (group(starts={STREAM: {}, SECOND: {}}), StreamNotFoundError),
+                (group(starts={STREAM: {seg(5, 5): 0}}), InvalidCutError),
+                (ReaderGroupConfig(scope="nowhere", name="g", id=ID), ScopeNotFoundError),
+            ]
+            for wrong, error in refused:
+                with pytest.raises(error):
+                    await controller.create_reader_group(wrong)
+            assert await controller.list_reader_groups("s") == []
+            assert await controller.list_subscribers(STREAM) == ()
+            assert await controller.list_streams("s") == ["_MARKt", "t"]
+
+    asyncio.run(run())
+
+
+def test_an_explicit_start_is_acknowledged_in_the_act_of_registering_and_an_unbounded_one_is_not() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments) as controller:
+            await controller.create_reader_group(group(starts={STREAM: {seg(0, 0): 0}}))
+            await controller.create_reader_group(group(name="silent", group_id=OTHER))
+            await controller.create_reader_group(group(NONE, {STREAM: {seg(0, 0): 0}}, name="idle"))
+            ours, silent = (await controller.describe_stream(STREAM)).subscribers
+            assert (ours.name, ours.cut) == ("s/g", cut_at({seg(0, 0): 0}))
+            assert (silent.name, silent.cut) == ("s/silent", None)
+
+    asyncio.run(run())
+
+
+def test_publications_are_checked_in_the_order_of_the_protocol() -> None:
+    async def run() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with with_stream(segments, 2, clock) as controller:
+            await controller.create_reader_group(group())
+            await controller.update_reader_group(group())
+            good = {seg(0, 0): 4, seg(0, 1): 2}
+
+            async def publish(
+                subscriber="s/g", group_id=ID, generation=1, positions=good, stream=STREAM
+            ) -> None:
+                await controller.update_subscriber_cut(
+                    subscriber, group_id=group_id, generation=generation, cut=StreamCut(stream, positions)
+                )
+
+            with pytest.raises(StreamNotFoundError):
+                await publish(subscriber="s/none", stream=SECOND, generation=9)
+            with pytest.raises(SubscriberNotFoundError):
+                await publish(subscriber="s/none", generation=9, positions={})
+            with pytest.raises(SubscriberNotFoundError):
+                await publish(group_id=OTHER, generation=9, positions={})
+            with pytest.raises(GenerationMismatchError):
+                await publish(generation=0, positions={})
+            with pytest.raises(GenerationMismatchError):
+                await publish(generation=2)
+            for wrong in ({}, {seg(0, 0): 1}, {seg(4, 0): 1, seg(0, 1): 1}):
+                with pytest.raises(InvalidCutError):
+                    await publish(positions=wrong)
+            await publish()
+            clock.ms += 5
+            await publish()
+            for back in ({seg(0, 0): 3, seg(0, 1): 2}, {seg(0, 0): 9, seg(0, 1): 1}):
+                with pytest.raises(InvalidCutError):
+                    await publish(positions=back)
+            await publish(positions={seg(0, 0): 4, seg(0, 1): 3}, group_id=None, generation=None)
+            (info,) = (await controller.describe_stream(STREAM)).subscribers
+            assert info.cut == cut_at({seg(0, 0): 4, seg(0, 1): 3})
+            assert (info.generation, info.updated_ms) == (1, clock.ms)
+
+    asyncio.run(run())
+
+
+def test_updates_need_generation_and_id_and_move_subscriptions() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments) as controller:
+            await controller.create_stream(SECOND, config())
+            with pytest.raises(ReaderGroupNotFoundError):
+                await controller.update_reader_group(group())
+            await controller.create_reader_group(group(starts={STREAM: {seg(0, 0): 3}}))
+            for stale in (group(generation=1), group(group_id=OTHER)):
+                with pytest.raises(GenerationMismatchError):
+                    await controller.update_reader_group(stale)
+            with pytest.raises(StreamNotFoundError):
+                await controller.update_reader_group(group(starts={StreamName("s", "none"): {}}))
+            both = {STREAM: {seg(0, 0): 0}, SECOND: {seg(0, 0): 0}}
+            assert await controller.update_reader_group(group(starts=both)) == 1
+            (first,) = (await controller.describe_stream(STREAM)).subscribers
+            # Asked to go back: the group may, what it has acknowledged does not.
+            assert (first.generation, first.cut) == (1, cut_at({seg(0, 0): 3}))
+            assert await controller.list_subscribers(SECOND) == ("s/g",)
+            assert await controller.update_reader_group(group(starts={SECOND: {}}, generation=1)) == 2
+            assert await controller.list_subscribers(STREAM) == ()
+            assert await controller.list_subscribers(SECOND) == ("s/g",)
+            assert await controller.update_reader_group(group(NONE, {SECOND: {}}, generation=2)) == 3
+            assert await controller.list_subscribers(SECOND) == ()
+            assert (await controller.get_reader_group("s", "g")).generation == 3
+            await check_invariants(controller, segments)
+
+    asyncio.run(run())
+
+
+def test_deleting_a_group_takes_its_stream_and_subscriptions_along() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments) as controller:
+            await controller.create_reader_group(group())
+            with pytest.raises(ReaderGroupNotFoundError):
+                await controller.delete_reader_group("s", "g", group_id=OTHER)
+            await controller.delete_reader_group("s", "g", group_id=ID)
+            assert await controller.list_reader_groups("s") == []
+            assert await controller.list_subscribers(STREAM) == ()
+            assert await controller.list_streams("s") == ["_MARKt", "t"]
+            with pytest.raises(ReaderGroupNotFoundError):
+                await controller.delete_reader_group("s", "g")
+            assert (await controller.create_reader_group(group(group_id=OTHER))).id == OTHER
+            (info,) = (await controller.describe_stream(STREAM)).subscribers
+            assert info.cut is None
+            await check_invariants(controller, segments)
+
+    asyncio.run(run())
+
+
+def test_a_subscription_does_not_pass_to_a_later_stream_of_the_same_name() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments) as controller:
+            await controller.create_reader_group(group(starts={STREAM: {seg(0, 0): 0}}))
+            await controller.seal_stream(STREAM)
+            await controller.delete_stream(STREAM)
+            await controller.create_stream(STREAM, config())
+            assert await controller.list_subscribers(STREAM) == ()
+            with pytest.raises(SubscriberNotFoundError):
+                await controller.update_subscriber_cut("s/g", group_id=ID, generation=0, cut=cut_at({seg(0, 1): 0}))
+            await check_invariants(controller, segments)
+
+    asyncio.run(run())
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.integers(0, 5), st.integers(0, 4), st.booleans()),
+        st.tuples(st.just("update"), st.integers(0, 5), st.sampled_from([MANUAL, NONE]), st.booleans()),
+        st.tuples(st.just("recreate"), st.integers(0, 5), st.sampled_from([MANUAL, NONE]), st.booleans()),
+        st.tuples(st.just("reopen"), st.just(0), st.just(0), st.just(False)),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=STEPS)
+def test_generations_and_cuts_follow_the_model(steps) -> None:
+    """A model of one group on one stream: (id, generation, subscribed, acknowledged offset)."""
+
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments) as controller:
+            segments.write(name_of(seg(0, 0)), b"x" * 5)
+            await controller.create_reader_group(group())
+        number, generation, subscribed, acked = 1, 0, True, None
+        position = 0
+        while position <= len(steps):
+            async with opened(segments) as controller:
+                while position < len(steps) and steps[position][0] != "reopen":
+                    verb, offset, argument, right = steps[position]
+                    position += 1
+                    current = UUID(int=6 + number)
+                    if verb == "publish":
+                        given_generation = generation if right else argument
+                        call = controller.update_subscriber_cut(
+                            "s/g", group_id=current, generation=given_generation, cut=cut_at({seg(0, 0): offset})
+                        )
+                        if not subscribed:
+                            with pytest.raises(SubscriberNotFoundError):
+                                await call
+                        elif given_generation != generation:
+                            with pytest.raises(GenerationMismatchError):
+                                await call
+                        elif acked is not None and offset < acked:
+                            with pytest.raises(InvalidCutError):
+                                await call
+                        else:
+                            await call
+                            acked = offset
+                    elif verb == "update":
+                        wanted = group(
+                            argument,
+                            {STREAM: {seg(0, 0): offset} if offset else {}},
+                            group_id=current if right else UUID(int=99),
+                            generation=generation,
+                        )
+                        if not right:
+                            with pytest.raises(GenerationMismatchError):
+                                await controller.update_reader_group(wanted)
+                            continue
+                        generation += 1
+                        assert await controller.update_reader_group(wanted) == generation
+                        if argument is NONE:
+                            subscribed, acked = False, None
+                        elif not subscribed:
+                            subscribed, acked = True, offset or None
+                    else:
+                        await controller.delete_reader_group("s", "g", group_id=current)
+                        number, generation = number + 1, 0
+                        subscribed = argument is MANUAL
+                        acked = (offset or None) if subscribed else None
+                        await controller.create_reader_group(
+                            group(argument, {STREAM: {seg(0, 0): offset} if offset else {}}, group_id=UUID(int=6 + number))
+                        )
+                    infos = (await controller.describe_stream(STREAM)).subscribers
+                    cut = None if acked is None else cut_at({seg(0, 0): acked})
+                    found = [(info.generation, info.cut) for info in infos]
+                    assert found == ([(generation, cut)] if subscribed else [])
+                position += 1
+
+    asyncio.run(run())

@@ -1,0 +1,193 @@
+"""The controller over the real segment store, with storage in memory, reopened after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+from controller_world import (
+    QUIET,
+    STREAM,
+    Counters,
+    FakeClock,
+    SeededRng,
+    config,
+    cut_at,
+    name_of,
+    scale_to,
+    seg,
+)
+
+from penstock.controller.controller import Controller, open_controller
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import PenstockError
+from penstock.model.names import transaction_segment_name
+from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType
+from penstock.ports.controller_service import Endpoint, ReaderGroupConfig, TransactionStatus
+from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.segmentstore.settings import StoreSettings
+from penstock.segmentstore.store import SegmentStore
+from penstock.storage.memory_chunks import MemoryChunks
+from penstock.storage.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory_log import MemoryLog, MemoryLogState
+
+WRITER = UUID(int=77)
+
+
+class InlineOffload:
+    async def run(self, work):
+        await asyncio.sleep(0)
+        return work()
+
+
+class Disks:
+    def __init__(self) -> None:
+        self.log, self.keyvalue, self.chunks = MemoryLogState(), MemoryKeyValue(), MemoryChunks()
+        self.clock = FakeClock()
+        self.written: dict[str, int] = {}
+
+    @asynccontextmanager
+    async def opened(self, *, crash: bool = False) -> AsyncIterator[tuple[SegmentStore, Controller]]:
+        """``crash``: leave without a checkpoint, so that the next opening replays the log."""
+        store = SegmentStore(
+            log=MemoryLog(self.log),
+            keyvalue=self.keyvalue,
+            chunks=self.chunks,
+            clock=self.clock,
+            rng=SeededRng(2),
+            offload=InlineOffload(),
+            telemetry=Counters(),
+            settings=StoreSettings(containers=4),
+        )
+        await store.recover()
+        store.start()
+        try:
+            async with open_controller(
+                store, self.clock, SeededRng(), lambda _: Endpoint(host="h", port=1), Counters(), QUIET
+            ) as controller:
+                yield store, controller
+        finally:
+            await store.close(checkpoint=not crash)
+
+    async def write(self, store: SegmentStore, name: str, data: bytes) -> None:
+        previous = await store.setup_append(name, WRITER)
+        number = 0 if previous == NO_EVENT else previous + 1
+        await store.append(Append(segment=name, writer=WRITER, data=data, event_number=number, previous=previous))
+
+
+async def everything(store: SegmentStore, name: str) -> bytes:
+    info = await store.info(name)
+    data, offset = b"", info.start_offset
+    while offset < info.length:
+        read = await store.read(name, offset, 1 << 20, wait=False)
+        part = b"".join(bytes(item) for item in read.parts)
+        data, offset = data + part, offset + len(part)
+    return data
+
+
+def test_a_day_in_the_life_of_a_stream_survives_crashes() -> None:
+    async def run() -> None:
+        disks = Disks()
+        async with disks.opened(crash=True) as (store, controller):
+            await controller.create_scope("s")
+            await controller.create_stream(STREAM, config(2, RetentionPolicy(type=RetentionType.SIZE, minimum=0)))
+            await disks.write(store, name_of(seg(0, 0)), b"a" * 10)
+            txn = await controller.create_transaction(STREAM, lease_ms=10_000)
+            for item in txn.segments:
+                await disks.write(store, transaction_segment_name(name_of(item.segment), txn.id), b"t" * 3)
+            late = await controller.create_transaction(STREAM, lease_ms=10_000)
+            for item in late.segments:
+                await disks.write(store, transaction_segment_name(name_of(item.segment), late.id), b"late")
+            await controller.commit_transaction(STREAM, txn.id)
+        async with disks.opened(crash=True) as (store, controller):
+            assert await controller.transaction_status(STREAM, txn.id) is TransactionStatus.COMMITTED
+            assert await everything(store, name_of(seg(0, 0))) == b"a" * 10 + b"ttt"
+            assert await everything(store, name_of(seg(0, 1))) == b"ttt"
+            await scale_to(controller, 3)
+            assert (await controller.tail(STREAM)).positions == {seg(1, n): 0 for n in (2, 3, 4)}
+            description = await controller.describe_stream(STREAM)
+            assert (description.size_bytes, description.written_bytes) == (16, 16)
+            await controller.create_reader_group(
+                ReaderGroupConfig(
+                    scope="s",
+                    name="g",
+                    id=WRITER,
+                    retention=ReaderGroupRetention.MANUAL,
+                    start_cuts={STREAM: StreamCut(STREAM, {seg(0, 0): 0, seg(0, 1): 0})},
+                )
+            )
+        async with disks.opened() as (store, controller):
+            disks.clock.ms += 1000
+            await controller.run_retention(STREAM)
+            assert (await controller.describe_stream(STREAM)).held_by == "subscriber s/g"
+            done = cut_at({seg(0, 0): 13, seg(1, 2): 0, seg(1, 3): 0, seg(1, 4): 0, seg(0, 1): 3})
+            assert not await controller.is_cut_valid(STREAM, done)
+            await controller.update_subscriber_cut(
+                "s/g", group_id=WRITER, generation=0, cut=cut_at({seg(1, n): 0 for n in (2, 3, 4)})
+            )
+            disks.clock.ms += 1000
+            await controller.run_retention(STREAM)
+            description = await controller.describe_stream(STREAM)
+            assert (description.size_bytes, description.written_bytes) == (0, 16)
+            await controller.seal_stream(STREAM)
+            assert await controller.transaction_status(STREAM, late.id) is TransactionStatus.ABORTED
+            await controller.delete_stream(STREAM)
+            await controller.delete_reader_group("s", "g")
+            await controller.delete_scope("s")
+            assert await controller.list_scopes() == []
+
+    asyncio.run(run())
+
+
+def test_a_rolling_commit_merges_into_duplicates_in_the_same_container() -> None:
+    async def run() -> None:
+        disks = Disks()
+        async with disks.opened() as (store, controller):
+            await controller.create_scope("s")
+            await controller.create_stream(STREAM, config(4))
+            txns = []
+            for number in range(2):
+                txn = await controller.create_transaction(STREAM, lease_ms=10_000)
+                for item in txn.segments:
+                    await disks.write(store, transaction_segment_name(name_of(item.segment), txn.id), b"%d" % number)
+                txns.append(txn.id)
+            await scale_to(controller, 5)
+            assert await controller.commit_batch(STREAM, writer="w", batch=0, transactions=txns)
+            for number in range(4):
+                assert await everything(store, name_of(seg(2, number))) == b"01"
+            assert [item.segment for item in await controller.current_segments(STREAM)] == [
+                seg(3, number) for number in range(4, 9)
+            ]
+
+    asyncio.run(run())
+
+
+def test_a_store_that_closes_under_a_workflow_gives_it_to_the_next_one() -> None:
+    async def run() -> None:
+        disks = Disks()
+        async with disks.opened() as (_, controller):
+            await controller.create_scope("s")
+            await controller.create_stream(STREAM, config(2))
+        for passes in range(0, 30, 3):
+            async with disks.opened(crash=True) as (store, controller):
+                count = len(await controller.current_segments(STREAM))
+                task = asyncio.ensure_future(scale_to(controller, 5 - count))
+                for _ in range(passes):
+                    await asyncio.sleep(0)
+                await store.close(checkpoint=False)
+                outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+                assert not isinstance(outcome, Exception) or isinstance(outcome, PenstockError)
+            async with disks.opened() as (store, controller):
+                ranges = await controller.current_segments(STREAM)
+                assert len(ranges) in (count, 5 - count)
+                for item in ranges:
+                    assert not (await store.info(name_of(item.segment))).sealed
+                description = await controller.describe_stream(STREAM)
+                for epoch in range(description.epoch):
+                    for item in await controller.epoch_segments(STREAM, epoch):
+                        assert (await store.info(name_of(item.segment))).sealed
+                        assert await controller.successors(STREAM, item.segment)
+
+    asyncio.run(run())

@@ -1,0 +1,428 @@
+"""Transactions and batches: one decision, performed in order, whatever scales or expires meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import pytest
+from controller_world import (
+    QUIET,
+    STREAM,
+    FakeClock,
+    check_invariants,
+    finish_all,
+    name_of,
+    opened,
+    scale_to,
+    seg,
+    stream_bytes,
+    table_keys,
+    with_stream,
+    write_transaction,
+)
+from memory_segments import MemorySegments
+
+from penstock.controller.settings import ControllerSettings
+from penstock.model.errors import (
+    InvalidArgumentError,
+    StreamNotFoundError,
+    StreamSealedError,
+    TransactionNotFoundError,
+    TransactionStateError,
+)
+from penstock.model.names import StreamName, transaction_segment_name
+from penstock.ports.controller_service import PingStatus, TransactionStatus
+
+UNKNOWN = UUID(int=99)
+
+
+def test_a_transaction_has_its_segments_and_a_positive_id_when_it_is_returned() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, 3) as controller:
+            await scale_to(controller, 2 + 1)
+            txn = await controller.create_transaction(STREAM, lease_ms=10_000)
+            for item in txn.segments:
+                assert transaction_segment_name(name_of(item.segment), txn.id) in segments.segments
+            assert [item.segment for item in txn.segments] == [
+                item.segment for item in await controller.current_segments(STREAM)
+            ]
+            low, high = txn.id.int & (1 << 64) - 1, txn.id.int >> 64
+            assert low < 1 << 63
+            assert high < 1 << 63
+            assert high >> 32 == 1
+            other = await controller.create_transaction(STREAM, lease_ms=10_000)
+            assert other.id != txn.id
+        async with opened(segments) as controller:
+            later = await controller.create_transaction(STREAM, lease_ms=10_000)
+            assert later.id not in (txn.id, other.id)
+
+    asyncio.run(run())
+
+
+def test_leases_outside_the_limits_are_refused() -> None:
+    async def run() -> None:
+        async with with_stream(MemorySegments(), settings=ControllerSettings(sweep_ms=None, retention_cycle_ms=None)) as c:
+            for lease_ms in (9_999, 600_001, 0, -1):
+                with pytest.raises(InvalidArgumentError):
+                    await c.create_transaction(STREAM, lease_ms=lease_ms)
+            await c.create_transaction(STREAM, lease_ms=600_000)
+
+    asyncio.run(run())
+
+
+def test_commit_makes_the_bytes_readable_once_in_commit_order() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, 2) as controller:
+            first = await write_transaction(controller, segments, b"one")
+            second = await write_transaction(controller, segments, b"two")
+            assert await controller.transaction_status(STREAM, first) is TransactionStatus.OPEN
+            await controller.commit_transaction(STREAM, second)
+            await controller.commit_transaction(STREAM, first)
+            await controller.commit_transaction(STREAM, first)
+            await finish_all(controller)
+            assert set((await stream_bytes(controller, segments)).values()) == {b"twoone"}
+            assert await controller.transaction_status(STREAM, first) is TransactionStatus.COMMITTED
+            with pytest.raises(TransactionStateError):
+                await controller.abort_transaction(STREAM, first)
+            await controller.commit_transaction(STREAM, first)
+            assert sorted(await controller.list_completed_transactions(STREAM)) == sorted(
+                [(first, TransactionStatus.COMMITTED), (second, TransactionStatus.COMMITTED)]
+            )
+            await check_invariants(controller, segments)
+
+    asyncio.run(run())
+
+
+def test_committing_takes_one_durable_round_trip_to_decide_and_beginning_two() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, 4) as controller:
+            await controller.create_transaction(STREAM, lease_ms=10_000)
+            before = segments.syncs
+            txn = await controller.create_transaction(STREAM, lease_ms=10_000)
+            assert segments.syncs - before == 2
+            before = segments.syncs
+            await controller.commit_transaction(STREAM, txn.id)
+            assert segments.syncs - before == 1
+
+    asyncio.run(run())
+
+
+def test_an_aborted_transaction_leaves_nothing() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, 2) as controller:
+            txn = await write_transaction(controller, segments, b"never")
+            await controller.abort_transaction(STREAM, txn)
+            await controller.abort_transaction(STREAM, txn)
+            await finish_all(controller)
+            await controller.abort_transaction(STREAM, txn)
+            with pytest.raises(TransactionStateError):
+                await controller.commit_transaction(STREAM, txn)
+            assert await controller.transaction_status(STREAM, txn) is TransactionStatus.ABORTED
+            assert set((await stream_bytes(controller, segments)).values()) == {b""}
+            await check_invariants(controller, segments)
+
+    asyncio.run(run())
+
+
+def test_unknown_transactions_are_named_as_such() -> None:
+    async def run() -> None:
+        async with with_stream(MemorySegments()) as controller:
+            for call in (controller.commit_transaction, controller.abort_transaction):
+                with pytest.raises(TransactionNotFoundError):
+                    await call(STREAM, UNKNOWN)
+                with pytest.raises(StreamNotFoundError):
+                    await call(StreamName("s", "none"), UNKNOWN)
+            assert await controller.transaction_status(STREAM, UNKNOWN) is TransactionStatus.UNKNOWN
+            assert await controller.ping_transaction(STREAM, UNKNOWN, lease_ms=1000) is PingStatus.UNKNOWN
+            assert await controller.list_completed_transactions(STREAM) == []
+
+    asyncio.run(run())
+
+
+def test_a_missed_lease_aborts_and_a_renewed_one_does_not() -> None:
+    async def run() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            missed = await write_transaction(controller, segments, b"m")
+            kept = await write_transaction(controller, segments, b"k")
+            clock.ms += 9_999
+            await controller.sweep()
+            assert await controller.ping_transaction(STREAM, kept, lease_ms=10_000) is PingStatus.OK
+            clock.ms += 1
+            await controller.sweep()
+            assert await controller.transaction_status(STREAM, missed) is TransactionStatus.ABORTED
+            assert await controller.transaction_status(STREAM, kept) is TransactionStatus.OPEN
+            assert await controller.ping_transaction(STREAM, missed, lease_ms=1000) is PingStatus.ABORTED
+            assert await controller.ping_transaction(STREAM, kept, lease_ms=600_001) is PingStatus.LEASE_TOO_LARGE
+            with pytest.raises(InvalidArgumentError):
+                await controller.ping_transaction(STREAM, kept, lease_ms=0)
+            await controller.commit_transaction(STREAM, kept)
+            assert await controller.ping_transaction(STREAM, kept, lease_ms=1000) is PingStatus.COMMITTED
+            await finish_all(controller)
+            assert (await stream_bytes(controller, segments))[seg(0, 0)] == b"k"
+            await check_invariants(controller, segments)
+
+    asyncio.run(run())
+
+
+def test_no_renewal_outlives_the_lifetime() -> None:
+    async def run() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        settings = ControllerSettings(sweep_ms=None, retention_cycle_ms=None, lifetime_leases=3)
+        async with with_stream(segments, 1, clock, settings=settings) as controller:
+            txn = (await controller.create_transaction(STREAM, lease_ms=10_000)).id
+            for _ in range(3):
+                clock.ms += 9_000
+                assert await controller.ping_transaction(STREAM, txn, lease_ms=600_000) is PingStatus.OK
+            clock.ms += 3_000
+            assert await controller.ping_transaction(STREAM, txn, lease_ms=10_000) is PingStatus.MAX_LIFETIME
+            await controller.sweep()
+            assert await controller.transaction_status(STREAM, txn) is TransactionStatus.ABORTED
+
+    asyncio.run(run())
+
+
+def test_outcomes_are_remembered_for_a_day_and_then_forgotten() -> None:
+    async def run() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            old = await write_transaction(controller, segments, b"o")
+            await controller.commit_transaction(STREAM, old)
+            await finish_all(controller)
+            clock.ms += QUIET.completed_ms
+            await controller.sweep()
+            assert await controller.transaction_status(STREAM, old) is TransactionStatus.COMMITTED
+            clock.ms += 1
+            new = await write_transaction(controller, segments, b"n")
+            await controller.commit_transaction(STREAM, new)
+            await finish_all(controller)
+            assert await controller.transaction_status(STREAM, old) is TransactionStatus.UNKNOWN
+            assert await controller.list_completed_transactions(STREAM) == [(new, TransactionStatus.COMMITTED)]
+            clock.ms += QUIET.completed_ms + 1
+            await controller.sweep()
+            assert not [key for key in table_keys(segments) if key.startswith(("done/", "done-at/", "txn/"))]
+
+    asyncio.run(run())
+
+
+def test_a_stream_scales_under_open_transactions_which_then_commit_in_their_own_ranges() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, 2) as controller:
+            early = await write_transaction(controller, segments, b"early")
+            second = await write_transaction(controller, segments, b"+second")
+            segments.write(name_of(seg(0, 0)), b"before")
+            await scale_to(controller, 3)
+            late = await write_transaction(controller, segments, b"late")
+            assert await controller.commit_batch(STREAM, writer="w", batch=0, transactions=[early, second])
+            # Epoch 2 repeats epoch 0 with the merged bytes, epoch 3 repeats epoch 1 and is active.
+            history = await stream_bytes(controller, segments)
+            assert history[seg(0, 0)] == b"before"
+            assert history[seg(2, 0)] == history[seg(2, 1)] == b"early+second"
+            active = await controller.current_segments(STREAM)
+            assert [item.segment for item in active] == [seg(3, 2), seg(3, 3), seg(3, 4)]
+            # A segment of the scaled epoch is followed by the merged data, and that by the active epoch.
+            assert {item.range.segment for item in await controller.successors(STREAM, seg(1, 2))} <= {seg(2, 0), seg(2, 1)}
+            # Its own epoch lives on in a duplicate with the same numbers and ranges: no rolling is needed.
+            await controller.commit_transaction(STREAM, late)
+            await finish_all(controller)
+            assert (await controller.describe_stream(STREAM)).epoch == 3
+            history = await stream_bytes(controller, segments)
+            assert [history[item.segment] for item in active] == [b"late"] * 3
+            description = await controller.describe_stream(STREAM)
+            assert description.written_bytes == 6 + 2 * 12 + 3 * 4
+            await check_invariants(controller, segments)
+
+    asyncio.run(run())
+
+
+def test_sealing_aborts_what_is_open_and_finishes_what_was_decided() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, 1) as controller:
+            open_one = await write_transaction(controller, segments, b"open")
+            decided = await write_transaction(controller, segments, b"decided")
+            await controller.commit_transaction(STREAM, decided)
+            await controller.seal_stream(STREAM)
+            assert await controller.transaction_status(STREAM, open_one) is TransactionStatus.ABORTED
+            assert await controller.transaction_status(STREAM, decided) is TransactionStatus.COMMITTED
+            assert (await stream_bytes(controller, segments))[seg(0, 0)] == b"decided"
+            assert (await controller.tail(STREAM)).positions == {seg(0, 0): 7}
+            await check_invariants(controller, segments)
+
+    asyncio.run(run())
+
+
+def test_a_transaction_begun_while_the_stream_is_sealed_is_either_aborted_or_refused() -> None:
+    async def run() -> None:
+        for delay in range(16):
+            segments = MemorySegments()
+            async with with_stream(segments, 1) as controller:
+
+                async def later(controller=controller, delay=delay) -> None:
+                    for _ in range(delay):
+                        await asyncio.sleep(0)
+                    await controller.seal_stream(STREAM)
+
+                begun, _ = await asyncio.gather(
+                    controller.create_transaction(STREAM, lease_ms=10_000), later(), return_exceptions=True
+                )
+                await finish_all(controller)
+                if isinstance(begun, BaseException):
+                    assert isinstance(begun, StreamSealedError), begun
+                else:
+                    assert await controller.transaction_status(STREAM, begun.id) is TransactionStatus.ABORTED
+                await check_invariants(controller, segments)
+
+    asyncio.run(run())
+
+
+def test_only_one_of_commit_and_abort_is_ever_decided() -> None:
+    async def run() -> None:
+        for delay in range(10):
+            segments = MemorySegments()
+            async with with_stream(segments, 1) as controller:
+                txn = await write_transaction(controller, segments, b"x")
+
+                async def later(controller=controller, txn=txn, delay=delay) -> None:
+                    for _ in range(delay):
+                        await asyncio.sleep(0)
+                    await controller.abort_transaction(STREAM, txn)
+
+                committed, aborted = await asyncio.gather(
+                    controller.commit_transaction(STREAM, txn), later(), return_exceptions=True
+                )
+                assert (committed is None) != (aborted is None)
+                await finish_all(controller)
+                status = await controller.transaction_status(STREAM, txn)
+                expected = TransactionStatus.COMMITTED if committed is None else TransactionStatus.ABORTED
+                assert status is expected
+                data = (await stream_bytes(controller, segments))[seg(0, 0)]
+                assert data == (b"x" if committed is None else b"")
+
+    asyncio.run(run())
+
+
+def test_a_batch_commits_all_its_transactions_once() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, 1) as controller:
+            assert await controller.last_batch(STREAM, writer="query") is None
+            txns = [await write_transaction(controller, segments, b"%d" % n) for n in range(3)]
+            assert await controller.commit_batch(STREAM, writer="query", batch=7, transactions=txns)
+            assert (await stream_bytes(controller, segments))[seg(0, 0)] == b"012"
+            assert await controller.last_batch(STREAM, writer="query") == 7
+            # The very same set again: it is known to be done.
+            assert await controller.commit_batch(STREAM, writer="query", batch=7, transactions=txns)
+            # Another attempt of the batch, or of an earlier one: its transactions are aborted.
+            for batch in (7, 6):
+                late = await write_transaction(controller, segments, b"late")
+                assert not await controller.commit_batch(STREAM, writer="query", batch=batch, transactions=[late, UNKNOWN])
+                await finish_all(controller)
+                assert await controller.transaction_status(STREAM, late) is TransactionStatus.ABORTED
+            assert not await controller.commit_batch(STREAM, writer="query", batch=6, transactions=txns)
+            other = await write_transaction(controller, segments, b"o")
+            assert await controller.commit_batch(STREAM, writer="another", batch=0, transactions=[other])
+            assert await controller.commit_batch(STREAM, writer="query", batch=8, transactions=[])
+            assert await controller.last_batch(STREAM, writer="query") == 8
+            assert (await stream_bytes(controller, segments))[seg(0, 0)] == b"012o"
+            await check_invariants(controller, segments)
+
+    asyncio.run(run())
+
+
+def test_a_batch_with_a_dead_transaction_commits_nothing() -> None:
+    async def run() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            dead = await write_transaction(controller, segments, b"dead")
+            clock.ms += 10_000
+            await controller.sweep()
+            good = await write_transaction(controller, segments, b"good")
+            for bad in (dead, UNKNOWN):
+                with pytest.raises(TransactionNotFoundError):
+                    await controller.commit_batch(STREAM, writer="w", batch=0, transactions=[good, bad])
+            assert await controller.last_batch(STREAM, writer="w") is None
+            assert await controller.transaction_status(STREAM, good) is TransactionStatus.OPEN
+            assert (await stream_bytes(controller, segments))[seg(0, 0)] == b""
+            alone = await write_transaction(controller, segments, b"alone")
+            await controller.commit_transaction(STREAM, alone)
+            with pytest.raises(TransactionStateError):
+                await controller.commit_batch(STREAM, writer="w", batch=0, transactions=[alone])
+            assert await controller.commit_batch(STREAM, writer="w", batch=0, transactions=[good])
+            for call in (
+                controller.commit_batch(STREAM, writer="w", batch=-1, transactions=[]),
+                controller.commit_batch(STREAM, writer="", batch=1, transactions=[]),
+                controller.commit_batch(STREAM, writer="w", batch=1, transactions=[good, good]),
+            ):
+                with pytest.raises(InvalidArgumentError):
+                    await call
+
+    asyncio.run(run())
+
+
+def test_a_batch_larger_than_one_table_batch_is_still_all_or_nothing() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, 1) as controller:
+            txns = [(await controller.create_transaction(STREAM, lease_ms=10_000)).id for _ in range(300)]
+            for number, txn in enumerate(txns):
+                segments.write(transaction_segment_name(name_of(seg(0, 0)), txn), b"%03d" % number)
+            assert await controller.commit_batch(STREAM, writer="w", batch=0, transactions=txns)
+            expected = b"".join(b"%03d" % number for number in range(300))
+            assert (await stream_bytes(controller, segments))[seg(0, 0)] == expected
+            await check_invariants(controller, segments)
+
+    asyncio.run(run())
+
+
+def test_an_abort_that_races_a_batch_is_met_by_it() -> None:
+    async def run() -> None:
+        for delay in range(24):
+            segments = MemorySegments()
+            async with with_stream(segments, 1) as controller:
+                txns = [await write_transaction(controller, segments, b"%d" % n) for n in range(2)]
+
+                async def later(controller=controller, txns=txns, delay=delay) -> None:
+                    for _ in range(delay):
+                        await asyncio.sleep(0)
+                    await controller.abort_transaction(STREAM, txns[1])
+
+                committed, aborted = await asyncio.gather(
+                    controller.commit_batch(STREAM, writer="w", batch=0, transactions=txns),
+                    later(),
+                    return_exceptions=True,
+                )
+                await finish_all(controller)
+                data = (await stream_bytes(controller, segments))[seg(0, 0)]
+                statuses = [await controller.transaction_status(STREAM, txn) for txn in txns]
+                if committed is True:
+                    assert isinstance(aborted, TransactionStateError)
+                    assert data == b"01"
+                    assert statuses == [TransactionStatus.COMMITTED] * 2
+                else:
+                    assert isinstance(committed, TransactionNotFoundError), committed
+                    assert aborted is None
+                    assert data == b""
+                    assert statuses == [TransactionStatus.OPEN, TransactionStatus.ABORTED]
+                await check_invariants(controller, segments)
+
+    asyncio.run(run())
+
+
+def test_a_batch_whose_lease_ended_but_was_not_swept_commits() -> None:
+    async def run() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            txn = await write_transaction(controller, segments, b"x")
+            clock.ms += 20_000
+            assert await controller.commit_batch(STREAM, writer="w", batch=0, transactions=[txn])
+            await controller.sweep()
+            assert await controller.transaction_status(STREAM, txn) is TransactionStatus.COMMITTED
+
+    asyncio.run(run())

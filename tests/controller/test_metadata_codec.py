@@ -1,0 +1,170 @@
+"""The controller's records: pinned bytes, round trips, and refusal of what cannot be read."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.codec.metadata import (
+    BatchPin,
+    BatchRecord,
+    CompletedRecord,
+    CounterRecord,
+    DecisionRecord,
+    EpochEntry,
+    EvictionsRecord,
+    GroupRecord,
+    GroupState,
+    HeadRecord,
+    LengthsRecord,
+    MarkerRecord,
+    ScopeRecord,
+    StreamRecord,
+    StreamState,
+    SubscriberRecord,
+    TailRecord,
+    TransactionRecord,
+    TransactionState,
+    Work,
+    WorkKind,
+)
+from penstock.model.errors import CorruptDataError, VersionTooNewError
+from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
+from penstock.model.segments import SegmentRange, even_ranges, make_segment_id
+from penstock.ports.segment_service import VALUE_MAX_BYTES
+
+TXN = UUID(int=(1 << 96) + 5)
+TXN_TEXT = "00000001000000000000000000000005"
+
+GOLDEN = [
+    (ScopeRecord(), b'{"v":1,"deleting":false}'),
+    (MarkerRecord(), b'{"v":1}'),
+    (CounterRecord(value=65536), b'{"v":1,"value":65536}'),
+    (
+        StreamRecord(
+            state=StreamState.ACTIVE,
+            config=StreamConfig(
+                scaling=ScalingPolicy(min_segments=2),
+                retention=RetentionPolicy(type=RetentionType.SIZE, minimum=5),
+                tags=("a",),
+            ),
+            incarnation=3,
+            epoch=1,
+            next_number=7,
+            created_ms=9,
+            work=Work(kind=WorkKind.ROLL, base_epoch=1, txn_epoch=0, transactions=(TXN,)),
+        ),
+        b'{"v":1,"state":"active","config":{"scaling":["fixed",0,0,2],"retention":["size",5,null],"tags":["a"],'
+        b'"aggregation_ms":0,"rollover_bytes":0},"incarnation":3,"epoch":1,"next":7,"created_ms":9,'
+        b'"work":{"kind":"roll","base":1,"txn_epoch":0,"txns":["' + TXN_TEXT.encode() + b'"]}}',
+    ),
+    (
+        EpochEntry(
+            epoch=1,
+            segments=tuple(
+                SegmentRange(segment=make_segment_id(1, n), keys=keys) for n, keys in enumerate(even_ranges(3))
+            ),
+            created_ms=4,
+        ),
+        b'{"v":1,"epoch":1,"created_ms":4,"ids":[4294967296,4294967297,4294967298],'
+        b'"bounds":[0.0,0.3333333333333333,0.6666666666666666,1.0]}',
+    ),
+    (LengthsRecord(lengths={make_segment_id(0, 1): 20}), b'{"v":1,"lengths":{"1":20}}'),
+    (
+        HeadRecord(cut={make_segment_id(0, 1): 2}, pending={make_segment_id(1, 2): -1}, truncated_bytes=2),
+        b'{"v":1,"cut":{"1":2},"pending":{"4294967298":-1},"truncated_bytes":2}',
+    ),
+    (
+        TransactionRecord(
+            state=TransactionState.OPEN,
+            epoch=1,
+            expires_ms=5,
+            deadline_ms=6,
+            pin=BatchPin(writer="w/é", batch=3),
+        ),
+        '{"v":1,"state":"open","epoch":1,"expires_ms":5,"deadline_ms":6,"pin":["w/é",3]}'.encode(),
+    ),
+    (
+        CompletedRecord(state=TransactionState.COMMITTED, completed_ms=8),
+        b'{"v":1,"state":"committed","completed_ms":8}',
+    ),
+    (
+        DecisionRecord(commit=True, transactions=(TXN,)),
+        b'{"v":1,"commit":true,"txns":["' + TXN_TEXT.encode() + b'"]}',
+    ),
+    (BatchRecord(batch=4, transactions=()), b'{"v":1,"batch":4,"txns":[]}'),
+    (
+        GroupRecord(
+            state=GroupState.ACTIVE,
+            id=TXN,
+            generation=2,
+            retention=ReaderGroupRetention.MANUAL,
+            start_cuts={"s/t": {make_segment_id(0, 0): 1}},
+            end_cuts={},
+            refresh_ms=1,
+            checkpoint_interval_ms=2,
+            max_outstanding_checkpoints=3,
+            rollover_bytes=4,
+            leaving=("s/u",),
+        ),
+        b'{"v":1,"state":"active","id":"' + TXN_TEXT.encode() + b'","generation":2,"retention":"MANUAL",'
+        b'"start":{"s/t":{"0":1}},"end":{},"refresh_ms":1,"checkpoint_interval_ms":2,"checkpoints":3,'
+        b'"rollover_bytes":4,"leaving":["s/u"]}',
+    ),
+    (
+        SubscriberRecord(group_id=TXN, generation=1, incarnation=0, cut=None, updated_ms=3),
+        b'{"v":1,"group":"' + TXN_TEXT.encode() + b'","generation":1,"incarnation":0,"cut":null,"updated_ms":3}',
+    ),
+    (
+        TailRecord(time_ms=3, size_bytes=9, cut={make_segment_id(0, 0): 9}),
+        b'{"v":1,"time_ms":3,"size_bytes":9,"cut":{"0":9}}',
+    ),
+    (EvictionsRecord(evictions=({"bytes": 3},)), b'{"v":1,"evictions":[{"bytes":3}]}'),
+]
+
+
+@pytest.mark.parametrize(("record", "data"), GOLDEN, ids=lambda item: type(item).__name__)
+def test_records_are_pinned_and_decode_for_ever(record, data: bytes) -> None:
+    assert record.encode() == data
+    assert type(record).decode(data) == record
+
+
+@pytest.mark.parametrize("record", [record for record, _ in GOLDEN], ids=lambda item: type(item).__name__)
+def test_a_later_version_and_unreadable_bytes_are_refused(record) -> None:
+    kind = type(record)
+    with pytest.raises(VersionTooNewError):
+        kind.decode(record.encode().replace(b'"v":1', b'"v":2'))
+    for bad in (b"", b"[]", b"{}", b"\xff", b'{"v":"x"}', record.encode()[:-1]):
+        with pytest.raises(CorruptDataError):
+            kind.decode(bad)
+
+
+@given(data=st.binary(max_size=80))
+def test_no_bytes_raise_anything_untyped(data: bytes) -> None:
+    for record, _ in GOLDEN:
+        try:
+            type(record).decode(data)
+        except (CorruptDataError, VersionTooNewError):
+            continue
+
+
+@given(count=st.integers(1, 400), epoch=st.integers(0, 1 << 20))
+def test_key_ranges_come_back_bit_for_bit(count: int, epoch: int) -> None:
+    segments = tuple(
+        SegmentRange(segment=make_segment_id(epoch, n), keys=keys) for n, keys in enumerate(even_ranges(count))
+    )
+    entry = EpochEntry(epoch=epoch, segments=segments, created_ms=1)
+    assert EpochEntry.decode(entry.encode()) == entry
+
+
+def test_the_largest_stream_fits_into_one_value() -> None:
+    segments = tuple(
+        SegmentRange(segment=make_segment_id(1 << 30, (1 << 30) + n), keys=keys)
+        for n, keys in enumerate(even_ranges(10_000))
+    )
+    assert len(EpochEntry(epoch=1 << 30, segments=segments, created_ms=1 << 42).encode()) < VALUE_MAX_BYTES
+    cut = {item.segment: 1 << 50 for item in segments}
+    assert len(HeadRecord(cut=cut, pending=cut, truncated_bytes=1).encode()) < VALUE_MAX_BYTES

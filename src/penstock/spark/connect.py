@@ -1,0 +1,129 @@
+"""Blocking access to a Penstock from a Spark process, on the driver and in tasks.
+
+Spark's Python workers are single-threaded, forked, reused for many tasks, and killed without notice. So each process has
+one event loop, run only while a call waits, and keeps its connections for the next task; nothing here must be closed
+for the data to be safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from penstock.client.retry import RETRYABLE, retrying
+from penstock.ports.controller_service import ControllerService
+from penstock.ports.segment_service import SegmentService
+from penstock.storage.real_rng import RealRng
+
+T = TypeVar("T")
+
+RETRY_S = 30.0
+"""How long a call that is safe to repeat outlasts a server that is away, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """An open Penstock. ``close`` releases its connections."""
+
+    controller: ControllerService
+    segments: SegmentService
+    close: Callable[[], Awaitable[None]]
+
+
+Connector: TypeAlias = Callable[[str], Awaitable[Services]]
+"""Opens the Penstock at a controller's address. A function of a module, so that it can be pickled by name."""
+
+
+async def dial(address: str) -> Services:
+    """Open the Penstock whose controller listens at ``HOST:PORT``, with or without ``tcp://`` before it.
+
+    Raises: NotConnectedError, InvalidArgumentError (no address).
+    """
+    # Imported late, because gRPC must not be in memory when Spark's daemon forks its workers.
+    from penstock.net.dial.controller import dial_controller
+    from penstock.net.dial.segments import RemoteSegments
+
+    async with AsyncExitStack() as stack:
+        controller = await stack.enter_async_context(dial_controller(address.removeprefix("tcp://")))
+        segments = await stack.enter_async_context(
+            RemoteSegments(controller, native=controller.native, rng=RealRng(), telemetry=_Uncounted())
+        )
+        return Services(controller, segments, stack.pop_all().aclose)
+
+
+class _Uncounted:
+    """Spark shows no figures of Python sources, so none are kept."""
+
+    def add(self, name: str, amount: int = 1) -> None:
+        """Count nothing."""
+
+    def gauge(self, name: str, value: float) -> None:
+        """Set nothing."""
+
+
+class Link:
+    """One process's connection to one Penstock. Made by ``link``; dials on the first call."""
+
+    def __init__(self, connector: Connector, address: str) -> None:
+        self._connector = connector
+        self._address = address
+        self._runner = asyncio.Runner()
+        self._services: Services | None = None
+        self._rng = RealRng()
+        self.lease = self._rng.uuid()
+        """Of this process, for plans of which nobody can tell when they are done; one, so that they do not pile up."""
+
+    def run(self, work: Callable[[Services], Coroutine[Any, Any, T]]) -> T:
+        """The result of ``work``. Raises what it raised; a connection that failed is dialled anew by the next call."""
+        return self._runner.run(self._once(work))
+
+    def ask(self, work: Callable[[Services], Coroutine[Any, Any, T]]) -> T:
+        """As ``run``, for work that is safe to repeat: outlasts ``RETRY_S`` of an unavailable server."""
+        return self._runner.run(retrying(lambda: self._once(work), self._rng, deadline_s=RETRY_S))
+
+    async def _once(self, work: Callable[[Services], Coroutine[Any, Any, T]]) -> T:
+        if self._services is None:
+            self._services = await self._connector(self._address)
+        try:
+            return await work(self._services)
+        except RETRYABLE:
+            services, self._services = self._services, None
+            if services is not None:
+                await services.close()
+            raise
+
+    def close(self) -> None:
+        """Release connection and event loop."""
+        services, self._services = self._services, None
+        if services is not None:
+            self._runner.run(_closed(services))
+        self._runner.close()
+
+
+async def _closed(services: Services) -> None:
+    await services.close()
+
+
+# Keyed by process and thread: a forked worker must not speak on its parent's sockets, and a loop has one thread.
+_links: dict[tuple[int, int, Connector, str], Link] = {}
+
+
+def link(connector: Connector, address: str) -> Link:
+    """This process's and thread's link to the Penstock at ``address``, opened once and kept."""
+    key = (os.getpid(), threading.get_ident(), connector, address)
+    found = _links.get(key)
+    if found is None:
+        found = _links[key] = Link(connector, address)
+    return found
+
+
+def close_links() -> None:
+    """Close what this process and thread has opened; for tests and long-lived drivers."""
+    here = (os.getpid(), threading.get_ident())
+    for key in [key for key in _links if key[:2] == here]:
+        _links.pop(key).close()

@@ -1,0 +1,123 @@
+"""How a range of a stream is shared out among Spark's tasks. Pure decisions.
+
+Tiered bytes are read from chunk files, split only where blocks begin (those are event boundaries); the rest is asked
+from the store. Shares are packed to a size, never one per segment: each task costs more than a megabyte does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from penstock.model.names import StreamName
+from penstock.model.segments import SegmentId
+from penstock.ports.segment_service import ChunkRange
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A run of whole events with its checksum; offsets are of the segment."""
+
+    start: int
+    end: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Whole events of one segment: ``start <= offset < end``.
+
+    ``location=None``: ask the store. Else the file, whose first byte is the segment's ``chunk_start``; ``blocks`` are
+    those that lie wholly inside, in order, and can be verified.
+    """
+
+    segment: SegmentId
+    start: int
+    end: int
+    location: str | None = None
+    chunk_start: int = 0
+    blocks: tuple[Block, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one task reads, in this order. The lease keeps its chunk files until that wall time."""
+
+    stream: StreamName
+    pieces: tuple[Piece, ...]
+    lease: UUID | None
+    lease_until_ms: int
+
+
+def pieces_of(
+    segment: SegmentId, start: int, end: int, chunks: Sequence[ChunkRange], *, direct: bool
+) -> Sequence[Piece]:
+    """Cover ``start <= offset < end`` of a segment without gap or overlap, in order.
+
+    ``chunks`` is the tiered part, in order. Where there is no readable file, or not ``direct``, the store is asked.
+    """
+    found: list[Piece] = []
+    at = start
+    for chunk in chunks if direct else ():
+        low, high = max(at, chunk.start_offset), min(end, chunk.end_offset)
+        if low >= high or chunk.location is None:
+            continue
+        if at < low:
+            found.append(Piece(segment=segment, start=at, end=low))
+        blocks = tuple(
+            Block(item.start_offset, item.end_offset, item.crc32c)
+            for item in chunk.blocks
+            if low <= item.start_offset and item.end_offset <= high
+        )
+        found.append(
+            Piece(
+                segment=segment,
+                start=low,
+                end=high,
+                location=chunk.location,
+                chunk_start=chunk.start_offset,
+                blocks=blocks,
+            )
+        )
+        at = high
+    if at < end:
+        found.append(Piece(segment=segment, start=at, end=end))
+    return found
+
+
+def split(piece: Piece, goal_bytes: int) -> Sequence[Piece]:
+    """Cut a piece where blocks begin, into parts of about ``goal_bytes``; a block is never cut."""
+    parts: list[Piece] = []
+    start, kept = piece.start, 0
+    for index, block in enumerate(piece.blocks):
+        if block.start > start and block.end - start > goal_bytes:
+            parts.append(replace(piece, start=start, end=block.start, blocks=piece.blocks[kept:index]))
+            start, kept = block.start, index
+    return [*parts, replace(piece, start=start, blocks=piece.blocks[kept:])]
+
+
+def pack(pieces: Iterable[Piece], *, target_bytes: int, min_shares: int) -> Sequence[tuple[Piece, ...]]:
+    """Share the pieces out, in order, into parts of about ``target_bytes``, or smaller ones to get ``min_shares``.
+
+    Every byte lands in exactly one share; there are fewer shares than asked for where no event boundary is known.
+    """
+    pieces = list(pieces)
+    total = sum(piece.size_bytes for piece in pieces)
+    count = max(min_shares, -(-total // target_bytes), 1)
+    goal = max(1, -(-total // count))
+    shares: list[tuple[Piece, ...]] = []
+    current: list[Piece] = []
+    filled = 0
+    for part in (part for piece in pieces for part in split(piece, goal)):
+        # Nearest to the goal wins: a part goes into the next share if more than half of it would stick out.
+        if current and filled + part.size_bytes // 2 > goal:
+            shares.append(tuple(current))
+            current, filled = [], 0
+        current.append(part)
+        filled += part.size_bytes
+    return [*shares, tuple(current)] if current else shares

@@ -1,0 +1,68 @@
+"""Columns of the source and the sink."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+from penstock.model.errors import InvalidArgumentError
+
+EVENT = "event"
+ROUTING_KEY = "routing_key"
+
+READ_COLUMNS = {"event": "binary", "scope": "string", "stream": "string", "segment_id": "bigint", "offset": "bigint"}
+"""Names and order of Pravega's connector; Spark's type of each."""
+
+
+def read_ddl(columns: Sequence[str] | None) -> str:
+    """Spark's schema of a read, all columns nullable. ``columns=None``: all five.
+
+    Raises: InvalidArgumentError (a column that is unknown or named twice).
+    """
+    names = tuple(READ_COLUMNS) if columns is None else columns
+    if not names:
+        raise InvalidArgumentError("option columns names no column", columns=", ".join(READ_COLUMNS))
+    if len(set(names)) != len(names):
+        raise InvalidArgumentError("option columns names a column twice", columns=", ".join(names))
+    return ", ".join(f"{name} {READ_COLUMNS[_known(name)]}" for name in names)
+
+
+def check_read_schema(fields: Iterable[tuple[str, str]]) -> None:
+    """Accept any choice and order of our columns, as (name, Spark's type). Raises InvalidArgumentError."""
+    for name, kind in fields:
+        wanted = READ_COLUMNS[_known(name)]
+        if kind != wanted:
+            raise InvalidArgumentError(
+                "a column has one type only; cast it after the read", column=name, type=wanted, asked=kind
+            )
+
+
+def check_write_schema(fields: Iterable[tuple[str, str]], *, event: str, routing_key: str) -> bool:
+    """Whether there are routing keys, from (name, Spark's type) of what is to be written.
+
+    The metadata columns of our own source are left out of what is written, so that a stream can be copied as it was read;
+    any other column would be lost in silence and is refused. Raises: InvalidArgumentError.
+    """
+    kinds = dict(fields)
+    if kinds.get(event) not in ("binary", "string"):
+        raise InvalidArgumentError(
+            "what is written needs a column of type binary or string for the events",
+            column=event,
+            found=", ".join(f"{name} {kind}" for name, kind in kinds.items()),
+        )
+    if kinds.get(routing_key, "string") != "string":
+        raise InvalidArgumentError("routing keys are strings; cast the column", column=routing_key)
+    surplus = [name for name in kinds if name not in (event, routing_key) and name not in READ_COLUMNS]
+    if surplus:
+        raise InvalidArgumentError(
+            f"only columns {event} and {routing_key} are written; select them", surplus=", ".join(surplus)
+        )
+    return routing_key in kinds
+
+
+def _known(name: str) -> str:
+    if name not in READ_COLUMNS:
+        near = difflib.get_close_matches(name, READ_COLUMNS, n=1)
+        hint = f"did you mean {near[0]}" if near else f"columns are {', '.join(READ_COLUMNS)}"
+        raise InvalidArgumentError(f"there is no such column; {hint}", column=name)
+    return name

@@ -1,0 +1,169 @@
+# ruff: noqa: N802 - Spark names these methods.
+"""The format ``penstock``: what Spark loads on the driver and unpickles in tasks. Source: docs/spark.md.
+
+Spark kills the processes in which these objects live, calls no ``stop`` that could be relied on, and pickles readers
+from the driver to tasks: so they hold plain values only, and connections belong to the process (``connect.link``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import UUID
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, UnavailableError
+from penstock.model.names import segment_name
+from penstock.model.segments import SegmentId
+from penstock.ports.segment_service import READ_MAX_BYTES
+from penstock.spark.connect import RETRY_S, Connector, Link, Services, dial, link
+from penstock.spark.options import ReadOptions, parse_read, parse_write
+from penstock.spark.planning import batch_ranges, now_ms, plan_shares, resolve, without_lost
+from penstock.spark.reasons import readable, readable_items
+from penstock.spark.schema import check_read_schema, check_write_schema, read_ddl
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from penstock.spark.plan import Share
+    from penstock.spark.sink import BatchWriter, StreamWriter
+    from penstock.spark.stream import StreamReader
+
+
+class PenstockSource(DataSource):  # type: ignore[misc]
+    """Reads and writes streams, in batches and continuously. Options: docs/spark.md."""
+
+    connector: ClassVar[Connector] = staticmethod(dial)
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock"
+
+    @readable
+    def schema(self) -> str:
+        """Spark's schema of a read, as DDL: the five columns, or those of option ``columns``."""
+        return read_ddl(parse_read(self.options).columns)
+
+    @readable
+    def reader(self, schema: StructType) -> BatchReader:
+        options = self._read_options(schema)
+        if options.subscriber is not None:
+            raise InvalidArgumentError(
+                "option subscriber belongs to readStream: a batch read commits nothing", subscriber=options.subscriber
+            )
+        return BatchReader(self._connector(), options, schema)
+
+    @readable
+    def streamReader(self, schema: StructType) -> StreamReader:
+        from penstock.spark.stream import StreamReader
+
+        return StreamReader(self._connector(), self._read_options(schema), schema)
+
+    @readable
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from penstock.spark.sink import BatchWriter
+
+        return BatchWriter(self._connector(), *self._write_options(schema, overwrite, "mode('append')"))
+
+    # Spark passes ``overwrite`` by name when it commits: another name would fail every commit.
+    @readable
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        from penstock.spark.sink import StreamWriter
+
+        return StreamWriter(self._connector(), *self._write_options(schema, overwrite, "outputMode('append')"))
+
+    def _connector(self) -> Connector:
+        return type(self).connector
+
+    def _read_options(self, schema: StructType) -> ReadOptions:
+        check_read_schema(_columns(schema))
+        return parse_read(self.options)
+
+    def _write_options(self, schema: StructType, overwrite: bool, instead: str) -> tuple[Any, bool]:
+        options = parse_write(self.options)
+        if overwrite:
+            raise InvalidArgumentError(f"a stream is never overwritten; use {instead}", stream=options.stream)
+        keyed = check_write_schema(_columns(schema), event=options.event_column, routing_key=options.routing_key_column)
+        return options, keyed
+
+
+def _columns(schema: StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
+
+
+def read_partition(
+    connector: Connector, options: ReadOptions, schema: StructType, partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """What a task does with its partition. Spark makes a partition without value where there is nothing to read."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from penstock.spark.scan import Shape, read_share
+
+    share: Share | None = partition.value
+    if share is None:
+        return
+    shape = Shape(to_arrow_schema(schema, timezone="UTC"), share.stream, options.batch_rows)
+    server = link(connector, options.controller)
+    _extend_lease(server, share, options.lease_ms)
+
+    def fetch(segment: SegmentId, offset: int, size: int) -> bytes:
+        return server.ask(lambda services: _read(services, segment_name(share.stream, segment), offset, size))
+
+    yield from read_share(share, shape, fetch)
+
+
+def _extend_lease(server: Link, share: Share, lease_ms: int) -> None:
+    """Keep the share's chunks while it is read, where the lease has less than half of its time left."""
+    lease = share.lease
+    names = {segment_name(share.stream, piece.segment) for piece in share.pieces if piece.location}
+    if lease is None or not names or share.lease_until_ms - now_ms() > lease_ms // 2:
+        return
+
+    async def extend(services: Services) -> None:
+        for name in sorted(names):
+            await services.segments.lease_chunks(name, lease, until_ms=now_ms() + lease_ms)
+
+    server.ask(extend)
+
+
+async def _read(services: Services, name: str, offset: int, size: int) -> bytes:
+    # The plan ends at what was durable, so there is something to wait for; a store that is recovering takes its time.
+    try:
+        async with asyncio.timeout(RETRY_S):
+            read = await services.segments.read(name, offset, min(size, READ_MAX_BYTES))
+    except TimeoutError:
+        raise UnavailableError("store gave no bytes where there must be some", segment=name, offset=offset) from None
+    data = b"".join(read.parts)
+    if not data:
+        raise CorruptDataError("segment ends before the end that was planned", segment=name, offset=offset)
+    return data
+
+
+class BatchReader(DataSourceReader):  # type: ignore[misc]
+    """A bounded read between two cuts. Each action on the data frame resolves "earliest" and "latest" anew."""
+
+    def __init__(self, connector: Connector, options: ReadOptions, schema: StructType) -> None:
+        self._connector = connector
+        self._options = options
+        self._schema = schema
+
+    @readable
+    def partitions(self) -> list[InputPartition]:
+        """Shares of the range, about ``target_partition_bytes`` each; their chunks are leased."""
+        server = link(self._connector, self._options.controller)
+        return [InputPartition(share) for share in server.ask(lambda services: self._plan(services, server.lease))]
+
+    async def _plan(self, services: Services, lease: UUID) -> Sequence[Share]:
+        options = self._options
+        start = await resolve(services, options.stream, options.start, "earliest")
+        end = await resolve(services, options.stream, options.end, "latest")
+        ranges = await batch_ranges(services, options.stream, start, end)
+        kept = await without_lost(services, options.stream, ranges, fail=options.fail_on_data_loss)
+        return await plan_shares(services, options, kept, lease=lease)
+
+    @readable_items
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(self._connector, self._options, self._schema, partition)

@@ -1,0 +1,306 @@
+# ruff: noqa: N802 - Spark names these methods.
+"""A streaming query's source: which offsets a batch spans, what it reads, and what it tells retention.
+
+Lives in one Python process on the driver for as long as the query runs; Spark kills it without a word. What must survive
+is in Spark's checkpoint and in the subscriber's cut, nothing else. Order of calls: docs/design/0009-spark.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.segments import SegmentId
+from penstock.ports.controller_service import Successor
+from penstock.ports.segment_service import SegmentInfo
+from penstock.spark.boundaries import Boundaries, Limit
+from penstock.spark.connect import Connector, Link, Services, link
+from penstock.spark.options import ReadOptions
+from penstock.spark.plan import Share
+from penstock.spark.planning import infos, lost_data, plan_shares, positions_of, resolve, without_lost
+from penstock.spark.positions import Offset, Positions, enter_successors, raise_to, ranges_of, to_cut
+from penstock.spark.reasons import readable, readable_items
+from penstock.spark.source import read_partition
+from penstock.spark.subscription import Subscription, subscribe
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger("penstock.spark")
+
+LONG_POLL_S = 1.0
+"""How long ``latestOffset`` waits where nothing is new. Spark asks again every 10 ms otherwise."""
+
+_PAUSES_S = (0.005, 0.01, 0.02, 0.04)
+_PAUSE_PER_SEGMENT_S = 0.001
+"""Every segment is asked for its length; a stream of a thousand is looked at once a second."""
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Micro-batches of a stream, with admission control, ``AvailableNow`` and, if asked for, a subscriber."""
+
+    def __init__(self, connector: Connector, options: ReadOptions, schema: StructType) -> None:
+        if options.end in ("earliest", "latest"):
+            raise InvalidArgumentError(
+                "a streaming read ends at a cut or never; trigger(availableNow=True) stops at the latest",
+                end_stream_cut=options.end,
+            )
+        self._connector = connector
+        self._options = options
+        self._schema = schema
+        self._initial: Positions | None = None
+        self._subscription: Subscription | None = None
+        self._bounds = [Bound(options.end)] if isinstance(options.end, StreamCut) else []
+        self._lease: UUID | None = None
+        self._turn = 0
+        self._seen: dict[str, Any] | None = None
+
+    def _server(self) -> Link:
+        return link(self._connector, self._options.controller)
+
+    # --- where to start -------------------------------------------------------------------------------------
+
+    @readable
+    def initialOffset(self) -> dict[str, Any]:
+        """The start of a query without checkpoint; as subscriber, registered at it. The same on every call."""
+        if self._initial is None:
+            self._initial = self._server().ask(self._begin)
+        return Offset(self._initial).to_json(self._options.stream)
+
+    async def _begin(self, services: Services) -> Positions:
+        options = self._options
+        if options.subscriber is None:
+            return await positions_of(services, await resolve(services, options.stream, options.start, "latest"))
+        # A subscriber that is known already goes on where it was, unless the user names a start.
+        cut = None if options.start is None else await resolve(services, options.stream, options.start, "latest")
+        self._subscription = await subscribe(services, options.stream, options.subscriber, cut)
+        start = await positions_of(services, cut or self._subscription.cut)
+        if options.start in ("earliest", "unbounded"):
+            # The head may have moved between asking for it and holding it.
+            start, _ = await self._above_head(services, start)
+        return start
+
+    # --- where a batch ends ---------------------------------------------------------------------------------
+
+    @readable
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What the options say. Spark knows no joint limit, so a second one is applied beside it."""
+        if self._options.bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.bytes_per_trigger)
+        if self._options.events_per_trigger is not None:
+            return ReadMaxRows(self._options.events_per_trigger)
+        return ReadAllAvailable()
+
+    @readable
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Stop at what is there now."""
+        self._bounds.append(Bound(self._server().ask(self._tail)))
+
+    async def _tail(self, services: Services) -> StreamCut:
+        return await services.controller.tail(self._options.stream)
+
+    @readable
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next batch ends. ``start`` itself where nothing is new, after waiting up to a second for it.
+
+        That a batch begins at ``start`` means that the one before is in Spark's commit log: it is published here, because
+        Spark's own ``commit`` comes one batch late, and after the last batch of a run not at all.
+        """
+        begin = Offset.from_json(self._options.stream, start)
+        server = self._server()
+        self._publish(begin)
+        self._release(server)
+        end = server.ask(lambda services: self._next(services, begin.positions, self._limit(limit)))
+        return start if end.positions == begin.positions else end.to_json(self._options.stream)
+
+    def _limit(self, limit: ReadLimit) -> Limit:
+        """What Spark asks for, which with some triggers is everything, beside the limit that Spark cannot express."""
+        options = self._options
+        if isinstance(limit, ReadMaxBytes):
+            return Limit(bytes=limit.max_bytes, events=options.events_per_trigger)
+        if isinstance(limit, ReadMaxRows):
+            return Limit(events=limit.max_rows)
+        return Limit()
+
+    async def _next(self, services: Services, start: Positions, limit: Limit) -> Offset:
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + (0 if self._bounds else LONG_POLL_S)
+        for bound in self._bounds:
+            await bound.learn(services, to_cut(self._options.stream, start))
+        tries = 0
+        while True:
+            end = await self._advanced(services, start, limit)
+            if end.positions != start or loop.time() >= give_up_at:
+                return end
+            await asyncio.sleep(max(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)], len(start) * _PAUSE_PER_SEGMENT_S))
+            tries += 1
+
+    async def _advanced(self, services: Services, start: Positions, limit: Limit) -> Offset:
+        stream = self._options.stream
+        positions, known = await self._existing(services, start)
+        entered = enter_successors(positions, await self._successors(services, positions, known))
+        known |= await infos(services, stream, [segment for segment in entered if segment not in known])
+        # A successor can itself be truncated already.
+        entered, known = await self._existing(services, entered) if entered != positions else (entered, known)
+        ends = self._ends(entered, known)
+        self._seen = Offset(entered | ends).to_json(stream)
+        self._turn += 1
+        boundaries = Boundaries(services.segments, stream)
+        reached = await boundaries.advance(entered, ends, limit, turn=self._turn)
+        # What this batch finishes gives way to its successors at once, so that it may be truncated once committed.
+        behind = enter_successors(reached, await self._successors(services, reached, known))
+        return Offset(behind, {item: reached[item] for item in reached if item not in behind})
+
+    async def _existing(
+        self, services: Services, start: Positions
+    ) -> tuple[Positions, dict[SegmentId, SegmentInfo | None]]:
+        """Positions as far as the stream still has them, and the state of their segments."""
+        stream = self._options.stream
+        known = await infos(services, stream, list(start))
+        if all(info is not None and info.start_offset <= max(0, start[item]) for item, info in known.items()):
+            return start, known
+        positions, passed = await self._above_head(services, start)
+        for segment, info in known.items():
+            if info is not None and info.start_offset > max(0, positions.get(segment, info.start_offset)):
+                positions[segment] = info.start_offset
+                passed.append(segment)
+        for segment in sorted(set(passed)):
+            begin = positions.get(segment)
+            lost_data(
+                stream,
+                segment,
+                max(0, start[segment]),
+                min(positions.values()) if begin is None else begin,
+                fail=self._options.fail_on_data_loss,
+            )
+        return positions, await infos(services, stream, list(positions))
+
+    async def _above_head(self, services: Services, start: Positions) -> tuple[Positions, list[SegmentId]]:
+        """The later of ``start`` and the head, and which segments of ``start`` lie before the head."""
+        stream = self._options.stream
+        head = await positions_of(services, await services.controller.head(stream))
+        ranges = await services.controller.segment_ranges(stream, sorted(head.keys() | start.keys()))
+        return raise_to(start, head, ranges)
+
+    async def _successors(
+        self, services: Services, positions: Positions, known: Mapping[SegmentId, SegmentInfo | None]
+    ) -> dict[SegmentId, Sequence[Successor]]:
+        """What follows each segment that is read to its end and sealed, as far as the query's bounds reach."""
+        found: dict[SegmentId, Sequence[Successor]] = {}
+        for segment, offset in positions.items():
+            info = known.get(segment)
+            ended = info is not None and info.sealed and offset >= info.length
+            if ended and all(bound.goes_on_behind(segment) for bound in self._bounds):
+                found[segment] = await services.controller.successors(self._options.stream, segment)
+        return found
+
+    def _ends(self, positions: Positions, known: Mapping[SegmentId, SegmentInfo | None]) -> dict[SegmentId, int]:
+        """How far each started segment can be read now."""
+        ends: dict[SegmentId, int] = {}
+        for segment, offset in positions.items():
+            info = known[segment]
+            if offset >= 0 and info is not None:
+                end = min([info.length, *(bound.end_of(segment, info.length) for bound in self._bounds)])
+                ends[segment] = max(offset, end)
+        return ends
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """What was there when the last batch was made, for Spark's progress report."""
+        return self._seen
+
+    # --- what a batch reads ---------------------------------------------------------------------------------
+
+    @readable
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Shares of the batch between two offsets. The same two offsets give the same events, after a restart too."""
+        stream = self._options.stream
+        ranges = ranges_of(Offset.from_json(stream, start), Offset.from_json(stream, end))
+        # Spark restarts a batch without asking for its end: the subscriber is registered here as well.
+        self._publish(Offset.from_json(stream, start))
+        return [InputPartition(share) for share in self._server().ask(lambda services: self._plan(services, ranges))]
+
+    async def _plan(self, services: Services, ranges: Sequence[tuple[SegmentId, int, int]]) -> Sequence[Share]:
+        options = self._options
+        kept = await without_lost(services, options.stream, ranges, fail=options.fail_on_data_loss)
+        self._lease = self._lease or uuid4()
+        return await plan_shares(services, options, kept, lease=self._lease)
+
+    @readable_items
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(self._connector, self._options, self._schema, partition)
+
+    # --- what is committed ----------------------------------------------------------------------------------
+
+    @readable
+    def commit(self, end: dict[str, Any]) -> None:
+        """Publish ``end``, if the query is a subscriber."""
+        self._publish(Offset.from_json(self._options.stream, end))
+
+    def _publish(self, committed: Offset) -> None:
+        if self._options.subscriber is not None:
+            self._server().ask(lambda services: self._subscribed(services, committed.positions))
+
+    async def _subscribed(self, services: Services, committed: Positions) -> None:
+        options = self._options
+        if self._subscription is None and options.subscriber is not None:
+            cut = to_cut(options.stream, committed)
+            self._subscription = await subscribe(services, options.stream, options.subscriber, cut)
+        if self._subscription is not None:
+            await self._subscription.publish(services, committed)
+
+    def _release(self, server: Link) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            server.ask(lambda services: _released(services, lease))
+
+
+async def _released(services: Services, lease: UUID) -> None:
+    await services.segments.release_lease(lease)
+
+
+class Bound:
+    """A cut beyond which a query does not read."""
+
+    def __init__(self, cut: StreamCut) -> None:
+        self._cut = cut
+        self._within: frozenset[SegmentId] | None = None
+
+    async def learn(self, services: Services, start: StreamCut) -> None:
+        """Find out which segments lie between ``start`` and the cut. Done once; later positions lie between as well.
+
+        Raises: InvalidCutError where the cut lies before ``start`` at some keys and behind it at others.
+        """
+        if self._within is not None:
+            return
+        stream = self._cut.stream
+        here, there = await positions_of(services, start), await positions_of(services, self._cut)
+        ranges = await services.controller.segment_ranges(stream, sorted(here.keys() | there.keys()))
+        if raise_to(here, there, ranges)[0] == here:
+            self._within = frozenset()  # the query stands at the cut or behind it
+        else:
+            self._within = frozenset(await services.controller.segments_between(stream, start, self._cut))
+
+    def goes_on_behind(self, segment: SegmentId) -> bool:
+        """Whether successors of the finished segment are to be read."""
+        return self._within is not None and segment in self._within and segment not in self._cut.positions
+
+    def end_of(self, segment: SegmentId, length: int) -> int:
+        """How far the segment is to be read; 0 where it lies behind the cut."""
+        if self._within is None or segment not in self._within:
+            return 0
+        return max(0, self._cut.positions.get(segment, length))

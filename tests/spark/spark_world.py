@@ -1,0 +1,247 @@
+"""Real stores for the Spark tests: in this process, or served from a process of its own (run as a script)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from penstock.app.telemetry import Counters
+from penstock.codec.events import frame_events
+from penstock.controller.controller import Controller, open_controller
+from penstock.controller.settings import ControllerSettings
+from penstock.core.routing import Router
+from penstock.model.cuts import StreamCut
+from penstock.model.names import StreamName, segment_name
+from penstock.model.policies import ScalingPolicy, StreamConfig
+from penstock.model.segments import even_ranges
+from penstock.net.grpc_server import GrpcServer
+from penstock.net.wire_server import WireServer
+from penstock.ports.controller_service import Endpoint, ScaleStatus, TransactionStatus
+from penstock.ports.segment_service import Append
+from penstock.segmentstore.settings import StoreSettings
+from penstock.segmentstore.store import SegmentStore, open_segment_store
+from penstock.spark.connect import Link, Services
+from penstock.storage.file_chunks import FileChunks
+from penstock.storage.local_log import open_local_log
+from penstock.storage.real_clock import RealClock
+from penstock.storage.real_files import RealFiles
+from penstock.storage.real_offload import ThreadOffload
+from penstock.storage.real_rng import RealRng
+from penstock.storage.sqlite_keyvalue import SqliteKeyValue
+
+# Small blocks and chunks, so that a little data has the shape of much.
+SMALL = StoreSettings(flush_bytes=4096, chunk_bytes=32 << 10, flush_interval_s=0.2)
+
+
+@asynccontextmanager
+async def open_store(
+    directory: Path, endpoint_of: Callable[[str], Endpoint]
+) -> AsyncIterator[tuple[SegmentStore, Controller]]:
+    (directory / "metadata").mkdir(parents=True, exist_ok=True)
+    clock, rng, telemetry, offload = RealClock(), RealRng(), Counters(), ThreadOffload()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(offload.close)
+        files = RealFiles(directory, offload)
+        log = await stack.enter_async_context(
+            open_local_log(files, directory="wal", segment_bytes=32 << 20, budget_bytes=256 << 20)
+        )
+        keyvalue = await SqliteKeyValue.open(directory / "metadata" / "store.db", offload)
+        stack.push_async_callback(keyvalue.close)
+        chunks = FileChunks(files, directory="chunks")
+        stack.push_async_callback(chunks.close)
+        segments = await stack.enter_async_context(
+            open_segment_store(
+                log=log,
+                keyvalue=keyvalue,
+                chunks=chunks,
+                clock=clock,
+                rng=rng,
+                offload=offload,
+                telemetry=telemetry,
+                settings=SMALL,
+            )
+        )
+        controller = await stack.enter_async_context(
+            open_controller(
+                segments,
+                clock=clock,
+                rng=rng,
+                endpoint_of=endpoint_of,
+                telemetry=telemetry,
+                settings=ControllerSettings(retention_cycle_ms=None),
+            )
+        )
+        yield segments, controller
+
+
+async def open_here(address: str) -> Services:
+    """A connector whose address is a directory: the store runs in this process."""
+    async with AsyncExitStack() as stack:
+        here = Endpoint(host="here", port=0)
+        segments, controller = await stack.enter_async_context(open_store(Path(address), lambda name: here))
+        return Services(controller, segments, stack.pop_all().aclose)
+
+
+@contextmanager
+def served(directory: Path) -> Iterator[str]:
+    """The controller's address of a store that a process of its own serves."""
+    process = subprocess.Popen([sys.executable, __file__, str(directory)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+async def _serve(directory: Path) -> None:
+    port = 0
+    async with AsyncExitStack() as stack:
+        segments, controller = await stack.enter_async_context(
+            open_store(directory, lambda name: Endpoint(host="127.0.0.1", port=port))
+        )
+        wire = await stack.enter_async_context(
+            WireServer(segments, host="127.0.0.1", port=0, rng=RealRng(), telemetry=Counters())
+        )
+        port = wire.port
+        grpc = await stack.enter_async_context(
+            GrpcServer(controller, segments, host="127.0.0.1", port=0, server_address="127.0.0.1")
+        )
+        print(json.dumps(f"127.0.0.1:{grpc.port}"), flush=True)
+        await asyncio.Event().wait()
+
+
+class World:
+    """What a test does to a stream, through the same link as the code under test."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self._writer = uuid4()
+        self._numbers: dict[str, int] = {}
+
+    def create(self, name: str, segments: int = 1) -> StreamName:
+        stream = StreamName("plant", name)
+
+        async def create(services: Services) -> None:
+            if not await services.controller.scope_exists("plant"):
+                await services.controller.create_scope("plant")
+            config = StreamConfig(scaling=ScalingPolicy(min_segments=segments))
+            await services.controller.create_stream(stream, config)
+
+        self.link.run(create)
+        return stream
+
+    def write(self, stream: StreamName, events: Sequence[bytes], *, block: int = 50) -> None:
+        """Append events by the key before their ``:``, in blocks of so many events for each segment."""
+
+        async def write(services: Services) -> None:
+            active = await services.controller.current_segments(stream)
+            router = Router([item.keys for item in active])
+            for index, item in enumerate(active):
+                mine = [e for e in events if router.index_of(e.split(b":")[0].decode()) == index]
+                for first in range(0, len(mine), block):
+                    await self._append(services, segment_name(stream, item.segment), mine[first : first + block])
+
+        self.link.run(write)
+
+    async def _append(self, services: Services, name: str, events: list[bytes]) -> None:
+        last = self._numbers.get(name)
+        if last is None:
+            last = await services.segments.setup_append(name, self._writer)
+        number = self._numbers[name] = max(0, last) + len(events)
+        await services.segments.append(
+            Append(
+                segment=name,
+                writer=self._writer,
+                data=frame_events(events),
+                event_number=number,
+                event_count=len(events),
+                previous=last,
+            )
+        )
+
+    def scale(self, stream: StreamName, segments: int) -> None:
+        async def scale(services: Services) -> None:
+            sealed = [item.segment for item in await services.controller.current_segments(stream)]
+            done = await services.controller.scale(stream, sealed=sealed, new_ranges=even_ranges(segments))
+            async with asyncio.timeout(20):
+                while await services.controller.scale_status(stream, done.epoch_before) is not ScaleStatus.DONE:
+                    await asyncio.sleep(0.01)
+
+        self.link.run(scale)
+
+    def tail(self, stream: StreamName) -> StreamCut:
+        return self.link.run(lambda services: services.controller.tail(stream))
+
+    def head(self, stream: StreamName) -> StreamCut:
+        return self.link.run(lambda services: services.controller.head(stream))
+
+    def truncate(self, stream: StreamName, cut: StreamCut) -> None:
+        self.link.run(lambda services: services.controller.truncate_stream(stream, cut))
+
+    def wait_tiered(self, stream: StreamName) -> None:
+        """Return once every byte of the active segments lies in chunks."""
+
+        async def tiered(services: Services) -> None:
+            cut = await services.controller.tail(stream)
+            async with asyncio.timeout(20):
+                for segment, end in cut.positions.items():
+                    name = segment_name(stream, segment)
+                    while end and (
+                        not (found := await services.segments.chunk_ranges(name, 0, end)) or found[-1].end_offset < end
+                    ):
+                        await asyncio.sleep(0.02)
+
+        self.link.run(tiered)
+
+    def published(self, stream: StreamName, subscriber: str) -> StreamCut | None:
+        async def find(services: Services) -> StreamCut | None:
+            found = (await services.controller.describe_stream(stream)).subscribers
+            return next((item.cut for item in found if item.name == f"{stream.scope}/{subscriber}"), None)
+
+        return self.link.run(find)
+
+    def transactions(self, stream: StreamName, ids: Sequence[UUID]) -> list[str]:
+        """What became of transactions, once all that was decided is carried out."""
+
+        async def outcome(services: Services, txn: UUID) -> str:
+            async with asyncio.timeout(20):
+                while (status := await services.controller.transaction_status(stream, txn)) in _UNDER_WAY:
+                    await asyncio.sleep(0.01)
+            return status.value
+
+        async def ask(services: Services) -> list[str]:
+            return [await outcome(services, item) for item in ids]
+
+        return self.link.run(ask)
+
+
+_UNDER_WAY = (TransactionStatus.COMMITTING, TransactionStatus.ABORTING)
+
+
+def keyed(first: int, last: int, keys: int = 7) -> list[bytes]:
+    """Events ``key:number``, in which the numbers of a key rise."""
+    return [b"k%d:%d" % (number % keys, number) for number in range(first, last)]
+
+
+def in_order(events: Sequence[bytes]) -> bool:
+    """Whether the numbers of every key rise."""
+    seen: dict[bytes, int] = {}
+    for event in events:
+        key, number = event.split(b":")[:2]
+        if int(number) <= seen.get(key, -1):
+            return False
+        seen[key] = int(number)
+    return True
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(Path(sys.argv[1])))

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidArgumentError, InvalidNameError
+from penstock.model.names import StreamName
+from penstock.model.segments import SegmentId
+from penstock.spark.options import parse_read, parse_write
+from penstock.spark.schema import check_read_schema, check_write_schema, read_ddl
+
+STREAM = {"scope": "plant", "stream": "turbine"}
+
+
+def test_the_stream_is_named_in_each_of_the_ways_people_name_it() -> None:
+    for given in (STREAM, {"path": "plant/turbine"}, {"stream": "plant/turbine"}, {**STREAM, "path": "plant/turbine"}):
+        assert parse_read(given).stream == StreamName("plant", "turbine")
+
+
+def test_contradicting_names_of_the_stream_are_refused() -> None:
+    for given in ({**STREAM, "path": "plant/other"}, {"scope": "other", "stream": "plant/turbine"}, {}):
+        with pytest.raises(InvalidArgumentError):
+            parse_read(given)
+    with pytest.raises(InvalidNameError, match="option stream"):
+        parse_read({"path": "plant"})
+    with pytest.raises(InvalidArgumentError, match="one stream"):
+        parse_read({**STREAM, "paths": '["a/b","c/d"]'})
+
+
+@pytest.mark.parametrize("name", ["maxBytesPerTrigger", "max_bytes_per_trigger", "maxbytespertrigger"])
+def test_spelling_of_an_option_is_free(name: str) -> None:
+    assert parse_read({**STREAM, name: "64m"}).bytes_per_trigger == 64 << 20
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_right_one() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"did you mean max_bytes_per_trigger.*maxbytepertrigger"):
+        parse_read({**STREAM, "maxbytepertrigger": "1"})
+    with pytest.raises(InvalidArgumentError, match="did you mean subscriber"):
+        parse_read({**STREAM, "subscribers": "a"})
+    with pytest.raises(InvalidArgumentError, match="did you mean writer_id"):
+        parse_write({**STREAM, "writer": "a"})
+
+
+def test_what_spark_itself_adds_is_no_unknown_option() -> None:
+    parse_read({"path": "plant/turbine", "queryname": "q"})
+    parse_write({**STREAM, "checkpointlocation": "/c", "queryname": "q"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_bytes_per_trigger", "0"),
+        ("max_bytes_per_trigger", "-1"),
+        ("min_partitions", "many"),
+        ("direct", "yes"),
+        ("start_stream_cut", "middle"),
+        ("subscriber", "not/one name"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused(name: str, value: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        parse_read({**STREAM, name: value})
+
+
+def test_a_cut_of_another_stream_is_refused() -> None:
+    mine = StreamCut(StreamName("plant", "turbine"), {SegmentId(0): 8})
+    other = StreamCut(StreamName("plant", "dam"), {SegmentId(0): 8})
+    assert parse_read({**STREAM, "start_stream_cut": mine.to_text()}).start == mine
+    with pytest.raises(InvalidArgumentError, match="another stream"):
+        parse_read({**STREAM, "start_stream_cut": other.to_text()})
+
+
+def test_a_batch_job_names_itself_completely_or_not_at_all() -> None:
+    assert parse_write({**STREAM, "txnappid": "load", "txnversion": "7"}).job == ("load", 7)
+    for given in ({"txnappid": "load"}, {"txnversion": "7"}, {"txnappid": "load", "txnversion": "-7"}):
+        with pytest.raises(InvalidArgumentError):
+            parse_write({**STREAM, **given})
+
+
+def test_the_lease_of_a_transaction_stays_within_what_the_controller_takes() -> None:
+    with pytest.raises(InvalidArgumentError, match="transaction_timeout_ms"):
+        parse_write({**STREAM, "transaction_timeout_ms": "1000"})
+
+
+def test_the_default_columns_are_those_of_pravegas_connector() -> None:
+    assert read_ddl(None) == "event binary, scope string, stream string, segment_id bigint, offset bigint"
+    assert read_ddl(("offset", "event")) == "offset bigint, event binary"
+    with pytest.raises(InvalidArgumentError, match="did you mean offset"):
+        read_ddl(("offsets",))
+    with pytest.raises(InvalidArgumentError, match="twice"):
+        read_ddl(("offset", "offset"))
+
+
+def test_a_column_of_another_type_is_refused() -> None:
+    check_read_schema([("offset", "bigint"), ("event", "binary")])
+    with pytest.raises(InvalidArgumentError, match="cast"):
+        check_read_schema([("event", "string")])
+
+
+def test_no_column_is_lost_in_silence_when_writing() -> None:
+    def keyed(*columns: tuple[str, str]) -> bool:
+        return check_write_schema(columns, event="event", routing_key="routing_key")
+
+    assert not keyed(("event", "binary"))
+    assert keyed(("event", "string"), ("routing_key", "string"))
+    assert not keyed(("event", "binary"), ("scope", "string"), ("offset", "bigint"))
+    for columns in (
+        [("event", "int")],
+        [("routing_key", "string")],
+        [("event", "binary"), ("price", "int")],
+        [("event", "binary"), ("routing_key", "int")],
+    ):
+        with pytest.raises(InvalidArgumentError):
+            keyed(*columns)

@@ -1,0 +1,220 @@
+"""The sink driven as Spark drives it, without Spark, on a real store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import StructType
+from spark_world import World, in_order, keyed, open_here
+
+from penstock.model.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
+    TransactionNotFoundError,
+)
+from penstock.model.names import StreamName
+from penstock.spark import sink
+from penstock.spark.connect import close_links, link
+from penstock.spark.options import parse_read, parse_write
+from penstock.spark.sink import StreamWriter, TaskWritten, is_repeat
+from penstock.spark.source import BatchReader, PenstockSource
+
+SCHEMA = StructType().add("event", "binary").add("offset", "long")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def world(data: Path) -> Iterator[World]:
+    try:
+        yield World(link(open_here, str(data)))
+    finally:
+        close_links()
+
+
+class Query:
+    """A query of an id, whose tasks run here."""
+
+    def __init__(
+        self, data: Path, stream: StreamName, query: str, monkeypatch: pytest.MonkeyPatch, **options: str
+    ) -> None:
+        self._given = parse_write({"controller": str(data), "path": str(stream), **options})
+        self._query = query
+        self._patch = monkeypatch
+
+    def writer(self) -> StreamWriter:
+        return StreamWriter(open_here, self._given, True)
+
+    def task(self, batch: int, events: list[bytes]) -> TaskWritten:
+        self._patch.setattr(sink, "_identity", lambda: (self._query, batch))
+        rows = [
+            pa.record_batch({"event": part, "routing_key": [event.split(b":")[0].decode() for event in part]})
+            for part in (events[:1], events[1:1], events[1:])
+        ]
+        message = self.writer().write(iter(rows))
+        assert isinstance(message, TaskWritten)
+        return message
+
+    def run(self, batch: int, *tasks: list[bytes]) -> list[TaskWritten]:
+        messages = [self.task(batch, events) for events in tasks]
+        self.writer().commit([*messages], batchId=batch)
+        return messages
+
+
+def stored(data: Path, stream: StreamName) -> list[bytes]:
+    reader = BatchReader(open_here, parse_read({"controller": str(data), "path": str(stream)}), SCHEMA)
+    return [event for item in reader.partitions() for rows in reader.read(item) for event in rows["event"].to_pylist()]
+
+
+def test_rows_of_all_tasks_become_readable_together_and_in_order_of_their_keys(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = world.create("s", 3)
+    query = Query(data, stream, "q", monkeypatch)
+    messages = [query.task(0, keyed(0, 500)), query.task(0, keyed(500, 900)), query.task(0, [])]
+    assert stored(data, stream) == []
+    assert messages[2].transaction is None
+    query.writer().commit([*messages], batchId=0)
+    assert sorted(stored(data, stream)) == sorted(keyed(0, 900))
+    query.run(1, keyed(900, 1000))
+    found = stored(data, stream)
+    assert sorted(found) == sorted(keyed(0, 1000))
+    assert in_order(found)
+
+
+def test_a_batch_that_is_committed_twice_is_there_once(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = world.create("s", 2)
+    query = Query(data, stream, "q", monkeypatch)
+    messages = query.run(0, keyed(0, 50), keyed(50, 90))
+    query.writer().commit([*messages], batchId=0)
+    # A restart that finds no commit in Spark's log runs the tasks anew.
+    again = query.run(0, keyed(0, 50), keyed(50, 90))
+    assert [message.transaction for message in again] == [None, None]
+    assert sorted(stored(data, stream)) == sorted(keyed(0, 90))
+
+
+def test_attempts_of_two_runs_of_a_batch_never_both_count(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = world.create("s", 2)
+    query = Query(data, stream, "q", monkeypatch)
+    zombie = query.task(0, keyed(0, 50))
+    query.run(0, keyed(0, 50))
+    query.writer().commit([zombie], batchId=0)
+    assert sorted(stored(data, stream)) == sorted(keyed(0, 50))
+    assert zombie.transaction is not None
+    assert world.transactions(stream, [zombie.transaction]) == ["aborted"]
+
+
+def test_abort_ends_what_is_open_and_nothing_else(world: World, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = world.create("s", 2)
+    query = Query(data, stream, "q", monkeypatch)
+    committed = query.run(0, keyed(0, 50))
+    query.writer().abort([*committed, None], batchId=0)
+    opened = query.task(1, keyed(50, 60))
+    query.writer().abort([opened, None], batchId=1)
+    query.writer().abort([opened], batchId=1)
+    assert sorted(stored(data, stream)) == sorted(keyed(0, 50))
+    ids = [message.transaction for message in (*committed, opened) if message.transaction is not None]
+    assert world.transactions(stream, ids) == ["committed", "aborted"]
+    with pytest.raises(TransactionNotFoundError):
+        query.writer().commit([opened, TaskWritten("q/plant/s", 1, UUID(int=99), 1, 1)], batchId=1)
+
+
+def test_a_task_that_fails_leaves_nothing_open(world: World, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = world.create("s")
+    query = Query(data, stream, "q", monkeypatch)
+    seen: list[UUID] = []
+    begin = sink.TaskWrite._begin
+
+    async def watched(self: sink.TaskWrite, services: sink.Services) -> sink.Transaction:
+        made = await begin(self, services)
+        seen.append(made.id)
+        return made
+
+    monkeypatch.setattr(sink.TaskWrite, "_begin", watched)
+    query.task(0, [b"k:0"])
+    broken = pa.record_batch({"event": [b"a", None], "routing_key": ["k", "k"]})
+    with pytest.raises(InvalidArgumentError, match="null"):
+        query.writer().write(iter([broken]))
+    assert world.transactions(stream, seen) == ["open", "aborted"]
+
+
+def test_a_new_checkpoint_under_an_old_name_is_refused_unless_reset(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = world.create("s")
+    old = Query(data, stream, "q1", monkeypatch, writer_id="app")
+    old.run(0, [b"k:0"])
+    old.run(1, [b"k:1"])
+    fresh = Query(data, stream, "q2", monkeypatch, writer_id="app")
+    with pytest.raises(ConflictError, match="reset_writer"):
+        fresh.run(0, [b"k:2"])
+    reset = Query(data, stream, "q2", monkeypatch, writer_id="app", reset_writer="true")
+    reset.run(0, [b"k:2"])
+    reset.run(0, [b"k:2"])
+    assert stored(data, stream) == [b"k:0", b"k:1", b"k:2"]
+
+
+def test_queries_do_not_take_each_others_batches_for_repeats(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = world.create("s")
+    for name in ("q1", "q2"):
+        Query(data, stream, name, monkeypatch).run(0, [b"k:0"])
+    assert stored(data, stream) == [b"k:0", b"k:0"]
+
+
+def test_a_missing_stream_is_made_only_where_that_is_allowed(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = StreamName("new", "made")
+    for refused in ({"allow_create_scope": "false"}, {"allow_create_stream": "false"}):
+        with pytest.raises((StreamNotFoundError, ScopeNotFoundError)):
+            Query(data, stream, "q", monkeypatch, **refused).run(0, [b"k:0"])
+    Query(data, stream, "q", monkeypatch, default_num_segments="3").run(0, keyed(0, 20))
+    assert sorted(stored(data, stream)) == sorted(keyed(0, 20))
+    assert len(world.tail(stream).positions) == 3
+
+
+def test_large_parts_are_in_flight_together_and_arrive_in_order(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = world.create("s", 2)
+    events = [b"k%d:%d:" % (n % 5, n) + bytes(200_000) for n in range(60)]
+    Query(data, stream, "q", monkeypatch).run(0, events)
+    found = stored(data, stream)
+    assert sorted(found) == sorted(events)
+    assert in_order(found)
+
+
+def test_overwriting_is_refused_before_anything_is_written() -> None:
+    source = PenstockSource({"path": "plant/s"})
+    with pytest.raises(InvalidArgumentError, match=r"mode\('append'\)"):
+        source.writer(SCHEMA, overwrite=True)
+    with pytest.raises(InvalidArgumentError, match=r"outputMode\('append'\)"):
+        source.streamWriter(schema=SCHEMA, overwrite=True)
+
+
+@settings(deadline=None)
+@given(last=st.one_of(st.none(), st.integers(0, 9)), batch=st.integers(0, 9))
+def test_a_repeat_is_the_last_batch_and_nothing_older_passes_for_one(last: int | None, batch: int) -> None:
+    if last is not None and batch < last:
+        with pytest.raises(ConflictError):
+            is_repeat(last, batch, writer="w", ordered=True)
+        assert is_repeat(last, batch, writer="w", ordered=False)
+    else:
+        assert is_repeat(last, batch, writer="w", ordered=True) is (last == batch)

@@ -1,0 +1,391 @@
+"""The streaming source driven as Spark drives it, without Spark, on a real store."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.types import StructType
+from spark_world import World, in_order, keyed, open_here
+
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidArgumentError, InvalidCutError, TruncatedError
+from penstock.model.names import StreamName, segment_name
+from penstock.model.policies import ReaderGroupRetention
+from penstock.ports.controller_service import ReaderGroupConfig
+from penstock.spark.connect import Services, close_links, link
+from penstock.spark.options import parse_read
+from penstock.spark.source import BatchReader
+from penstock.spark.stream import StreamReader
+
+SCHEMA = StructType().add("event", "binary").add("segment_id", "long").add("offset", "long")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    try:
+        yield World(link(open_here, str(tmp_path / "data")))
+    finally:
+        close_links()
+
+
+class Driver:
+    """Calls a stream reader in Spark's order, with offsets that went through Spark's log."""
+
+    def __init__(self, data: Path, stream: StreamName, **options: str) -> None:
+        given = {"controller": str(data), "path": str(stream), "start_stream_cut": "earliest", **options}
+        self.reader = StreamReader(open_here, parse_read({k: v for k, v in given.items() if v}), SCHEMA)
+        self.log: list[dict[str, Any]] = []
+
+    def batch(self, limit: ReadLimit | None = None) -> list[bytes] | None:
+        """The events of the next batch; None where there is none."""
+        if not self.log:
+            self.log.append(_logged(self.reader.initialOffset()))
+        start = self.log[-1]
+        end = _logged(self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit()))
+        if end == start:
+            return None
+        self.log.append(end)
+        return self.read(start, end)
+
+    def read(self, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
+        found: list[bytes] = []
+        for partition in self.reader.partitions(start, end):
+            task = pickle.loads(pickle.dumps((self.reader, partition)))
+            for rows in task[0].read(task[1]):
+                found += rows.column("event").to_pylist()
+        return found
+
+    def all(self) -> list[list[bytes]]:
+        """All batches until there is nothing more."""
+        batches: list[list[bytes]] = []
+        while (found := self.batch()) is not None:
+            batches.append(found)
+        return batches
+
+
+def _logged(offset: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(offset))
+    return found
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("penstock.spark.stream.LONG_POLL_S", 0.0)
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("tiered", [True, False])
+@pytest.mark.parametrize("direct", ["true", "false"])
+def test_every_event_comes_once_and_in_order(world: World, data: Path, tiered: bool, direct: str) -> None:
+    stream = world.create("s", 3)
+    events = keyed(0, 3000)
+    world.write(stream, events)
+    if tiered:
+        world.wait_tiered(stream)
+    driver = Driver(data, stream, direct=direct, target_partition_bytes="5000")
+    (found,) = driver.all()
+    assert sorted(found) == sorted(events)
+    assert in_order(found)
+    assert driver.batch() is None
+
+
+@pytest.mark.parametrize("tiered", [True, False])
+@pytest.mark.parametrize("limit", [ReadMaxBytes(4000), ReadMaxRows(250)])
+def test_a_batch_stays_within_its_limit_and_wastes_little_of_it(
+    world: World, data: Path, tiered: bool, limit: ReadLimit
+) -> None:
+    stream = world.create("s", 2)
+    events = keyed(0, 2000)
+    world.write(stream, events)
+    if tiered:
+        world.wait_tiered(stream)
+    driver = Driver(data, stream)
+    batches: list[list[bytes]] = []
+    while (found := driver.batch(limit)) is not None:
+        batches.append(found)
+    sizes = [sum(len(event) + 8 for event in batch) for batch in batches]
+    assert sorted(event for batch in batches for event in batch) == sorted(events)
+    assert in_order([event for batch in batches for event in batch])
+    if isinstance(limit, ReadMaxBytes):
+        assert max(sizes) <= 4000
+        assert min(sizes[:-2]) >= 2000
+    else:
+        assert max(len(batch) for batch in batches) <= 250
+        assert min(len(batch) for batch in batches[:-2]) >= 125
+
+
+def test_an_event_larger_than_the_limit_goes_through_alone(world: World, data: Path) -> None:
+    stream = world.create("s")
+    world.write(stream, [b"k:0", b"k:1" + bytes(3000), b"k:2"], block=1)
+    driver = Driver(data, stream, max_bytes_per_trigger="100")
+    assert [[event[:3] for event in batch] for batch in driver.all()] == [[b"k:0"], [b"k:1"], [b"k:2"]]
+
+
+def test_both_limits_hold_together(world: World, data: Path) -> None:
+    stream = world.create("s")
+    world.write(stream, keyed(0, 100) + [b"k:%d:" % n + bytes(500) for n in range(100, 120)])
+    driver = Driver(data, stream, max_bytes_per_trigger="3000", max_events_per_trigger="40")
+    batches = driver.all()
+    assert sum(len(batch) for batch in batches) == 120
+    assert max(len(batch) for batch in batches) == 40
+    assert max(sum(len(event) + 8 for event in batch) for batch in batches) <= 3000
+    assert driver.reader.getDefaultReadLimit() == ReadMaxBytes(3000)
+
+
+def test_read_all_available_overrides_the_options(world: World, data: Path) -> None:
+    stream = world.create("s")
+    world.write(stream, keyed(0, 500))
+    found = Driver(data, stream, max_bytes_per_trigger="1000").batch(ReadAllAvailable())
+    assert found == keyed(0, 500)
+
+
+def test_order_of_a_key_survives_scaling_in_any_portions(world: World, data: Path) -> None:
+    stream = world.create("s", 2)
+    world.write(stream, keyed(0, 400))
+    world.scale(stream, 3)
+    world.write(stream, keyed(400, 800))
+    world.scale(stream, 2)
+    world.write(stream, keyed(800, 1000))
+    driver = Driver(data, stream, max_events_per_trigger="97")
+    batches = driver.all()
+    found = [event for batch in batches for event in batch]
+    assert sorted(found) == sorted(keyed(0, 1000))
+    assert in_order(found)
+    for start, end in zip(driver.log, driver.log[1:], strict=False):
+        epochs = {
+            int(segment) >> 32
+            for segment in {**end["segments"], **end.get("finished", {})}
+            if {**end["segments"], **end.get("finished", {})}[segment] > start["segments"].get(segment, 0)
+        }
+        assert len(epochs) <= 1, "a batch holds events of a segment and of its successor"
+
+
+def test_a_query_at_the_tail_goes_on_behind_a_scale(world: World, data: Path) -> None:
+    stream = world.create("s")
+    world.write(stream, keyed(0, 10))
+    driver = Driver(data, stream)
+    assert driver.batch() == keyed(0, 10)
+    world.scale(stream, 2)
+    world.write(stream, keyed(10, 20))
+    assert sorted(event for batch in driver.all() for event in batch) == sorted(keyed(10, 20))
+
+
+def test_a_repeated_batch_reads_the_same_after_more_was_written(world: World, data: Path) -> None:
+    stream = world.create("s", 2)
+    world.write(stream, keyed(0, 500))
+    driver = Driver(data, stream, max_events_per_trigger="120")
+    batches = driver.all()
+    world.scale(stream, 3)
+    world.write(stream, keyed(500, 900))
+    again = Driver(data, stream)
+    for number, batch in enumerate(batches):
+        assert again.read(driver.log[number], driver.log[number + 1]) == batch
+
+
+def test_available_now_stops_at_what_was_there(world: World, data: Path) -> None:
+    stream = world.create("s", 2)
+    world.write(stream, keyed(0, 300))
+    driver = Driver(data, stream, max_events_per_trigger="100")
+    driver.reader.prepareForTriggerAvailableNow()
+    first = driver.batch()
+    world.write(stream, keyed(300, 400))
+    world.scale(stream, 3)
+    world.write(stream, keyed(400, 500))
+    rest = [event for batch in driver.all() for event in batch]
+    assert sorted((first or []) + rest) == sorted(keyed(0, 300))
+    # The next run starts at the checkpoint and takes what came later.
+    later = Driver(data, stream)
+    later.log = driver.log[-1:]
+    later.reader.prepareForTriggerAvailableNow()
+    assert sorted(event for batch in later.all() for event in batch) == sorted(keyed(300, 500))
+
+
+def test_an_end_cut_ends_the_query_for_good(world: World, data: Path) -> None:
+    stream = world.create("s")
+    world.write(stream, keyed(0, 50))
+    end = world.tail(stream)
+    world.write(stream, keyed(50, 90))
+    driver = Driver(data, stream, end_stream_cut=end.to_text(), max_events_per_trigger="20")
+    assert [event for batch in driver.all() for event in batch] == keyed(0, 50)
+    with pytest.raises(InvalidArgumentError, match="ends at a cut or never"):
+        Driver(data, stream, end_stream_cut="latest")
+
+
+def test_a_query_starts_at_the_latest_unless_told_otherwise(world: World, data: Path) -> None:
+    stream = world.create("s")
+    world.write(stream, keyed(0, 50))
+    driver = Driver(data, stream, start_stream_cut="")
+    assert driver.batch() is None
+    world.write(stream, keyed(50, 60))
+    assert driver.batch() == keyed(50, 60)
+
+
+def test_truncated_data_fails_the_query_or_is_skipped_as_asked(
+    world: World, data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = world.create("s")
+    world.write(stream, keyed(0, 100))
+    strict, lenient = Driver(data, stream), Driver(data, stream, fail_on_data_loss="false")
+    for driver in (strict, lenient):
+        driver.log.append(_logged(driver.reader.initialOffset()))
+    cut = world.tail(stream)
+    world.write(stream, keyed(100, 150))
+    world.truncate(stream, cut)
+    with pytest.raises(TruncatedError, match="fail_on_data_loss") as caught:
+        strict.batch()
+    assert caught.value.start_offset == cut.positions[next(iter(cut.positions))]
+    assert lenient.batch() == keyed(100, 150)
+    assert "skipping truncated data" in caplog.text
+    assert strict.reader.reportLatestOffset() is None
+
+
+def test_a_query_that_lost_whole_segments_goes_on_at_the_head_if_it_may(world: World, data: Path) -> None:
+    stream = world.create("s", 2)
+    world.write(stream, keyed(0, 100))
+    strict, lenient = Driver(data, stream), Driver(data, stream, fail_on_data_loss="false")
+    for driver in (strict, lenient):
+        driver.log.append(_logged(driver.reader.initialOffset()))
+    world.scale(stream, 3)
+    world.truncate(stream, world.tail(stream))
+    world.write(stream, keyed(100, 150))
+    with pytest.raises(TruncatedError):
+        strict.batch()
+    assert sorted(event for batch in lenient.all() for event in batch) == sorted(keyed(100, 150))
+
+
+def test_a_checkpoint_of_another_stream_is_refused(world: World, data: Path) -> None:
+    one, other = world.create("one"), world.create("other")
+    offset = Driver(data, one).reader.initialOffset()
+    with pytest.raises(InvalidCutError, match="another stream"):
+        Driver(data, other).reader.latestOffset(offset, ReadAllAvailable())
+
+
+def test_a_subscriber_holds_from_registration_and_follows_what_is_committed(world: World, data: Path) -> None:
+    stream = world.create("s", 2)
+    world.write(stream, keyed(0, 100))
+    driver = Driver(data, stream, subscriber="spark", max_events_per_trigger="40")
+    driver.log.append(_logged(driver.reader.initialOffset()))
+    assert world.published(stream, "spark") == world.head(stream)
+    driver.batch()
+    assert world.published(stream, "spark") == world.head(stream), "published before it was committed"
+    # The next batch begins: the one before is in the commit log, though Spark has not said so.
+    driver.batch()
+    first = _cut(stream, driver.log[1])
+    assert world.published(stream, "spark") == first
+    driver.reader.commit(driver.log[1])
+    assert world.published(stream, "spark") == first
+    driver.reader.commit(driver.log[2])
+    assert world.published(stream, "spark") == _cut(stream, driver.log[2])
+    world.truncate(stream, _cut(stream, driver.log[2]))
+    assert sum(len(batch) for batch in driver.all()) == 100 - 80
+
+
+def test_a_restarted_subscriber_never_moves_back(world: World, data: Path) -> None:
+    stream = world.create("s")
+    world.write(stream, keyed(0, 100))
+    driver = Driver(data, stream, subscriber="spark", max_events_per_trigger="40")
+    driver.all()
+    last = _cut(stream, driver.log[-1])
+    assert world.published(stream, "spark") == last
+    again = Driver(data, stream, subscriber="spark")
+    again.read(driver.log[0], driver.log[1])
+    assert world.published(stream, "spark") == last
+    # A new query without a start of its own goes on where the subscriber is.
+    fresh = Driver(data, stream, subscriber="spark", start_stream_cut="")
+    world.write(stream, keyed(100, 120))
+    assert fresh.batch() == keyed(100, 120)
+
+
+def test_a_subscriber_publishes_behind_a_scale(world: World, data: Path) -> None:
+    stream = world.create("s", 2)
+    world.write(stream, keyed(0, 50))
+    world.scale(stream, 3)
+    world.write(stream, keyed(50, 90))
+    driver = Driver(data, stream, subscriber="spark")
+    driver.all()
+    driver.reader.commit(driver.log[-1])
+    assert world.published(stream, "spark") == world.tail(stream)
+    world.truncate(stream, world.tail(stream))
+    world.write(stream, keyed(90, 95))
+    assert sorted(driver.batch() or []) == sorted(keyed(90, 95))
+
+
+def test_a_reader_group_that_does_something_else_is_not_taken_for_a_subscriber(world: World, data: Path) -> None:
+    stream = world.create("s")
+
+    async def group(services: Services) -> None:
+        await services.controller.create_reader_group(
+            ReaderGroupConfig(
+                scope="plant",
+                name="app",
+                id=uuid4(),
+                retention=ReaderGroupRetention.NONE,
+                start_cuts={stream: StreamCut(stream, {})},
+            )
+        )
+
+    world.link.run(group)
+    with pytest.raises(InvalidArgumentError, match="no manual subscriber"):
+        Driver(data, stream, subscriber="app").reader.initialOffset()
+
+
+def test_a_batch_read_covers_all_epochs_between_its_cuts(world: World, data: Path) -> None:
+    stream = world.create("s", 2)
+    world.write(stream, keyed(0, 300))
+    start = world.tail(stream)
+    world.write(stream, keyed(300, 500))
+    world.scale(stream, 3)
+    world.write(stream, keyed(500, 700))
+    world.wait_tiered(stream)
+    end = world.tail(stream)
+    world.write(stream, keyed(700, 800))
+    found = batch(data, stream, start_stream_cut=start.to_text(), end_stream_cut=end.to_text())
+    assert sorted(found) == sorted(keyed(300, 700))
+    assert sorted(batch(data, stream)) == sorted(keyed(0, 800))
+    assert in_order(batch(data, stream, target_partition_bytes="2000"))
+
+
+def test_a_leased_plan_outlives_truncation(world: World, data: Path) -> None:
+    stream = world.create("s")
+    world.write(stream, keyed(0, 5000))
+    world.wait_tiered(stream)
+    reader = batch_reader(data, stream)
+    plan = reader.partitions()
+    world.truncate(stream, world.tail(stream))
+    assert [event for item in plan for rows in reader.read(item) for event in rows["event"].to_pylist()] == keyed(
+        0, 5000
+    )
+    assert batch(data, stream) == []
+
+
+def test_a_batch_read_of_what_is_gone_fails_or_skips(world: World, data: Path) -> None:
+    stream = world.create("s")
+    start = world.tail(stream)
+    world.write(stream, keyed(0, 100))
+    cut = world.tail(stream)
+    world.write(stream, keyed(100, 130))
+    world.truncate(stream, cut)
+    assert batch(data, stream, start_stream_cut=start.to_text(), fail_on_data_loss="false") == keyed(100, 130)
+    with pytest.raises(TruncatedError, match="truncated before it was read"):
+        batch(data, stream, start_stream_cut=start.to_text())
+    assert segment_name(stream, next(iter(cut.positions))).startswith("plant/s/")
+
+
+def batch_reader(data: Path, stream: StreamName, **options: str) -> BatchReader:
+    return BatchReader(open_here, parse_read({"controller": str(data), "path": str(stream), **options}), SCHEMA)
+
+
+def batch(data: Path, stream: StreamName, **options: str) -> list[bytes]:
+    reader = batch_reader(data, stream, **options)
+    return [event for item in reader.partitions() for rows in reader.read(item) for event in rows["event"].to_pylist()]
+
+
+def _cut(stream: StreamName, offset: dict[str, Any]) -> StreamCut:
+    return StreamCut(stream, {int(segment): at for segment, at in offset["segments"].items()})  # type: ignore[misc]

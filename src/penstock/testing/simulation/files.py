@@ -15,6 +15,7 @@ from penstock.model.errors import StorageFullError
 from penstock.ports.files import Buffer
 
 _BLOCK = 4096
+_SECTOR = 512
 
 
 class NodeCrashed(BaseException):
@@ -23,23 +24,31 @@ class NodeCrashed(BaseException):
 
 @dataclass(slots=True)
 class _Inode:
-    """A file's bytes as the process sees them, as the disk holds them, and the writes in between."""
+    """A file's bytes as the process sees them, as the disk holds them, and the changes in between: writes, and new
+    lengths."""
 
     cache: bytearray = field(default_factory=bytearray)
-    disk: bytes = b""
+    disk: bytearray = field(default_factory=bytearray)
     unsynced: list[tuple[int, bytes] | int] = field(default_factory=list)
     punched: list[tuple[int, int]] = field(default_factory=list)
 
+    def make_durable(self) -> None:
+        for change in self.unsynced:
+            if isinstance(change, int):
+                _resize(self.disk, change)
+            else:
+                _place(self.disk, *change)
+        self.unsynced.clear()
+
     def lose_power(self, rng: random.Random) -> None:
-        image = bytearray(self.disk)
+        image = self.disk
         for change in self.unsynced:
             if isinstance(change, int):
                 if rng.random() < 0.5:
-                    del image[change:]
-                    image.extend(bytes(change - len(image)))
+                    _resize(image, change)
                 continue
             offset, data = change
-            fate = rng.randrange(4)
+            fate = rng.randrange(5)
             if fate == 0:
                 continue
             if fate == 1:
@@ -48,14 +57,28 @@ class _Inode:
                 flipped = bytearray(data)
                 flipped[rng.randrange(len(flipped))] ^= 1 << rng.randrange(8)
                 data = bytes(flipped)
+            elif fate == 3 and len(data) > _SECTOR:
+                # Sectors of one write reach the disk in any order: one in the middle may be missing.
+                hole = rng.randrange(len(data) // _SECTOR) * _SECTOR
+                _place(image, offset + hole + _SECTOR, data[hole + _SECTOR :])
+                data = data[:hole]
             _place(image, offset, data)
-        self.cache, self.disk, self.unsynced = image, bytes(image), []
+        self.cache, self.unsynced = bytearray(image), []
+
+
+def _resize(image: bytearray, length: int) -> None:
+    del image[length:]
+    image.extend(bytes(length - len(image)))
 
 
 def _place(image: bytearray, offset: int, data: bytes) -> None:
     if len(image) < offset:
         image.extend(bytes(offset - len(image)))
     image[offset : offset + len(data)] = data
+
+
+def _punched_bytes(inode: _Inode) -> int:
+    return sum(end - start for start, end in inode.punched)
 
 
 class SimDisk:
@@ -69,7 +92,10 @@ class SimDisk:
         self.directories: dict[str, None] = {"": None}
         self.generation = 0
         self.latency_s = 0.0003
-        self.sync_error: bool = False
+        self.sync_fails_once: str | None = None
+        """The next sync of a file whose path begins so fails, and what it should have made durable never will be."""
+        self.writes_fail: str | None = None
+        """Writes to files whose path begins so fail, for as long as this is set."""
 
     def crash(self, *, power: bool) -> None:
         """Kill the process that uses the disk; with ``power`` also lose what was not durable."""
@@ -90,7 +116,12 @@ class SimDisk:
         self.names, self.durable_names = names, dict(names)
 
     def used_bytes(self) -> int:
-        return sum(len(inode.cache) for inode in self.names.values())
+        return sum(len(inode.cache) - _punched_bytes(inode) for inode in self.names.values())
+
+    def check_room(self, growth_bytes: int) -> None:
+        """Raises StorageFullError."""
+        if growth_bytes > 0 and self.used_bytes() + growth_bytes > self.capacity_bytes:
+            raise StorageFullError("no space left on the device", growth_bytes=growth_bytes)
 
 
 class SimFiles:
@@ -116,7 +147,7 @@ class SimFiles:
             if not create:
                 raise FileNotFoundError(2, "no such file", path)
             inode = self._disk.names[path] = _Inode()
-        return SimFile(self, self._disk, inode)
+        return SimFile(self, self._disk, inode, path)
 
     async def exists(self, path: str) -> bool:
         await self.step()
@@ -124,7 +155,7 @@ class SimFiles:
 
     async def list(self, directory: str) -> Sequence[str]:
         await self.step()
-        prefix = f"{directory}/" if directory else ""
+        prefix = _prefix(directory)
         found = {path[len(prefix) :].split("/")[0] for path in self._disk.names if path.startswith(prefix)}
         found.update(
             item[len(prefix) :].split("/")[0]
@@ -151,6 +182,7 @@ class SimFiles:
 
     async def sync_dir(self, directory: str) -> None:
         await self.step()
+        directory = "" if directory == "." else directory
         for path in sorted({*self._disk.names, *self._disk.durable_names}):
             if path.rpartition("/")[0] != directory:
                 continue
@@ -162,9 +194,9 @@ class SimFiles:
 
     async def allocated_bytes(self, directory: str) -> int:
         await self.step()
-        prefix = f"{directory}/" if directory else ""
+        prefix = _prefix(directory)
         return sum(
-            len(inode.cache) - sum(end - start for start, end in inode.punched)
+            len(inode.cache) - _punched_bytes(inode)
             for path, inode in self._disk.names.items()
             if path.startswith(prefix)
         )
@@ -177,22 +209,29 @@ class SimFiles:
         return None
 
 
+def _prefix(directory: str) -> str:
+    return "" if directory in ("", ".") else f"{directory}/"
+
+
 class SimFile:
     """``ports.files.File``."""
 
-    def __init__(self, files: SimFiles, disk: SimDisk, inode: _Inode) -> None:
+    def __init__(self, files: SimFiles, disk: SimDisk, inode: _Inode, path: str) -> None:
         self._files = files
         self._disk = disk
         self._inode = inode
+        self._path = path
 
     async def write_at(self, offset: int, parts: Sequence[Buffer]) -> None:
         data = b"".join(parts)
         # A process may die in the middle of a write: its first part is then in the cache.
         cut = self._disk.rng.randrange(len(data) + 1) if self._disk.rng.random() < 0.2 else 0
         await self._files.step()
-        growth = max(0, offset + len(data) - len(self._inode.cache))
-        if growth and self._disk.used_bytes() + growth > self._disk.capacity_bytes:
-            raise StorageFullError("no space left on the device", growth_bytes=growth)
+        self._disk.check_room(offset + len(data) - len(self._inode.cache))
+        failing = self._disk.writes_fail
+        if failing is not None and self._path.startswith(failing):
+            self._write(offset, data[:cut])
+            raise OSError(5, "input/output error", self._path)
         if cut:
             self._write(offset, data[:cut])
             await self._files.step()
@@ -204,12 +243,13 @@ class SimFile:
 
     async def sync(self) -> None:
         await self._files.step()
-        if self._disk.sync_error:
+        failing = self._disk.sync_fails_once
+        if failing is not None and self._path.startswith(failing):
             # The kernel reports once, and forgets: the pages are clean now and were never written.
+            self._disk.sync_fails_once = None
             self._inode.unsynced.clear()
-            raise OSError(5, "input/output error")
-        self._inode.disk = bytes(self._inode.cache)
-        self._inode.unsynced.clear()
+            raise OSError(5, "input/output error", self._path)
+        self._inode.make_durable()
 
     async def read_at(self, offset: int, length: int) -> bytes:
         await self._files.step()
@@ -221,8 +261,7 @@ class SimFile:
 
     async def resize(self, length: int) -> None:
         await self._files.step()
-        del self._inode.cache[length:]
-        self._inode.cache.extend(bytes(length - len(self._inode.cache)))
+        _resize(self._inode.cache, length)
         self._inode.unsynced.append(length)
 
     async def punch(self, start: int, end: int) -> None:

@@ -14,7 +14,7 @@ import heapq
 import random
 from asyncio import events
 from collections.abc import Callable, Coroutine
-from contextvars import Context
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
 
 from penstock.model.errors import InternalError
@@ -32,15 +32,61 @@ class VirtualDeadlineError(InternalError):
     """The run took more virtual time than allowed."""
 
 
+class Process:
+    """A simulated process: whatever is started in its ``context`` belongs to it, and dies with it.
+
+    ``alive=False`` lets failures of its tasks go unheard, as those of a dead process do.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._prune_at = 256
+        self._context = copy_context()
+        self._context.run(_PROCESS.set, self)
+
+    @property
+    def context(self) -> Context:
+        """A context in which everything belongs to the process; a fresh one, since none may be entered twice."""
+        return self._context.copy()
+
+    def adopt(self, task: asyncio.Task[Any]) -> None:
+        self._tasks[task] = None
+        if len(self._tasks) >= self._prune_at:
+            self._tasks = dict.fromkeys(self.running())
+            self._prune_at = max(256, 2 * len(self._tasks))
+
+    def running(self) -> list[asyncio.Task[Any]]:
+        return [task for task in self._tasks if not task.done()]
+
+    def die(self) -> None:
+        """Nothing more is heard of it. Its tasks are cancelled; what they still try must fail in its files."""
+        self.alive = False
+        for task in self.running():
+            task.cancel()
+
+
+_PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+def current_process() -> Process | None:
+    """The simulated process that runs now; None: a client, or the test itself."""
+    return _PROCESS.get()
+
+
 class _SimTask(asyncio.Task[Any]):
     """A task whose hash is its number: sets of tasks iterate in the same order in every process."""
 
     _number = 0
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, context: Context | None = None, **kwargs: Any) -> None:
         _SimTask._number += 1
         self._hash = _SimTask._number
-        super().__init__(*args, **kwargs)
+        self.process = _PROCESS.get() if context is None else context.get(_PROCESS)
+        super().__init__(*args, context=context, **kwargs)
+        if self.process is not None:
+            self.process.adopt(self)
 
     def __hash__(self) -> int:
         return self._hash
@@ -52,10 +98,16 @@ class _SimFuture(asyncio.Future[Any]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         _SimFuture._number += 1
         self._hash = _SimFuture._number
+        self.process = _PROCESS.get()
         super().__init__(*args, **kwargs)
 
     def __hash__(self) -> int:
         return self._hash
+
+
+def _process_of(handle: Any) -> Process | None:
+    context: Context | None = getattr(handle, "_context", None)
+    return None if context is None else context.get(_PROCESS)
 
 
 def _is_task_step(handle: events.Handle) -> bool:
@@ -147,6 +199,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         """asyncio tells of cancelled timers; they are dropped when their time comes."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
+        source = context.get("task") or context.get("future")
+        process = source.process if source is not None else _process_of(context.get("handle"))
+        if process is not None and not process.alive:
+            return
         error = context.get("exception") or InternalError(str(context.get("message")))
         self._failure = self._failure or error
 
@@ -162,6 +218,12 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         return await self.network.connect(protocol_factory, str(host), int(port))
+
+    def check_failure(self) -> None:
+        """Raise the first failure that a callback or an abandoned task has left behind since the last step."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     # --- running ----------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from typing import Any
 
 _HIGH_WATER = 64 * 1024
@@ -26,7 +27,7 @@ class SimNetwork:
         self.rng = rng
         self.latency_s = 0.0002
         self.partitioned: dict[str, None] = {}
-        self._listeners: dict[int, tuple[Callable[[], Any], SimServer]] = {}
+        self._listeners: dict[int, tuple[Callable[[], Any], SimServer, Context]] = {}
         self._transports: dict[SimTransport, None] = {}
         self._next_port = 20_000
 
@@ -38,7 +39,8 @@ class SimNetwork:
         if port in self._listeners:
             raise OSError(98, "address already in use")
         server = SimServer(self, host, port)
-        self._listeners[port] = (factory, server)
+        # Connections belong to the process that listens, whoever connects.
+        self._listeners[port] = (factory, server, copy_context())
         return server
 
     def close_listener(self, port: int) -> None:
@@ -49,13 +51,14 @@ class SimNetwork:
         await asyncio.sleep(self.delay())
         if port not in self._listeners:
             raise ConnectionRefusedError(111, f"nobody listens on port {port}")
-        server_factory, _ = self._listeners[port]
-        client_protocol, server_protocol = factory(), server_factory()
-        client = SimTransport(self, client_protocol, host, ("client", 0), (host, port))
-        server = SimTransport(self, server_protocol, host, (host, port), ("client", 0))
+        server_factory, _, listening = self._listeners[port]
+        served = listening.copy()
+        client_protocol, server_protocol = factory(), served.run(server_factory)
+        client = SimTransport(self, client_protocol, host, ("client", 0), (host, port), copy_context())
+        server = SimTransport(self, server_protocol, host, (host, port), ("client", 0), served)
         client.peer, server.peer = server, client
         self._transports[client] = self._transports[server] = None
-        server_protocol.connection_made(server)
+        served.run(server_protocol.connection_made, server)
         client_protocol.connection_made(client)
         return client, client_protocol
 
@@ -102,9 +105,16 @@ class SimTransport(asyncio.Transport):
     """One end of a connection."""
 
     def __init__(
-        self, network: SimNetwork, protocol: Any, host: str, local: tuple[str, int], remote: tuple[str, int]
+        self,
+        network: SimNetwork,
+        protocol: Any,
+        host: str,
+        local: tuple[str, int],
+        remote: tuple[str, int],
+        context: Context,
     ) -> None:
         super().__init__()
+        self._context = context
         self._network = network
         self._protocol = protocol
         self._host = host
@@ -167,7 +177,7 @@ class SimTransport(asyncio.Transport):
         peer = self.peer
         if peer is not None:
             peer._receive(b"")
-        self._network.loop.call_soon(self._finish, None)
+        self._network.loop.call_soon(self._finish, None, context=self._context)
 
     def abort(self) -> None:
         self.lose(None)
@@ -176,7 +186,7 @@ class SimTransport(asyncio.Transport):
 
     def lose(self, error: Exception | None) -> None:
         self._closing = True
-        self._network.loop.call_soon(self._finish, error)
+        self._network.loop.call_soon(self._finish, error, context=self._context)
 
     def drop(self) -> None:
         """Vanish without telling the protocol: its process is dead."""
@@ -202,7 +212,7 @@ class SimTransport(asyncio.Transport):
     def _schedule(self) -> None:
         if not self._delivering and self._inbox and not self._paused and not self._lost:
             self._delivering = True
-            self._network.loop.call_later(self._network.delay(), self._deliver)
+            self._network.loop.call_later(self._network.delay(), self._deliver, context=self._context)
 
     def _deliver(self) -> None:
         self._delivering = False
@@ -210,7 +220,7 @@ class SimTransport(asyncio.Transport):
             return
         if self._host in self._network.partitioned:
             self._delivering = True
-            self._network.loop.call_later(0.2, self._deliver)
+            self._network.loop.call_later(0.2, self._deliver, context=self._context)
             return
         data = self._inbox.popleft()
         if not data:
@@ -227,9 +237,12 @@ class SimTransport(asyncio.Transport):
         peer = self.peer
         if peer is not None and peer._writing_paused and self._inbox_bytes <= _HIGH_WATER // 4:
             peer._writing_paused = False
-            if not peer._lost:
-                peer._protocol.resume_writing()
+            self._network.loop.call_soon(peer._resume, context=peer._context)
         self._schedule()
+
+    def _resume(self) -> None:
+        if not self._lost and not self._writing_paused:
+            self._protocol.resume_writing()
 
     def _hand_over(self, data: bytes) -> None:
         if not isinstance(self._protocol, asyncio.BufferedProtocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 from uuid import UUID
@@ -57,14 +58,39 @@ class SimKeyValueState:
 
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes] = {}
+        self.order: list[bytes] = []
+
+    def scan(self, start: bytes, end: bytes) -> tuple[int, int]:
+        low = bisect_left(self.order, start)
+        return low, max(low, bisect_left(self.order, end))
+
+    def apply(
+        self,
+        puts: Sequence[tuple[bytes, bytes]],
+        deletes: Sequence[bytes],
+        ranges: Sequence[tuple[bytes, bytes]],
+    ) -> None:
+        for start, end in ranges:
+            low, high = self.scan(start, end)
+            for key in self.order[low:high]:
+                del self.entries[key]
+            del self.order[low:high]
+        for key in deletes:
+            if self.entries.pop(key, None) is not None:
+                del self.order[bisect_left(self.order, key)]
+        for key, value in puts:
+            if key not in self.entries:
+                insort(self.order, key)
+            self.entries[key] = value
 
 
 class SimKeyValue:
     """``ports.keyvalue.KeyValueStore`` with seeded latency: a commit happens at one instant, or never if the node dies
-    before it. Stands for SQLite, whose commits are atomic and durable."""
+    before it. Stands for SQLite, whose commits are atomic and durable; it shares the disk's capacity."""
 
     def __init__(self, state: SimKeyValueState, disk: SimDisk) -> None:
         self._state = state
+        self._disk = disk
         self._files = SimFiles(disk)
 
     async def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
@@ -75,8 +101,12 @@ class SimKeyValue:
         self, start: bytes, end: bytes, *, limit: int, reverse: bool = False
     ) -> Sequence[tuple[bytes, bytes]]:
         await self._files.step()
-        keys = sorted((key for key in self._state.entries if start <= key < end), reverse=reverse)[:limit]
-        return [(key, self._state.entries[key]) for key in keys]
+        low, high = self._state.scan(start, end)
+        if reverse:
+            found = self._state.order[max(low, high - limit) : high][::-1]
+        else:
+            found = self._state.order[low : min(high, low + limit)]
+        return [(key, self._state.entries[key]) for key in found]
 
     async def commit(
         self,
@@ -85,15 +115,11 @@ class SimKeyValue:
         *,
         delete_ranges: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
-        changes = (list(puts), list(deletes), list(delete_ranges))
+        taken = [(bytes(key), bytes(value)) for key, value in puts]
+        gone, ranges = list(deletes), list(delete_ranges)
         await self._files.step()
-        entries = self._state.entries
-        for start, end in changes[2]:
-            for key in [key for key in entries if start <= key < end]:
-                del entries[key]
-        for key in changes[1]:
-            entries.pop(key, None)
-        entries.update(changes[0])
+        self._disk.check_room(sum(len(key) + len(value) for key, value in taken))
+        self._state.apply(taken, gone, ranges)
         # The answer may be lost although the commit happened.
         await self._files.step()
 

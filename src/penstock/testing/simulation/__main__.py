@@ -1,0 +1,59 @@
+"""``python -m penstock.testing.simulation``: run seeds, and say what they showed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from penstock.testing.simulation.driver import RunResult, run_seed
+
+_SHOWN = 60
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the seeds; 1 where any promise was broken."""
+    parser = argparse.ArgumentParser(prog="python -m penstock.testing.simulation")
+    parser.add_argument("--seeds", type=int, default=100, help="how many seeds")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
+    parser.add_argument("--seconds", type=float, default=60.0, help="virtual seconds of faults in each")
+    parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
+    chosen = parser.parse_args(argv)
+    began = time.perf_counter()
+    results: list[RunResult] = []
+    failed: list[int] = []
+    for seed in range(chosen.first, chosen.first + chosen.seeds):
+        result = run_seed(seed, seconds=chosen.seconds)
+        results.append(result)
+        if result.anomalies:
+            failed.append(seed)
+            _report(result, short=chosen.keep_going)
+            if not chosen.keep_going:
+                break
+    _summary(results, failed, time.perf_counter() - began)
+    return 1 if failed else 0
+
+
+def _report(result: RunResult, *, short: bool) -> None:
+    out = sys.stdout.write
+    out(f"seed {result.seed} FAILED: {len(result.anomalies)} anomalies\n")
+    for anomaly in result.anomalies[:10]:
+        out(f"  {anomaly}\n"[:600])
+    if not short:
+        out("last events:\n")
+        for line in list(result.last)[-_SHOWN:]:
+            out(f"  {line[:200]}\n")
+
+
+def _summary(results: list[RunResult], failed: list[int], wall_s: float) -> None:
+    virtual_s = sum(item.virtual_s for item in results)
+    sys.stdout.write(
+        f"{len(results)} seeds, {virtual_s / 3600:.2f} simulated hours, {sum(item.crashes for item in results)} crashes, "
+        f"{sum(item.recoveries for item in results)} recoveries, {sum(item.acked for item in results)} acknowledgements "
+        f"and {sum(item.reads for item in results)} reads checked, {len(failed)} failed {failed[:20]}, "
+        f"{wall_s:.1f} s ({virtual_s / max(wall_s, 1e-9):.0f} times real time)\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

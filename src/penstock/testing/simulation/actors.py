@@ -1,0 +1,214 @@
+"""What all actors of a run share: their services, their randomness, when to stop, and appends that are decided."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import TypeVar
+from uuid import UUID
+
+from penstock.client.retry import RETRYABLE
+from penstock.client.store import AsyncStore
+from penstock.codec.events import event_bounds, frame_events
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import (
+    ConditionFailedError,
+    SegmentNotFoundError,
+    SegmentSealedError,
+    TruncatedError,
+    WriterFencedError,
+)
+from penstock.model.names import StreamName
+from penstock.ports.controller_service import ControllerService
+from penstock.ports.segment_service import NO_EVENT, Append, SegmentRead, SegmentService
+from penstock.testing.simulation.cluster import Cluster
+from penstock.testing.simulation.config import SimConfig
+from penstock.testing.simulation.history import Group, History, Reading, Write
+from penstock.testing.simulation.loop import SimLoop
+from penstock.testing.simulation.world import SimRng
+
+T = TypeVar("T")
+
+SCOPE = "sim"
+STREAM = StreamName(SCOPE, "stream")
+READ_BYTES = 1 << 16
+_PAUSE_S = 0.15
+
+
+class Env:
+    """One run, as its actors see it."""
+
+    def __init__(self, loop: SimLoop, cluster: Cluster, history: History, config: SimConfig) -> None:
+        self.loop = loop
+        self.cluster = cluster
+        self.history = history
+        self.config = config
+        self.stack = AsyncExitStack()
+        self.stopping = asyncio.Event()
+        self.acknowledged: StreamCut | None = None
+        """What the subscriber of the stream has published last: truncation may go that far."""
+        self.raw: dict[str, None] = {}
+        """Segments of our own that are read whole at the end."""
+
+    @property
+    def controller(self) -> ControllerService:
+        return self.cluster.controller
+
+    def rng(self, label: str) -> random.Random:
+        return self.loop.fork(f"actor/{label}")
+
+    def segments(self, label: str) -> SegmentService:
+        """The store as this run's clients reach it: over the wire, or in its process."""
+        if not self.config.wire:
+            return self.cluster.local
+        remote = self.cluster.remote(label)
+        self.stack.push_async_callback(remote.close)
+        return remote
+
+    def store(self, label: str) -> AsyncStore:
+        return AsyncStore(
+            self.segments(label), self.controller, self.cluster.clock, SimRng(self.loop.fork(f"store/{label}"))
+        )
+
+    async def pause(self, rng: random.Random, *, factor: float = 1.0) -> None:
+        """Think for a while; not at all once the run is to stop."""
+        try:
+            async with asyncio.timeout(rng.expovariate(1 / (self.config.think_s * factor))):
+                await self.stopping.wait()
+        except TimeoutError:
+            return
+
+    async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
+        """The answer of a call that is safe to repeat, however long its receiver is away."""
+        while True:
+            try:
+                return await call()
+            except RETRYABLE:
+                await asyncio.sleep(_PAUSE_S)
+
+
+def event(config: SimConfig, stream: str, writer: str, number: int, key: str, rng: random.Random) -> bytes:
+    """Unique bytes that name themselves."""
+    head = f"{stream}|{writer}|{number}|{key}|".encode()
+    return head + rng.randbytes(rng.randrange(config.event_bytes + 1))
+
+
+class RawWriter:
+    """One writer id on one segment, appending one event at a time, each until its fate is known."""
+
+    def __init__(self, env: Env, segments: SegmentService, segment: str, name: str, rng: random.Random) -> None:
+        self.env = env
+        self.segments = segments
+        self.segment = segment
+        self.name = name
+        self.rng = rng
+        self.id = UUID(int=rng.getrandbits(128), version=4)
+        self.made = 0
+        self._last: int | None = None
+        self._number = 0
+
+    async def append(
+        self, *, stream: str | None = None, group: Group | None = None, conditional: bool = False, give_up: bool = True
+    ) -> Write | None:
+        """Append an event; None: it is certain that it is not stored. Raises SegmentSealedError, SegmentNotFoundError."""
+        history, env = self.env.history, self.env
+        self.made += 1
+        stream = stream or self.segment
+        data = event(env.config, stream, self.name, self.made, "k", self.rng)
+        write = history.write(stream, self.name, self.made, "k", data, group=group)
+        framed = frame_events([data])
+        sent = False
+        while True:
+            if self._last is None:
+                self._last = await env.insist(lambda: self.segments.setup_append(self.segment, self.id))
+                if sent and self._last >= self._number:
+                    history.acknowledged(write)
+                    return write
+                if sent and give_up and self.rng.random() < 0.5:
+                    # The segment does not hold it, and never will: what was sent before is decided by now.
+                    history.refused(write)
+                    return None
+            expected = (await env.insist(lambda: self.segments.info(self.segment))).length if conditional else None
+            self._number = max(self._last, 0) + 1
+            sent = True
+            try:
+                done = await self.segments.append(self._request(framed, expected))
+            except (ConditionFailedError, SegmentSealedError, SegmentNotFoundError) as error:
+                history.refused(write)
+                if isinstance(error, ConditionFailedError):
+                    return None
+                raise
+            except (WriterFencedError, *RETRYABLE):
+                self._last = None
+                await asyncio.sleep(_PAUSE_S * self.rng.random())
+            else:
+                self._last = self._number
+                offset = done.end_offset - len(framed)
+                if expected is not None and offset != expected:
+                    history.violation("condition ignored", f"{write.name} expected {expected}, is at {offset}")
+                history.acknowledged(write, segment=self.segment, offset=offset)
+                return write
+
+    def _request(self, framed: bytes, expected: int | None) -> Append:
+        return Append(
+            segment=self.segment,
+            writer=self.id,
+            data=framed,
+            event_number=self._number,
+            previous=NO_EVENT if self._last is None else self._last,
+            expected_offset=expected,
+        )
+
+
+async def read_raw(
+    env: Env, segments: SegmentService, segment: str, reading: Reading, *, offset: int = 0, whole: bool
+) -> int:
+    """Read events from ``offset`` on; ``whole``: up to the length that is there now, else until the run stops. Returns
+    where it ended. Raises TruncatedError, SegmentNotFoundError."""
+    end = (await env.insist(lambda: segments.info(segment))).length if whole else None
+    carry = b""
+    while end is None or offset + len(carry) < end:
+        at = offset + len(carry)
+        if whole:
+            found = await env.insist(lambda: segments.read(segment, at, READ_BYTES, wait=False))
+        else:
+            found = await _tail_read(env, segments, segment, at)
+            if found is None:
+                return offset
+        data = b"".join(found.parts)
+        if not data:
+            if found.end_of_segment:
+                return offset
+            if whole:
+                env.history.violation("short read", f"{segment} at {at} of {end}")
+                return offset
+            continue
+        carry += data
+        bounds = event_bounds(carry, segment=segment, offset=offset)
+        for start, stop in zip(bounds, bounds[1:], strict=False):
+            env.history.read(reading, segment, offset + start, carry[start + 8 : stop])
+        offset, carry = offset + bounds[-1], carry[bounds[-1] :]
+    return offset
+
+
+async def _tail_read(env: Env, segments: SegmentService, segment: str, offset: int) -> SegmentRead | None:
+    while not env.stopping.is_set():
+        try:
+            async with asyncio.timeout(2.0):
+                return await segments.read(segment, offset, READ_BYTES)
+        except TimeoutError:
+            continue
+        except TruncatedError:
+            raise
+        except RETRYABLE:
+            await asyncio.sleep(_PAUSE_S)
+    return None
+
+
+async def cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)

@@ -1,0 +1,108 @@
+"""What one seed runs: sizes, intervals, actors and faults, all drawn from the seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from penstock.segmentstore.settings import StoreSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultRates:
+    """Mean seconds between faults of one kind; None: never."""
+
+    process_crash_s: float | None
+    power_loss_s: float | None
+    clean_stop_s: float | None
+    clock_jump_s: float | None
+    full_disk_s: float | None
+    tier_errors_s: float | None
+    sync_error_s: float | None
+    network_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimConfig:
+    """One run. ``wire``: clients of segments go through the wire server; else they call the store in the process."""
+
+    seed: int
+    wire: bool
+    store: StoreSettings
+    log_file_bytes: int
+    log_files: int
+    latency_s: float
+    chunk_handles: int
+    sweep_ms: int
+    retention_cycle_ms: int
+    event_bytes: int
+    block_bytes: int
+    keys: int
+    think_s: float
+    writers: int
+    transactions: int
+    segments: int
+    faults: FaultRates
+
+
+def draw_config(seed: int) -> SimConfig:
+    """The same seed gives the same configuration; each draws from all that is worth trying."""
+    rng = random.Random(f"{seed}/config")
+    log_file_bytes = rng.choice((48, 64, 96, 192)) << 10
+    flush_bytes = rng.choice((256, 1024, 4096, 16 << 10))
+    store = StoreSettings(
+        containers=rng.choice((1, 1, 2, 3, 4)),
+        cache_bytes=rng.choice((1 << 10, 8 << 10, 64 << 10, 1 << 20)),
+        read_cache_bytes=rng.choice((1 << 10, 64 << 10)),
+        chunk_bytes=flush_bytes * rng.choice((1, 3, 10)),
+        flush_bytes=flush_bytes,
+        flush_interval_s=rng.choice((0.05, 0.3, 1.0, 4.0)),
+        checkpoint_interval_s=rng.choice((0.1, 0.5, 2.0, 5.0)),
+        checkpoint_bytes=log_file_bytes * rng.choice((1, 2)),
+        checkpoint_rows_bytes=rng.choice((2 << 10, 64 << 10)),
+        frame_bytes=rng.choice((1 << 10, 16 << 10)),
+        frame_operations=rng.choice((1, 4, 64)),
+        max_unflushed_bytes=rng.choice((16 << 10, 64 << 10, 1 << 20)),
+        max_loaded_segments=rng.choice((3, 10, 100)),
+        max_loaded_attributes=rng.choice((2, 10, 100)),
+        merge_memory_ms=86_400_000,
+        free_head_bytes=rng.choice((512, 4096)),
+        retry_min_s=0.05,
+        retry_max_s=1.0,
+    )
+    harsh = rng.choice((0.5, 1.0, 2.0))
+    return SimConfig(
+        seed=seed,
+        wire=rng.random() < 0.4,
+        store=store,
+        log_file_bytes=log_file_bytes,
+        log_files=rng.choice((6, 8, 12)),
+        latency_s=rng.choice((0.0002, 0.001, 0.003)),
+        chunk_handles=rng.choice((2, 16)),
+        sweep_ms=rng.choice((1000, 3000)),
+        retention_cycle_ms=rng.choice((3000, 8000)),
+        event_bytes=rng.choice((20, 100, 1000)),
+        block_bytes=rng.choice((1 << 10, 4 << 10)),
+        keys=rng.choice((1, 3, 10)),
+        think_s=rng.choice((0.05, 0.15, 0.4)),
+        writers=rng.choice((1, 2)),
+        transactions=rng.choice((0, 1, 2)),
+        segments=rng.choice((1, 2)),
+        faults=_draw_faults(rng, harsh),
+    )
+
+
+def _draw_faults(rng: random.Random, harsh: float) -> FaultRates:
+    def often(mean_s: float, chance: float) -> float | None:
+        return mean_s * harsh if rng.random() < chance else None
+
+    return FaultRates(
+        process_crash_s=often(15.0, 0.6),
+        power_loss_s=often(12.0, 0.8),
+        clean_stop_s=often(40.0, 0.3),
+        clock_jump_s=often(20.0, 0.4),
+        full_disk_s=often(25.0, 0.3),
+        tier_errors_s=often(15.0, 0.4),
+        sync_error_s=often(25.0, 0.4),
+        network_s=often(15.0, 0.6),
+    )

@@ -1,0 +1,399 @@
+"""Actors on the one stream of a run: writers, the subscriber that audits it, readers, transactions, batches, scaling."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from functools import partial
+from uuid import UUID
+
+from penstock.client.reader import AsyncReader
+from penstock.client.retry import RETRYABLE
+from penstock.client.transaction import AsyncTransaction
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidArgumentError,
+    InvalidCutError,
+    NotFoundError,
+    PenstockError,
+    StreamSealedError,
+    TransactionNotFoundError,
+    TransactionStateError,
+    TruncatedError,
+)
+from penstock.model.names import StreamName, segment_name, transaction_segment_name
+from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
+from penstock.model.segments import KeyRange, SegmentRange
+from penstock.ports.controller_service import ReaderGroupConfig, Transaction
+from penstock.ports.segment_service import SegmentService
+from penstock.testing.simulation.actors import SCOPE, STREAM, Env, RawWriter, event
+from penstock.testing.simulation.history import Group, Outcome, Reading, Write
+
+_SUBSCRIBER = "auditor"
+_FULL_NAME = f"{SCOPE}/{_SUBSCRIBER}"
+_SEGMENTS_MAX = 6
+
+
+async def prepare_stream(env: Env) -> None:
+    """The stream, kept until its subscriber has acknowledged it, and that subscriber."""
+    config = StreamConfig(
+        scaling=ScalingPolicy(min_segments=env.config.segments),
+        retention=RetentionPolicy(type=RetentionType.SIZE, minimum=0),
+    )
+
+    async def create() -> None:
+        try:
+            await env.controller.create_scope(SCOPE)
+        except AlreadyExistsError:
+            env.history.note("scope exists")
+        try:
+            await env.controller.create_stream(STREAM, config)
+        except AlreadyExistsError:
+            env.history.note("stream exists")
+
+    await env.insist(create)
+    head = await env.insist(lambda: env.controller.head(STREAM))
+    group = ReaderGroupConfig(
+        scope=SCOPE,
+        name=_SUBSCRIBER,
+        id=UUID(int=env.rng("group").getrandbits(128), version=4),
+        retention=ReaderGroupRetention.MANUAL,
+        start_cuts={STREAM: head},
+    )
+    await env.insist(lambda: env.controller.create_reader_group(group))
+    env.acknowledged = head
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
+
+
+async def write_stream(env: Env, name: str) -> None:
+    """Writers of the client library, one after the other, each with an identity of its own."""
+    rng, config, history = env.rng(name), env.config, env.history
+    store = env.store(name)
+    life = 0
+    while not env.stopping.is_set():
+        life += 1
+        writer_name = f"{name}.{life}"
+        settings = {
+            "block_bytes": config.block_bytes,
+            "linger_s": rng.choice((0.0, 0.002)),
+            "max_in_flight": rng.choice((1, 4)),
+            "max_pending_bytes": rng.choice((4 << 10, 1 << 20)),
+            "deadline_s": 45.0,
+        }
+        number = 0
+        try:
+            async with store.stream(STREAM).writer(**settings) as writer:
+                for _ in range(rng.randrange(1, 30)):
+                    batch: list[Write] = []
+                    for _ in range(rng.randrange(1, 6)):
+                        number += 1
+                        key = f"key{rng.randrange(config.keys)}"
+                        data = event(config, str(STREAM), writer_name, number, key, rng)
+                        batch.append(history.write(str(STREAM), writer_name, number, key, data))
+                        await writer.write(data, key)
+                    await writer.flush()
+                    for item in batch:
+                        history.acknowledged(item)
+                    await env.pause(rng)
+                    if env.stopping.is_set():
+                        break
+        except RETRYABLE as error:
+            history.note(f"writer {writer_name} failed: {error}")
+
+
+async def write_transactions(env: Env, name: str) -> None:
+    """Transactions of the client library: committed, aborted, or left to their lease."""
+    rng, history = env.rng(name), env.history
+    store = env.store(name)
+    count = 0
+    while not env.stopping.is_set():
+        count += 1
+        group = history.group(f"{name}.{count}")
+        try:
+            await _transact(env, store.stream(STREAM).transaction(lease_s=10.0, block_bytes=1 << 10), group, rng)
+        except (TransactionStateError, TransactionNotFoundError, TimeoutError, *RETRYABLE) as error:
+            history.note(f"transaction {group.name} failed: {error}")
+            if group.decided_s is None:
+                history.decided(group, Outcome.FAILED)
+        await env.pause(rng, factor=3)
+
+
+async def _transact(env: Env, transaction: AsyncTransaction, group: Group, rng: random.Random) -> None:
+    history = env.history
+    async with asyncio.timeout(90):
+        await transaction.open()
+        try:
+            for number in range(1, rng.randrange(2, 8)):
+                key = f"key{rng.randrange(env.config.keys)}"
+                data = event(env.config, str(STREAM), group.name, number, key, rng)
+                history.write(str(STREAM), group.name, number, key, data, group=group)
+                await transaction.write(data, key)
+                if rng.random() < 0.2:
+                    await env.pause(rng)
+            await transaction.flush()
+            await env.pause(rng, factor=rng.choice((0.3, 3, 10)))
+            if rng.random() < 0.1:
+                history.decided(group, Outcome.FAILED)  # Left to its lease.
+                return
+            if rng.random() < 0.2:
+                await transaction.abort()
+                history.decided(group, Outcome.FAILED)
+                return
+            history.deciding(group)
+            try:
+                await transaction.commit(deadline_s=60)
+            except (TransactionStateError, TransactionNotFoundError):
+                history.decided(group, Outcome.FAILED)
+                raise
+            history.decided(group, Outcome.OK)
+        finally:
+            await transaction._tasks.close()
+            if transaction._writer is not None:
+                await transaction._writer.abort()
+
+
+async def write_batches(env: Env, name: str) -> None:
+    """A sink that commits numbered batches, and after a lost answer offers the same batch in new transactions."""
+    rng, history = env.rng(name), env.history
+    segments = env.segments(name)
+    batch = 0
+    while not env.stopping.is_set():
+        attempts: list[Group] = []
+        done = False
+        while not done:
+            group = history.group(f"{name}.{batch}.{len(attempts)}")
+            attempts.append(group)
+            try:
+                txns = [await _fill(env, segments, group, part, rng) for part in range(rng.randrange(1, 3))]
+                history.deciding(group)
+                won = await env.controller.commit_batch(
+                    STREAM, writer=name, batch=batch, transactions=[item.id for item in txns]
+                )
+            except StreamSealedError:
+                return
+            except RETRYABLE as error:
+                history.note(f"batch {group.name} is unknown: {error}")
+                if group.decided_s is None:
+                    history.decided(group, Outcome.FAILED)
+                continue
+            except (TransactionNotFoundError, NotFoundError) as error:
+                history.note(f"batch {group.name} expired: {error}")
+                history.decided(group, Outcome.FAILED)
+                continue
+            done = True
+            others = [item for item in attempts[:-1] if item.outcome is Outcome.UNKNOWN]
+            history.decided(group, Outcome.OK if won else Outcome.FAILED)
+            for other in others:
+                if won:
+                    history.decided(other, Outcome.FAILED)
+                elif len(others) == 1:
+                    history.decided(other, Outcome.OK)
+            if not won and not others:
+                history.violation("batch refused", f"{group.name} was refused, though nothing else was offered")
+        batch += 1
+        await env.pause(rng, factor=5)
+
+
+async def _fill(env: Env, segments: SegmentService, group: Group, part: int, rng: random.Random) -> Transaction:
+    """An open transaction with events in one or more of its segments. Raises NotFoundError once it has expired."""
+    txn = await env.insist(lambda: env.controller.create_transaction(STREAM, lease_ms=30_000))
+    for place, item in enumerate(txn.segments):
+        if rng.random() < 0.7 or place == 0:
+            name = transaction_segment_name(segment_name(STREAM, item.segment), txn.id)
+            writer = RawWriter(env, segments, name, f"{group.name}.{part}.{place}", rng)
+            for _ in range(rng.randrange(1, 4)):
+                await writer.append(stream=str(STREAM), group=group, give_up=False)
+    return txn
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+async def audit_stream(env: Env, reading: Reading) -> None:
+    """Read everything once from the beginning to the seal, and acknowledge it as a subscriber."""
+    rng = env.rng("auditor")
+    store = env.store("auditor")
+    start: StreamCut | None = env.acknowledged
+    while True:
+        reader = store.stream(STREAM).reader(start=start)
+        try:
+            async with reader:
+                if await _audit(env, reader, reading, rng):
+                    reading.complete = True
+                    return
+        except TruncatedError as error:
+            env.history.violation("truncated past a subscriber", str(error))
+            return
+        except RETRYABLE as error:
+            env.history.note(f"auditor starts anew: {error}")
+            await asyncio.sleep(0.5)
+        start = reader.position()
+
+
+async def _audit(env: Env, reader: AsyncReader, reading: Reading, rng: random.Random) -> bool:
+    """Whether the end was reached."""
+    while (block := await reader.next_block()) is not None:
+        for item in block:
+            env.history.read(reading, segment_name(STREAM, item.segment), item.offset, item.data)
+        if rng.random() < 0.3:
+            cut = reader.position()
+            try:
+                await env.controller.update_subscriber_cut(_FULL_NAME, group_id=None, generation=None, cut=cut)
+            except RETRYABLE:
+                continue
+            except InvalidCutError as error:
+                # A lost answer may have published a later cut before this one; ours never go back otherwise.
+                env.history.violation("cut refused", str(error))
+            env.acknowledged = cut
+            env.history.note(f"acknowledged {dict(cut.positions)}")
+    return True
+
+
+async def reread_stream(env: Env, name: str) -> None:
+    """Readers that begin at the head of the moment, read for a while, and go."""
+    rng = env.rng(name)
+    store = env.store(name)
+    count = 0
+    while not env.stopping.is_set():
+        count += 1
+        reading = env.history.reading(str(STREAM), f"{name}.{count}", skips=True)
+        reader = store.stream(STREAM).reader(on_truncated="skip")
+        try:
+            async with asyncio.timeout(env.config.think_s * 20 * rng.random() + 0.1), reader:
+                while (block := await reader.next_block()) is not None:
+                    for item in block:
+                        env.history.read(reading, segment_name(STREAM, item.segment), item.offset, item.data)
+        except (TimeoutError, *RETRYABLE):
+            await env.pause(rng, factor=5)
+
+
+async def reread_to_end(env: Env) -> None:
+    """After everything: what is there from the head on, once more."""
+    controller = env.controller
+    head = await env.insist(lambda: controller.head(STREAM))
+    tail = await env.insist(lambda: controller.tail(STREAM))
+    between = await env.insist(lambda: controller.segments_between(STREAM, head, tail))
+    reading = env.history.reading(str(STREAM), "final")
+    reading.start = {segment_name(STREAM, item): max(0, offset) for item, offset in head.positions.items()}
+    reading.segments = [segment_name(STREAM, item) for item in between]
+    async with env.store("final").stream(STREAM).reader(start=head) as reader:
+        while (block := await reader.next_block()) is not None:
+            for item in block:
+                env.history.read(reading, segment_name(STREAM, item.segment), item.offset, item.data)
+    reading.final = True
+
+
+# --- control ------------------------------------------------------------------------------------------------------
+
+
+async def scale_stream(env: Env, name: str) -> None:
+    """Split and merge segments at random."""
+    rng = env.rng(name)
+    while not env.stopping.is_set():
+        await env.pause(rng, factor=20)
+        try:
+            current = await env.controller.current_segments(STREAM)
+            plan = _plan(current, rng)
+            if plan is not None:
+                sealed, ranges = plan
+                result = await env.controller.scale(
+                    STREAM, sealed=[item.segment for item in sealed], new_ranges=ranges
+                )
+                env.history.note(f"scaled {[item.segment for item in result.segments]}")
+        except StreamSealedError:
+            return
+        except (ConflictError, InvalidArgumentError, *RETRYABLE) as error:
+            env.history.note(f"scale failed: {error}")
+
+
+def _plan(current: Sequence[SegmentRange], rng: random.Random) -> tuple[list[SegmentRange], list[KeyRange]] | None:
+    if not current:
+        return None
+    ordered = sorted(current, key=lambda item: item.keys.low)
+    if len(ordered) > 1 and (len(ordered) >= _SEGMENTS_MAX or rng.random() < 0.5):
+        first = rng.randrange(len(ordered) - 1)
+        pair = ordered[first : first + 2]
+        return pair, [KeyRange(low=pair[0].keys.low, high=pair[1].keys.high)]
+    one = ordered[rng.randrange(len(ordered))]
+    middle = (one.keys.low + one.keys.high) / 2
+    return [one], [KeyRange(low=one.keys.low, high=middle), KeyRange(low=middle, high=one.keys.high)]
+
+
+async def truncate_stream(env: Env, name: str) -> None:
+    """Truncate by hand at what the subscriber has acknowledged, and watch that the head never moves back."""
+    rng = env.rng(name)
+    while not env.stopping.is_set():
+        await env.pause(rng, factor=10)
+        cut = env.acknowledged
+        try:
+            if cut is not None and rng.random() < 0.3:
+                await env.controller.truncate_stream(STREAM, cut)
+                env.history.note(f"truncated {dict(cut.positions)}")
+            head = await env.controller.head(STREAM)
+            env.history.head(str(STREAM), head.positions)
+        except RETRYABLE:
+            continue
+        except (InvalidCutError, StreamSealedError) as error:
+            env.history.note(f"truncation refused: {error}")
+
+
+async def live_streams(env: Env, name: str) -> None:
+    """Create, seal and delete streams; what was acknowledged of it must show."""
+    rng, history = env.rng(name), env.history
+    count = 0
+    while not env.stopping.is_set():
+        count += 1
+        stream = StreamName(SCOPE, f"{name}-{count}")
+        subject = f"stream {stream}"
+        await env.insist(partial(_create_stream, env, stream))
+        history.fact(subject, "created")
+        await env.pause(rng, factor=5)
+        await _look_at_stream(env, stream, subject)
+        await env.insist(partial(env.controller.seal_stream, stream))
+        history.fact(subject, "sealed")
+        await env.pause(rng, factor=5)
+        await _look_at_stream(env, stream, subject)
+        history.fact(subject, "deleting")
+        await env.insist(partial(_delete_stream, env, stream))
+        history.fact(subject, "deleted")
+        await env.pause(rng, factor=5)
+        await _look_at_stream(env, stream, subject)
+
+
+async def _create_stream(env: Env, stream: StreamName) -> None:
+    try:
+        await env.controller.create_stream(stream, StreamConfig())
+    except AlreadyExistsError:
+        env.history.note(f"stream exists {stream}")
+
+
+async def _delete_stream(env: Env, stream: StreamName) -> None:
+    try:
+        await env.controller.delete_stream(stream)
+    except NotFoundError:
+        env.history.note(f"stream is gone {stream}")
+
+
+async def _look_at_stream(env: Env, stream: StreamName, subject: str) -> None:
+    begun = env.loop.time()
+    try:
+        exists = await env.controller.stream_exists(stream)
+        is_sealed = exists and not await env.controller.current_segments(stream)
+    except RETRYABLE:
+        return
+    except NotFoundError:
+        exists = is_sealed = False
+    env.history.sight(subject, begun, exists=exists, sealed=is_sealed)
+
+
+async def finish_stream(env: Env) -> None:
+    """End the stream, so that its readers come to an end."""
+    try:
+        await env.insist(lambda: env.controller.seal_stream(STREAM))
+    except PenstockError as error:
+        env.history.violation("seal failed", str(error))

@@ -105,8 +105,8 @@ def test_retention_is_set_shown_explained_and_run(penstock):
         (["stream", "create", "s/t", "--type", "size", "--min", "-5"], 2, ""),
         (["stream", "create", "s/t", "--type", "weight"], 2, "size or time"),
         (["stream", "create", "s/t", "--type", "time", "--min", "30"], 2, "not a duration"),
-        (["read", "s/none"], 3, "stream"),
-        (["write", "s/none"], 3, "stream"),
+        (["read", "s/none"], 3, "scope"),
+        (["write", "s/none"], 3, "scope"),
         (["read", "s/none", "--max", "0"], 2, "--max"),
         (["read", "s/none", "--from", "garbage"], 2, "stream cut"),
         (["scope", "delete", "none"], 3, "scope"),
@@ -155,3 +155,29 @@ def test_a_server_is_started_with_neither_numpy_nor_arrow():
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_planner_decides_on_paper_and_names_lines_that_cannot_be_used(penstock):
+    line = {
+        "version": 1,
+        "id": "one",
+        "now_ms": 7000,
+        "frequency_ms": 0,
+        "stream": {"scope": "s", "name": "n", "epochs": [[{"segment": "0#0", "low": 0.0, "high": 1.0}]], "sealed": {}},
+        "truncated_at": None,
+        "truncating": False,
+        "policy": {"type": "size", "min": 10, "max": None},
+        "retention_set": [{"time_ms": 1000, "size_bytes": 10, "cut": {"0#0": 10}}],
+        "subscribers": {},
+        "tail": {"time_ms": 7000, "size_bytes": 60, "cut": {"0#0": 60}},
+        "hold": None,
+    }
+    good, bad = json.dumps(line), json.dumps(line | {"id": "two", "policy": {"type": "size", "min": 5, "max": 1}})
+    status, out, _ = penstock("retention", "plan", "--facts", "-", stdin=f"{good}\n{bad}\n".encode(), data=False)
+    decisions = [json.loads(item) for item in out.splitlines()]
+    assert status == 1
+    assert decisions[0]["id"] == "one"
+    assert decisions[0]["truncate"] == {"0#0": 10}
+    assert decisions[1]["id"] == "two"
+    assert decisions[1]["error"]["field"]
+    assert json.loads(penstock("retention", "schema", data=False)[1])["$schema"]

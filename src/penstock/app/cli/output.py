@@ -49,7 +49,7 @@ def print_error(error: PenstockError, *, as_json: bool) -> None:
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, default=str, ensure_ascii=False), flush=True)
+    print(json.dumps(value, default=str, ensure_ascii=False))
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, as_json: bool, title: str = "") -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
+from importlib.resources import files
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from penstock.app.cli.output import print_facts, say
+from penstock.app.cli.output import print_facts, print_json, say
 from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, as_fields, parse_policy, sentence
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
 from penstock.model.errors import InvalidArgumentError
@@ -65,3 +69,33 @@ def explain(
     with open_target(controller, data) as store:
         decision = store.stream(stream).retention.explain()
     print_facts(decision, as_json=json)
+
+
+@app.command()
+def plan(
+    facts: Annotated[
+        str, typer.Option("--facts", metavar="FILE|-", help="JSON Lines, one stream a line; - is standard input.")
+    ],
+) -> None:
+    """Decide on paper: facts in, one decision a line out, in the same order. Needs no store.
+
+    The planner is the one of the retention loop. Lines that cannot be used give an error object, and status 1 at the end.
+    """
+    from penstock.core.retention_json import plan_line
+
+    if facts != "-" and not Path(facts).is_file():
+        raise InvalidArgumentError("no such file of facts", facts=facts)
+    failed = False
+    with nullcontext(sys.stdin) if facts == "-" else Path(facts).open(encoding="utf-8") as source:
+        for line in source:
+            if line.strip():
+                decision = plan_line(line)
+                failed = failed or "error" in decision
+                print_json(decision)
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of the planner's lines."""
+    print(files("penstock.core").joinpath("planner.schema.json").read_text(), end="")

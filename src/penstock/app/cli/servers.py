@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -43,7 +44,17 @@ def standalone(
         advertised_host=advertise,
         insecure=insecure,
     )
-    run(settings, ready=print_json if json else print)
+    run(settings, ready=_ready_json if json else _ready_text)
+
+
+def _ready_json(facts: dict[str, object]) -> None:
+    print_json(facts)
+    sys.stdout.flush()
+
+
+def _ready_text(facts: dict[str, object]) -> None:
+    print(f"penstock serves {facts['data']}: controller {facts['controller']}, segment store {facts['store']}")
+    print(f"try: penstock stream create demo/clicks --controller {facts['controller']}", flush=True)
 
 
 def demo(

@@ -17,6 +17,7 @@ from penstock.model.errors import (
     EventTooLargeError,
     InvalidArgumentError,
     NotConnectedError,
+    PenstockError,
     StreamNotFoundError,
     StreamSealedError,
     TransactionStateError,
@@ -59,7 +60,7 @@ def test_order_per_key_holds_while_another_thread_scales(store):
             for count in (3, 2, 4, 1, 5):
                 stream.scale(count)
             written.wait(60)
-        except Exception as error:
+        except PenstockError as error:
             failures.append(error)
 
     scaler = threading.Thread(target=scale)
@@ -122,11 +123,11 @@ def test_transactions_commit_or_abort(store):
         with stream.reader(until_tail=True) as reader:
             assert reader.read(30) is None
     assert txn.status() is TransactionStatus.COMMITTED
-    with pytest.raises(RuntimeError), stream.transaction() as failed:
+    with pytest.raises(RuntimeError), stream.transaction() as failed:  # noqa: PT012
         failed.write("never")
         raise RuntimeError("while writing")
     assert failed.status() in (TransactionStatus.ABORTING, TransactionStatus.ABORTED)
-    with pytest.raises(TransactionStateError):
+    with pytest.raises(TransactionStateError):  # noqa: PT012 - the write is buffered, the flush is refused
         failed.write("late")
         failed.flush()
     with stream.reader(until_tail=True) as reader:
@@ -185,7 +186,7 @@ def test_errors_reach_the_caller(store):
     stream = store.create_stream("a/s", create_scope=True)
     with pytest.raises(StreamNotFoundError), store.stream("a/none").writer():
         pass
-    with pytest.raises(StreamSealedError), stream.writer(block_bytes=1024) as writer:
+    with pytest.raises(StreamSealedError), stream.writer(block_bytes=1024) as writer:  # noqa: PT012
         writer.write("first")
         writer.flush()
         stream.seal()

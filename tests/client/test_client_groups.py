@@ -8,7 +8,8 @@ from collections import Counter, defaultdict
 import pytest
 from client_world import simulate
 
-from penstock.client.group_state import GroupState
+from penstock.client.group_state import GroupState, initial_state
+from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     AlreadyExistsError,
     CorruptDataError,
@@ -17,7 +18,9 @@ from penstock.model.errors import (
     ReaderGroupNotFoundError,
     UnsupportedError,
 )
+from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType
+from penstock.model.segments import KeyRange, make_segment_id
 
 
 async def fill(stream, count, keys=10, start=0):
@@ -323,3 +326,24 @@ def test_state_survives_its_bytes_and_refuses_others():
     simulate(test)
     with pytest.raises(CorruptDataError):
         GroupState.decode(b"{}")
+
+
+def test_a_segment_that_changes_hands_during_a_checkpoint_counts_where_it_was_first():
+    stream = StreamName("a", "s")
+    key = (stream, make_segment_id(0, 0))
+    whole = KeyRange(low=0.0, high=1.0)
+    state = initial_state("id", {stream: StreamCut(stream, {key[1]: 5})}, {key: whole})
+    state.join("one")
+    state.join("two")
+    number = state.start_checkpoint(0)
+    assert state.acquire("one") == [key]
+    state.members["one"].held[key] = 9  # further by the time it contributes
+    state.report("one", {key: 9})
+    assert state.last_number < number
+    state.report("two", {})
+    assert state.last_number == number
+    assert state.last_cuts() == {stream: StreamCut(stream, {key[1]: 5})}
+    assert state.cuts() == {stream: StreamCut(stream, {key[1]: 9})}
+    # Nor does a late report of an earlier position move anything back.
+    state.report("one", {key: 7})
+    assert state.cuts() == {stream: StreamCut(stream, {key[1]: 9})}

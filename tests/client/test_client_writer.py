@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from itertools import chain
 
 import pytest
 from client_world import read_all, simulate
@@ -124,7 +125,7 @@ def test_arrow_and_list_batches_write_what_single_writes_do():
         for other in results[1:]:
             for segment in other:
                 assert [e for e in other[segment] if e in keyed] == [e for e in results[0][segment] if e in keyed]
-            assert sorted(sum(other.values(), [])) == sorted(events)
+            assert sorted(chain.from_iterable(other.values())) == sorted(events)
 
     simulate(test)
 
@@ -264,6 +265,17 @@ def test_memory_is_bounded_while_the_store_does_not_answer():
         assert len(await read_all(world.safe.stream("a/s"))) == 1000
 
     simulate(test, loss=0.01)
+
+
+def test_a_writer_that_is_not_open_says_so():
+    async def test(world):
+        stream = await world.store.create_stream("a/s", create_scope=True)
+        with pytest.raises(InvalidArgumentError, match="not open"):
+            await stream.writer().write(b"x")
+        with pytest.raises(InvalidArgumentError, match="not open"):
+            await stream.writer().write_many([b"x"], ["k"])
+
+    simulate(test)
 
 
 def test_an_idle_writer_sends_a_single_event_without_a_flush():

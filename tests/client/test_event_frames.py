@@ -32,7 +32,7 @@ def test_a_block_cut_anywhere_gives_its_whole_events(events, extra, cut):
     found = cut_events(part, bounds)
     assert found == everything[: len(found)]
     rest = len(part) - bounds[-1]
-    assert 0 <= rest
+    assert rest >= 0
     if len(found) < len(everything):
         assert rest < 8 + len(everything[len(found)])
         if rest:

@@ -38,6 +38,7 @@ class Writer:
         self._settings = settings
         self._changed = threading.Event()
         self._core = WriterCore(layout, thread.services[0], rng, settings, on_change=self._on_change)
+        self._lanes = self._core.lanes
         self._closed = False
 
     def open(self) -> None:
@@ -47,8 +48,7 @@ class Writer:
         self._lanes = self._core.lanes
 
     def _on_change(self) -> None:
-        if hasattr(self._core, "lanes"):
-            self._lanes = self._core.lanes
+        self._lanes = self._core.lanes
         self._changed.set()
 
     def write(self, event: Buffer | str, key: str | None = None) -> None:

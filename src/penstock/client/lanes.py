@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.codec.events import HEADER_BYTES, frame_events
 from penstock.core.routing import hash_key
-from penstock.model.errors import InternalError
+from penstock.model.errors import InternalError, InvalidArgumentError
 from penstock.model.segments import SegmentRange
 from penstock.ports.files import Buffer
 
@@ -85,6 +85,18 @@ class LaneMap(dict[str | None, Lane]):
         if self[None] is lane:
             self._turn = (self._turn + 1) % len(self._lanes)
             self[None] = self._lanes[self._turn]
+
+
+class NoLanes(LaneMap):
+    """The map of a writer that is not open: every look-up raises InvalidArgumentError."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        dict.__init__(self)
+
+    def __missing__(self, key: str | None) -> Lane:
+        raise InvalidArgumentError("writer is not open: use it in a with block")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from penstock.client.lanes import Lane, LaneMap, Piece, WriteBlock, close_blocks, replace_pieces
+from penstock.client.lanes import Lane, LaneMap, NoLanes, Piece, WriteBlock, close_blocks, replace_pieces
 from penstock.client.retry import retrying
 from penstock.client.segment_sender import SegmentSender, SenderState, unacknowledged_bytes
 from penstock.client.tasks import TaskOwner
@@ -117,7 +117,7 @@ class WriterCore:
         self.max_in_flight = settings.max_in_flight
         self.error: BaseException | None = None
         self.pending_bytes = 0
-        self.lanes: LaneMap
+        self.lanes: LaneMap = NoLanes()
         self._on_change = on_change  # called after pending_bytes, lanes or error changed
         self._submit_local = getattr(segments, "submit_append", None)
         self._tasks = TaskOwner(self.fail)

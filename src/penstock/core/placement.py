@@ -6,12 +6,16 @@ import re
 
 from crc32c import crc32c
 
-_CHILD = re.compile(r"#(?:transaction|transient)\.")
+_VARIANT = re.compile(r"\.?#(?:epoch|transaction|transient)\.")
 
 
 def primary_name(segment: str) -> str:
-    """The segment itself, or the parent into which it is to be merged: both live in one container."""
-    match = _CHILD.search(segment)
+    """What a segment shares with all that may ever be merged into it, so that they live in one container.
+
+    That is its name without the epoch: a transaction's segment is named after a segment of the epoch in which the transaction
+    began, and may be merged into the duplicate of that segment, of the same number, in a later epoch.
+    """
+    match = _VARIANT.search(segment)
     return segment[: match.start()] if match else segment
 
 

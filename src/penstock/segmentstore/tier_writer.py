@@ -88,9 +88,10 @@ class TierWriter:
             return [(segment, 1) for segment in self._segments]
         settings = self._container.settings
         due = dict.fromkeys(self._filled, settings.flush_bytes)
-        longest_ago = asyncio.get_running_loop().time() - settings.flush_interval_s
+        now = asyncio.get_running_loop().time()
         for segment in self._segments:
-            if segment.untiered_since > longest_ago:
+            # The very sum that ``_sleep`` waits for: rounded otherwise, the two may disagree for ever.
+            if segment.untiered_since + settings.flush_interval_s > now:
                 break
             due[segment] = 1
         return list(due.items())
@@ -133,7 +134,7 @@ class TierWriter:
         now = asyncio.get_running_loop().time()
         oldest = next(iter(self._segments)).untiered_since if self._segments else now
         try:
-            async with asyncio.timeout(max(0.0, oldest + interval_s - now)):
+            async with asyncio.timeout_at(oldest + interval_s):
                 await self._wake.wait()
         except TimeoutError:
             pass  # The interval is over: whoever is due now is tiered.

@@ -93,6 +93,9 @@ class Host:
     def soon(self, call):
         self.due.append(call)
 
+    def after_pause(self, call):
+        self.due.append(call)
+
     def send(self, frame):
         self.sent.append(frame)
 

@@ -15,7 +15,7 @@ from wire_peers import LOOPS, run, stage, until
 from penstock.codec import wire
 from penstock.codec import wire_commands as c
 from penstock.codec.wire_layout import AttributeUpdate, WireEntry, WireKey
-from penstock.model.errors import ContainerOfflineError, StorageFullError, ThrottledError
+from penstock.model.errors import ContainerOfflineError, StorageFullError
 from penstock.ports.segment_service import NO_EVENT
 
 SEGMENT = "s/t/0.#epoch.0"
@@ -249,14 +249,78 @@ def test_a_fenced_writer_is_told_and_its_connection_closes():
     run(main())
 
 
-@pytest.mark.parametrize("failure", [StorageFullError("full"), ThrottledError("busy")])
-def test_errors_without_words_close_the_connection(failure):
+def test_errors_without_words_close_the_connection():
     async def main():
         async with stage() as scene:
             await scene.store.create_segment(SEGMENT)
             peer, writer = await scene.writer(SEGMENT, 1)
-            scene.store.fail_with = failure
+            scene.store.fail_with = StorageFullError("full")
             await peer.send(end(writer, b"a", 0))
+            assert await peer.closed_by_server()
+
+    run(main())
+
+
+@pytest.mark.parametrize("refused", [1, 3, 7, 25])
+def test_appends_that_the_store_throttles_wait_and_keep_their_order(refused):
+    async def main():
+        async with stage(throttle_pause_s=0.001) as scene:
+            await scene.store.create_segment(SEGMENT)
+            peer, writer = await scene.writer(SEGMENT, 1)
+            other, second = await scene.writer(SEGMENT, 2, peer=peer)
+            scene.store.shut_gate()
+            for number in range(10):
+                await peer.send(end(writer, b"a%d" % number, number), end(second, b"b%d" % number, number))
+            await peer.send(c.ConditionalBlockEnd(second, 10, 40, b"b+", 5), end(second, b"b.", 11))
+            await until(lambda: scene.store.pending == 21)
+            scene.store.refuse_next = refused
+            scene.store.open_gate()
+            acked = {writer: [], second: []}
+            for _ in range(22):
+                reply = await other.receive()
+                assert type(reply) is c.DataAppended or (type(reply) is c.ConditionalCheckFailed and refused)
+                if type(reply) is c.DataAppended:
+                    acked[reply.writer].append(reply.event_number)
+            assert acked[writer] == list(range(10))
+            assert [number for number in acked[second] if number != 10] == [*range(10), 11]
+            data = bytes(scene.store.segments[SEGMENT].data).decode()
+            assert [data[at + 1] for at in range(0, len(data), 2) if data[at] == "a"] == list("0123456789")
+            assert [data[at + 1] for at in range(0, len(data), 2) if data[at] == "b" and data[at + 1] != "+"] == [
+                *"0123456789."
+            ]
+            assert scene.store.refused == refused
+            assert scene.server._share.room == scene.server._share.limits.held_bytes_total
+
+    run(main())
+
+
+def test_a_connection_may_end_while_its_appends_are_throttled():
+    async def main():
+        async with stage(throttle_pause_s=0.001) as scene:
+            await scene.store.create_segment(SEGMENT)
+            peer, writer = await scene.writer(SEGMENT, 1)
+            scene.store.refuse_next = 1 << 30
+            await peer.send(*(end(writer, b"x", number) for number in range(5)))
+            await until(lambda: scene.store.refused > 5)
+            peer.writer.transport.abort()
+            await until(lambda: not scene.server._share.connections)
+            share = scene.server._share
+            await until(lambda: share.room == share.limits.held_bytes_total)
+            assert not scene.store.segments[SEGMENT].data
+
+    run(main())
+
+
+def test_requests_that_the_store_throttles_wait():
+    async def main():
+        async with stage(throttle_pause_s=0.001, throttle_s=0.05) as scene:
+            peer = await scene.peer()
+            await peer.ask(c.CreateTableSegment(1, "t"))
+            scene.store.refuse_next = 3
+            entry = WireEntry(b"k", -1, b"v")
+            assert await peer.ask(c.UpdateTableEntries(2, "t", "", (entry,), -1)) == c.TableEntriesUpdated(2, (0,))
+            scene.store.refuse_next = 1 << 30
+            await peer.send(c.UpdateTableEntries(3, "t", "", (entry,), -1))
             assert await peer.closed_by_server()
 
     run(main())

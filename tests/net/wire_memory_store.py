@@ -19,6 +19,7 @@ from penstock.model.errors import (
     PenstockError,
     SegmentNotFoundError,
     SegmentSealedError,
+    ThrottledError,
     TruncatedError,
     UnsupportedError,
     WriterFencedError,
@@ -101,7 +102,8 @@ class OneEndpoint:
 class MemorySegments:
     """Appends become durable together at the end of a loop pass, or when ``open_gate`` is called after ``shut_gate``.
 
-    ``fail_with`` makes everything that becomes durable next fail with that error instead.
+    ``fail_with`` makes everything that becomes durable next fail with that error instead; ``refuse_next`` appends, and
+    table updates, are throttled.
     """
 
     def __init__(self) -> None:
@@ -110,6 +112,8 @@ class MemorySegments:
         self.merged: dict[str, str] = {}
         self.leases: dict[UUID, str] = {}
         self.fail_with: PenstockError | None = None
+        self.refuse_next = 0
+        self.refused = 0
         self.waiting_reads = 0
         self.keep_views = False
         self.views: list[object] = []
@@ -149,6 +153,10 @@ class MemorySegments:
     def _apply(self, request: Append) -> Appended | PenstockError:
         if self.fail_with is not None:
             return self.fail_with
+        if self.refuse_next:
+            self.refuse_next -= 1
+            self.refused += 1
+            return ThrottledError("no room", resource="test", limit=0)
         segment = self.segments.get(request.segment)
         if segment is None:
             return SegmentNotFoundError("no such segment", segment=request.segment)
@@ -323,6 +331,9 @@ class MemorySegments:
 
     async def table_update(self, name: str, puts: Sequence[TablePut]) -> Sequence[int]:
         table = self._table(name)
+        if self.refuse_next:
+            self.refuse_next -= 1
+            raise ThrottledError("no room", resource="test", limit=0)
         if len(puts) > TABLE_BATCH_MAX:
             raise InvalidArgumentError("batch", items=len(puts))
         for put in puts:

@@ -14,6 +14,7 @@ from penstock.model.errors import (
     PenstockError,
     ProtocolError,
     SegmentSealedError,
+    ThrottledError,
     WriterFencedError,
 )
 from penstock.net.wire_errors import reply_of
@@ -22,6 +23,7 @@ from penstock.ports.files import Buffer
 from penstock.ports.segment_service import APPEND_MAX_BYTES, Append, Appended, LocalSegmentService
 
 _OVERHEAD_BYTES = 128
+_WITHOUT_PREDECESSOR = (WriterFencedError, ConditionFailedError)
 
 
 class AppendHost(Protocol):
@@ -33,6 +35,10 @@ class AppendHost(Protocol):
 
     def soon(self, call: Callable[[], None]) -> None:
         """Call in the next pass of the loop."""
+        ...
+
+    def after_pause(self, call: Callable[[], None]) -> None:
+        """Call once the store may have room again."""
         ...
 
     def send(self, frame: bytes) -> None:
@@ -49,7 +55,20 @@ class AppendHost(Protocol):
 class _Binding:
     """One writer on one segment. Numbers: received here, given to the store, acknowledged."""
 
-    __slots__ = ("acked", "busy", "failed", "id", "received", "segment", "submitted", "waiting", "writer")
+    __slots__ = (
+        "acked",
+        "failed",
+        "gate",
+        "id",
+        "in_flight",
+        "received",
+        "replaced",
+        "segment",
+        "stalled",
+        "submitted",
+        "waiting",
+        "writer",
+    )
 
     def __init__(self, writer: bytes, segment: str, last_number: int) -> None:
         self.writer = writer
@@ -57,8 +76,12 @@ class _Binding:
         self.segment = segment
         self.received = self.submitted = self.acked = last_number
         self.failed = False
-        self.busy = False
+        self.replaced = False
+        # The append for whose outcome all later ones wait: one with a condition, or one that found no room.
+        self.gate: _InFlight | None = None
+        self.in_flight = 0
         self.waiting: deque[_InFlight] = deque()
+        self.stalled: list[_InFlight] = []
 
 
 class _InFlight:
@@ -96,6 +119,7 @@ class AppendSide:
         self._answered_bytes = 0
         self.taken_bytes = 0
         """Bytes taken in and not counted by the host yet; it sets this back to 0."""
+        self.throttled = 0
         self.appends = 0
         self.appended_bytes = 0
 
@@ -115,6 +139,7 @@ class AppendSide:
         """
         binding = self._bindings.get(writer)
         if binding is not None:
+            binding.replaced = True
             self._drop_waiting(binding)
         self._bindings[writer] = None
 
@@ -199,7 +224,7 @@ class AppendSide:
         binding.received = number
         item = _InFlight(self, binding, data, count, number, rid, expected)
         self.taken_bytes += item.size
-        if binding.busy:
+        if binding.gate is not None:
             binding.waiting.append(item)
         else:
             self._submit(item)
@@ -209,7 +234,8 @@ class AppendSide:
         item.previous = binding.submitted
         binding.submitted = item.number
         # What follows a condition waits for its outcome: only then is it known which number comes before.
-        binding.busy = item.expected is not None
+        if item.expected is not None:
+            binding.gate = item
         request = Append(
             segment=binding.segment,
             writer=binding.id,
@@ -219,30 +245,63 @@ class AppendSide:
             previous=item.previous,
             expected_offset=item.expected,
         )
-        item.data = b""
+        binding.in_flight += 1
         self._store.submit_append(request, item)
 
     def finished(self, item: _InFlight, outcome: Appended | PenstockError) -> None:
         """Take an outcome from the store, in order of submission for each writer."""
         binding = item.binding
-        if not self._closed and not binding.failed:
-            if isinstance(outcome, Appended):
-                self._host.send(data_appended(binding.writer, item.number, binding.acked, item.rid, outcome.end_offset))
-                binding.acked = item.number
-                self.appends += 1
-                self.appended_bytes += item.size - _OVERHEAD_BYTES
-            elif item.expected is not None and isinstance(outcome, ConditionFailedError):
-                binding.submitted = item.previous
-                if not binding.waiting:
-                    binding.received = item.previous
-                self._host.reply(c.ConditionalCheckFailed(binding.writer, item.number, item.rid))
-            else:
-                self._refuse(item, outcome)
+        binding.in_flight -= 1
+        if self._closed or binding.failed:
+            self._answered(item.size)
+            return
+        if isinstance(outcome, Appended):
+            self._host.send(data_appended(binding.writer, item.number, binding.acked, item.rid, outcome.end_offset))
+            binding.acked = item.number
+            self.appends += 1
+            self.appended_bytes += item.size - _OVERHEAD_BYTES
+        elif isinstance(outcome, ThrottledError) or (binding.stalled and isinstance(outcome, _WITHOUT_PREDECESSOR)):
+            self._stall(item)
+            return
+        elif item.expected is not None and isinstance(outcome, ConditionFailedError):
+            binding.submitted = item.previous
+            if not binding.waiting:
+                binding.received = item.previous
+            self._host.reply(c.ConditionalCheckFailed(binding.writer, item.number, item.rid))
+        else:
+            self._refuse(item, outcome)
         self._answered(item.size)
-        if item.expected is not None:
-            binding.busy = False
-            while binding.waiting and not binding.busy:
+        if binding.gate is item:
+            binding.gate = None
+            while binding.waiting and binding.gate is None:
                 self._submit(binding.waiting.popleft())
+
+    def _stall(self, item: _InFlight) -> None:
+        """Keep an append that the store has no room for, and all behind it: they fail for want of their predecessor.
+
+        Their bytes stay held, so that the socket is not read further: this is how a writer feels a slow store.
+        """
+        binding = item.binding
+        if binding.replaced:
+            self._answered(item.size)
+            return
+        if not binding.stalled:
+            binding.submitted = item.previous
+            binding.gate = item
+        binding.stalled.append(item)
+        self.throttled += 1
+        if not binding.in_flight:
+            self._host.after_pause(lambda: self._retry(binding))
+
+    def _retry(self, binding: _Binding) -> None:
+        if self._closed or binding.failed or binding.replaced:
+            self._drop_waiting(binding)
+            return
+        binding.waiting.extendleft(reversed(binding.stalled))
+        binding.stalled.clear()
+        # One alone asks whether there is room: the others follow its acknowledgement.
+        binding.gate = binding.waiting.popleft()
+        self._submit(binding.gate)
 
     def _refuse(self, item: _InFlight, error: PenstockError) -> None:
         binding = item.binding
@@ -261,8 +320,10 @@ class AppendSide:
             self._host.reply(reply)
 
     def _drop_waiting(self, binding: _Binding) -> None:
-        while binding.waiting:
-            self._answered(binding.waiting.popleft().size)
+        for item in (*binding.stalled, *binding.waiting):
+            self._answered(item.size)
+        binding.stalled.clear()
+        binding.waiting.clear()
 
     def _answered(self, size_bytes: int) -> None:
         # Counted once a pass: acknowledgements come in thousands.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from collections.abc import Callable
+from typing import cast
 
 from penstock.codec import wire_commands as c
 from penstock.codec.wire import (
@@ -17,83 +17,19 @@ from penstock.codec.wire import (
     encode,
     segment_read_parts,
 )
-from penstock.model.errors import PenstockError, ProtocolError, SegmentNotFoundError
-from penstock.net.arena import ArenaPool
+from penstock.model.errors import PenstockError, ProtocolError, SegmentNotFoundError, ThrottledError
 from penstock.net.wire_appends import AppendSide
 from penstock.net.wire_errors import ILLEGAL_ARGUMENT, reply_of
 from penstock.net.wire_frames import FrameReceiver, Outbox
-from penstock.net.wire_limits import WireLimits
 from penstock.net.wire_requests import RequestHandlers, subject_of, writer_id
-from penstock.ports.segment_service import READ_MAX_BYTES, LocalSegmentService, SegmentRead
-from penstock.ports.telemetry import Telemetry
+from penstock.net.wire_share import ServerShare
+from penstock.ports.segment_service import READ_MAX_BYTES, SegmentRead
 
 log = logging.getLogger(__name__)
 
 _READ_MIN_BYTES = 8
 _BLOCK = 3
 _BLOCK_END = 4
-
-
-class ServerShare:
-    """What the connections of one server share."""
-
-    def __init__(
-        self,
-        *,
-        store: LocalSegmentService,
-        limits: WireLimits,
-        pool: ArenaPool,
-        telemetry: Telemetry,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self.store = store
-        self.limits = limits
-        self.pool = pool
-        self.telemetry = telemetry
-        self.loop = loop
-        # Dicts for their order: what is done to all of them is done in the same order in every run of a simulation.
-        self.connections: dict[ServerConnection, None] = {}
-        self.cleanups: dict[asyncio.Task[None], None] = {}
-        self._starved: dict[ServerConnection, None] = {}
-        self._held_bytes = 0
-
-    @property
-    def room(self) -> int:
-        """Bytes that all connections together may still take."""
-        return self.limits.held_bytes_total - self._held_bytes
-
-    @property
-    def full(self) -> bool:
-        return self.room <= 0
-
-    def hold(self, size_bytes: int) -> None:
-        self._held_bytes += size_bytes
-
-    def release(self, size_bytes: int) -> None:
-        self._held_bytes -= size_bytes
-        if self._starved and not self.full:
-            starved, self._starved = self._starved, {}
-            for connection in starved:
-                connection.wake()
-
-    def starve(self, connection: ServerConnection) -> None:
-        """Wake the connection once there is room again."""
-        self._starved[connection] = None
-
-    def forget(self, connection: ServerConnection) -> None:
-        self._starved.pop(connection, None)
-        self.connections.pop(connection, None)
-        self.telemetry.gauge("wire_connections", len(self.connections))
-
-    def clean_up(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self.loop.create_task(work)
-        self.cleanups[task] = None
-        task.add_done_callback(self._cleaned)
-
-    def _cleaned(self, task: asyncio.Task[None]) -> None:
-        self.cleanups.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("clean-up after a connection failed", exc_info=error)
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -211,6 +147,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def release(self, size_bytes: int) -> None:
         self._held_bytes -= size_bytes
         self._share.release(size_bytes)
+        self._report()
         self.wake()
 
     def wake(self) -> None:
@@ -241,7 +178,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self.fail(error)
             self._count_taken()
-        self._report()
         transport = self._transport
         if self._closing or transport is None:
             return
@@ -278,8 +214,14 @@ class ServerConnection(asyncio.BufferedProtocol):
     def soon(self, call: Callable[[], None]) -> None:
         self._loop.call_soon(call)
 
+    def after_pause(self, call: Callable[[], None]) -> None:
+        self._loop.call_later(self._limits.throttle_pause_s, call)
+
     def _report(self) -> None:
         appends = self._appends
+        if appends.throttled:
+            self._share.telemetry.add("wire_throttled_appends", appends.throttled)
+            appends.throttled = 0
         if appends.appends:
             self._share.telemetry.add("wire_appends", appends.appends)
             self._share.telemetry.add("wire_appended_bytes", appends.appended_bytes)
@@ -347,10 +289,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     async def _serve(self, command: Command, size: int) -> None:
         rid = _rid(command)
         try:
-            if isinstance(command, c.SetupAppend):
-                frame = encode(await self._setup(command))
-            else:
-                frame = encode(await self._handlers.answer(command))
+            frame = encode(await self._answer(command))
         except PenstockError as error:
             self._refuse(error, command, rid, c.NO_OFFSET)
         else:
@@ -359,11 +298,25 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._requests -= 1
             self.release(size)
 
+    async def _answer(self, command: Command) -> Command:
+        give_up = self._loop.time() + self._limits.throttle_s
+        while True:
+            try:
+                if isinstance(command, c.SetupAppend):
+                    return await self._setup(command)
+                return await self._handlers.answer(command)
+            except ThrottledError:
+                # Nothing was decided, and the protocol has no words for it.
+                if self._closing or self._loop.time() >= give_up:
+                    raise
+            await asyncio.sleep(self._limits.throttle_pause_s)
+
     async def _setup(self, command: c.SetupAppend) -> Command:
         try:
             last = await self._share.store.setup_append(command.segment, writer_id(command.writer))
-        except PenstockError:
-            self._appends.abandon_setup(command.writer)
+        except PenstockError as error:
+            if not isinstance(error, ThrottledError):
+                self._appends.abandon_setup(command.writer)
             raise
         if not self._closing:
             self._appends.finish_setup(command.writer, command.segment, last)
@@ -402,12 +355,16 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._send_read(command, found)
         except asyncio.CancelledError:
             if self._draining:
-                self._send_read(
-                    command, SegmentRead(offset=command.offset, parts=(), at_tail=True, end_of_segment=False)
-                )
+                self._send_nothing(command)
             raise
+        except ThrottledError:
+            # No room to wait: the client asks again.
+            self._send_nothing(command)
         except PenstockError as error:
             self._refuse(error, command, command.rid, command.offset)
+
+    def _send_nothing(self, command: c.ReadSegment) -> None:
+        self._send_read(command, SegmentRead(offset=command.offset, parts=(), at_tail=True, end_of_segment=False))
 
     def _send_read(self, command: c.ReadSegment, found: SegmentRead) -> None:
         parts = segment_read_parts(

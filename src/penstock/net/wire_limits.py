@@ -28,6 +28,10 @@ class WireLimits:
     """Replies that may wait for a slow peer before its socket is no longer read."""
     arena_bytes: int = 256 << 20
     """Receive memory that is kept and recycled."""
+    throttle_pause_s: float = 0.02
+    """Pause before what the store refused as too much for now is offered to it again; its bytes stay held meanwhile."""
+    throttle_s: float = 20.0
+    """How long a request, appends aside, is offered again before its connection is closed."""
     drain_s: float = 5.0
     """How long closing waits for appends and requests in flight, and for peers to collect their replies."""
 

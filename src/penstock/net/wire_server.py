@@ -9,8 +9,9 @@ from typing import Any, Self
 
 from penstock.model.errors import InternalError
 from penstock.net.arena import MEDIUM_BYTES, SMALL_BYTES, ArenaPool
-from penstock.net.wire_connection import ServerConnection, ServerShare
+from penstock.net.wire_connection import ServerConnection
 from penstock.net.wire_limits import WireLimits
+from penstock.net.wire_share import ServerShare, SharedConnection
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import LocalSegmentService
 from penstock.ports.telemetry import Telemetry
@@ -98,7 +99,7 @@ class WireServer:
                 log.warning("clean-up after connections was cut short", extra={"tasks": len(late)})
         log.info("wire server closed", extra={"host": self._host, "port": self._port})
 
-    async def _closed(self, connections: list[ServerConnection]) -> None:
+    async def _closed(self, connections: list[SharedConnection]) -> None:
         if not connections:
             return
         waits = [connection.closed for connection in connections]

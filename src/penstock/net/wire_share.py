@@ -1,0 +1,98 @@
+"""What the connections of one wire server share: the store, the bounds, and the work that outlives a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from penstock.net.arena import ArenaPool
+from penstock.net.wire_limits import WireLimits
+from penstock.ports.segment_service import LocalSegmentService
+from penstock.ports.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+
+class SharedConnection(Protocol):
+    """A connection, as the server sees it."""
+
+    @property
+    def closed(self) -> asyncio.Future[None]:
+        """Done once the connection is gone."""
+        ...
+
+    def wake(self) -> None:
+        """Go on after having been starved."""
+        ...
+
+    def drain(self) -> None:
+        """Read nothing more, and close once all is answered."""
+        ...
+
+    def abort(self) -> None:
+        """Close now."""
+        ...
+
+
+class ServerShare:
+    """What the connections of one server share."""
+
+    def __init__(
+        self,
+        *,
+        store: LocalSegmentService,
+        limits: WireLimits,
+        pool: ArenaPool,
+        telemetry: Telemetry,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.store = store
+        self.limits = limits
+        self.pool = pool
+        self.telemetry = telemetry
+        self.loop = loop
+        # Dicts for their order: what is done to all of them is done in the same order in every run of a simulation.
+        self.connections: dict[SharedConnection, None] = {}
+        self.cleanups: dict[asyncio.Task[None], None] = {}
+        self._starved: dict[SharedConnection, None] = {}
+        self._held_bytes = 0
+
+    @property
+    def room(self) -> int:
+        """Bytes that all connections together may still take."""
+        return self.limits.held_bytes_total - self._held_bytes
+
+    @property
+    def full(self) -> bool:
+        return self.room <= 0
+
+    def hold(self, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
+
+    def release(self, size_bytes: int) -> None:
+        self._held_bytes -= size_bytes
+        if self._starved and not self.full:
+            starved, self._starved = self._starved, {}
+            for connection in starved:
+                connection.wake()
+
+    def starve(self, connection: SharedConnection) -> None:
+        """Wake the connection once there is room again."""
+        self._starved[connection] = None
+
+    def forget(self, connection: SharedConnection) -> None:
+        self._starved.pop(connection, None)
+        self.connections.pop(connection, None)
+        self.telemetry.gauge("wire_connections", len(self.connections))
+
+    def clean_up(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        self.cleanups[task] = None
+        task.add_done_callback(self._cleaned)
+
+    def _cleaned(self, task: asyncio.Task[None]) -> None:
+        self.cleanups.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("clean-up after a connection failed", exc_info=error)

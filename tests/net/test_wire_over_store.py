@@ -1,0 +1,190 @@
+"""The wire over a real segment store: both ends, the append path, recovery of writers, tables, backpressure."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import pytest
+from wire_memory_store import CountingTelemetry, OneEndpoint
+from wire_peers import LOOPS, run
+
+from penstock.model.errors import (
+    ConditionFailedError,
+    InvalidArgumentError,
+    SegmentNotFoundError,
+    SegmentSealedError,
+    TruncatedError,
+    WriterFencedError,
+)
+from penstock.net.dial.segments import DialLimits, RemoteSegments
+from penstock.net.wire_server import WireLimits, WireServer
+from penstock.ports.segment_service import KEY_ABSENT, NO_EVENT, Append, TableKind, TablePut, TableRemoval
+from penstock.segmentstore.settings import StoreSettings
+from penstock.segmentstore.store import open_segment_store
+from penstock.storage.memory_chunks import MemoryChunks
+from penstock.storage.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory_log import MemoryLog
+from penstock.storage.real_clock import RealClock
+from penstock.storage.real_rng import RealRng
+
+SEGMENT = "s/t/0.#epoch.0"
+WRITER = UUID(int=7)
+both_loops = pytest.mark.parametrize("loop", sorted(LOOPS))
+
+
+class InlineOffload:
+    async def run(self, work):
+        await asyncio.sleep(0)
+        return work()
+
+
+@asynccontextmanager
+async def world(**settings):
+    rng, telemetry = RealRng(), CountingTelemetry()
+    settings.setdefault("flush_interval_s", 0.05)
+    async with (
+        open_segment_store(
+            log=MemoryLog(),
+            keyvalue=MemoryKeyValue(),
+            chunks=MemoryChunks(),
+            clock=RealClock(),
+            rng=rng,
+            offload=InlineOffload(),
+            telemetry=telemetry,
+            settings=StoreSettings(**settings),
+        ) as store,
+        WireServer(
+            store, port=0, rng=rng, telemetry=telemetry, limits=WireLimits(drain_s=2, throttle_pause_s=0.002)
+        ) as server,
+        RemoteSegments(
+            OneEndpoint("127.0.0.1", server.port),
+            native=store,
+            rng=rng,
+            telemetry=telemetry,
+            limits=DialLimits(retry_for_s=2),
+        ) as segments,
+    ):
+        await segments.create_segment(SEGMENT)
+        yield segments, telemetry
+
+
+def append(number, data, *, expected=None, segment=SEGMENT, writer=WRITER):
+    return Append(
+        segment=segment,
+        writer=writer,
+        data=data,
+        event_number=number,
+        previous=number - 1 if number else NO_EVENT,
+        expected_offset=expected,
+    )
+
+
+async def everything(segments, name, length):
+    seen = bytearray()
+    while len(seen) < length:
+        found = await segments.read(name, len(seen), 1 << 20)
+        for part in found.parts:
+            seen += part
+    return bytes(seen)
+
+
+@both_loops
+def test_appends_come_back_as_they_were_sent(loop):
+    async def main():
+        async with world() as (segments, _):
+            blocks = [bytes([number % 251]) * (37 * number % 9000 + 1) for number in range(400)]
+            blocks.append(bytes(range(256)) * 36_000)
+            waits = [asyncio.ensure_future(segments.append(append(n, block))) for n, block in enumerate(blocks)]
+            ends = [(await wait).end_offset for wait in waits]
+            total, expected = 0, []
+            for block in blocks:
+                total += len(block)
+                expected.append(total)
+            assert ends == expected
+            assert await everything(segments, SEGMENT, total) == b"".join(blocks)
+            assert await segments.setup_append(SEGMENT, WRITER) == 400
+            assert await segments.next_event_boundary(SEGMENT, 1) in ends
+
+    run(main(), loop)
+
+
+@both_loops
+def test_segments_and_their_errors(loop):
+    async def main():
+        async with world() as (segments, _):
+            await segments.append(append(0, b"0123456789"))
+            with pytest.raises(ConditionFailedError):
+                await segments.append(append(1, b"x", expected=3))
+            await segments.append(append(1, b"abc", expected=10))
+            waiting = asyncio.ensure_future(segments.read(SEGMENT, 13, 100))
+            name = await segments.create_transient(SEGMENT, WRITER)
+            await segments.append(append(0, b"merged", segment=name, expected=0))
+            assert await segments.merge(SEGMENT, name) == 19
+            assert await segments.merge(SEGMENT, name) == 19
+            assert b"".join(bytes(part) for part in (await waiting).parts) == b"merged"
+            await segments.truncate(SEGMENT, 10)
+            with pytest.raises(TruncatedError):
+                await segments.read(SEGMENT, 3, 10)
+            with pytest.raises(InvalidArgumentError):
+                await segments.truncate(SEGMENT, 100)
+            with pytest.raises(WriterFencedError):
+                await segments.append(append(9, b"x"))
+            attribute = UUID(int=5)
+            assert await segments.update_attribute(SEGMENT, attribute, 1, expected=NO_EVENT)
+            assert await segments.get_attribute(SEGMENT, attribute) == 1
+            waiting = asyncio.ensure_future(segments.read(SEGMENT, 19, 100))
+            assert await segments.seal(SEGMENT) == 19
+            assert (await waiting).end_of_segment
+            assert await segments.setup_append(SEGMENT, WRITER) == 1
+            with pytest.raises(SegmentSealedError):
+                await segments.append(append(2, b"x"))
+            info = await segments.info(SEGMENT)
+            assert (info.start_offset, info.length, info.sealed) == (10, 19, True)
+            await segments.delete(SEGMENT)
+            with pytest.raises(SegmentNotFoundError):
+                await segments.info(SEGMENT)
+
+    run(main(), loop)
+
+
+def test_tables():
+    async def main():
+        async with world() as (segments, _):
+            await segments.create_table("t")
+            keys = [b"%02d" % number for number in range(50)]
+            await segments.table_update("t", [TablePut(key=key, value=key, version=KEY_ABSENT) for key in keys])
+            found, after = [], None
+            while page := await segments.table_scan("t", after=after, limit=7):
+                found += [item.key for item in page]
+                after = found[-1]
+            assert found == keys
+            delta = await segments.table_delta("t", 0, 100)
+            assert (len(delta.entries), delta.reached_end) == (50, True)
+            await segments.table_remove("t", [TableRemoval(key=b"07")])
+            (entry,) = await segments.table_get("t", [b"07"])
+            assert entry.version == KEY_ABSENT
+            await segments.create_table("fixed", kind=TableKind.SORTED, key_bytes=2)
+            await segments.table_update("fixed", [TablePut(key=b"ab", value=b"v")])
+            assert (await segments.table_info("fixed"))[1:] == (1, 2)
+
+    run(main())
+
+
+@both_loops
+def test_a_store_without_room_slows_its_writers_down_and_loses_nothing(loop):
+    async def main():
+        async with world(max_unflushed_bytes=1 << 20, flush_bytes=256 << 10, cache_bytes=1 << 20) as (
+            segments,
+            telemetry,
+        ):
+            block = bytes(range(256)) * 400
+            waits = [asyncio.ensure_future(segments.append(append(number, block))) for number in range(80)]
+            ends = [(await wait).end_offset for wait in waits]
+            assert ends == [len(block) * (number + 1) for number in range(80)]
+            assert telemetry.counts["wire_throttled_appends"] > 0
+            assert telemetry.counts.get("wire_protocol_errors", 0) == 0
+            assert await everything(segments, SEGMENT, ends[-1]) == block * 80
+
+    run(main(), loop)

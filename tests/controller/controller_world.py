@@ -110,7 +110,9 @@ async def scale_to(controller: Controller, count: int, stream: StreamName = STRE
     return await controller.scale(stream, sealed=active, new_ranges=even_ranges(count))
 
 
-async def stream_bytes(controller: Controller, segments: MemorySegments, stream: StreamName = STREAM) -> dict[SegmentId, bytes]:
+async def stream_bytes(
+    controller: Controller, segments: MemorySegments, stream: StreamName = STREAM
+) -> dict[SegmentId, bytes]:
     """All bytes of the stream by segment, deleted segments left out."""
     between = await controller.segments_between(stream, StreamCut(stream, {}), StreamCut(stream, {}))
     return {item: bytes(segments.segments[name_of(item, stream)].data) for item in between}
@@ -138,7 +140,9 @@ async def check_invariants(controller: Controller, segments: MemorySegments, str
                 sealed = segments.segments[name_of(item, name)].sealed
                 assert sealed == (item not in active)
                 if sealed and not description.sealed:
-                    assert await controller.successors(name, item), "a sealed segment without successors ends the stream"
+                    assert await controller.successors(name, item), (
+                        "a sealed segment without successors ends the stream"
+                    )
             for item, offset in description.head.positions.items():
                 assert segments.segments[name_of(item, name)].start == max(offset, 0)
             for txn, status in await _open_transactions(controller, segments, name):

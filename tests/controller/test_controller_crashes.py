@@ -136,7 +136,9 @@ async def deleted(controller: Controller, world: World) -> None:
 
 async def scale(controller: Controller, world: World) -> None:
     await controller.scale(
-        STREAM, sealed=[seg(0, 0), seg(0, 1)], new_ranges=[item.keys for item in await controller.current_segments(STREAM)]
+        STREAM,
+        sealed=[seg(0, 0), seg(0, 1)],
+        new_ranges=[item.keys for item in await controller.current_segments(STREAM)],
     )
 
 

@@ -118,9 +118,7 @@ def test_publications_are_checked_in_the_order_of_the_protocol() -> None:
             await controller.update_reader_group(group())
             good = {seg(0, 0): 4, seg(0, 1): 2}
 
-            async def publish(
-                subscriber="s/g", group_id=ID, generation=1, positions=good, stream=STREAM
-            ) -> None:
+            async def publish(subscriber="s/g", group_id=ID, generation=1, positions=good, stream=STREAM) -> None:
                 await controller.update_subscriber_cut(
                     subscriber, group_id=group_id, generation=generation, cut=StreamCut(stream, positions)
                 )
@@ -288,7 +286,9 @@ def test_generations_and_cuts_follow_the_model(steps) -> None:
                         subscribed = argument is MANUAL
                         acked = (offset or None) if subscribed else None
                         await controller.create_reader_group(
-                            group(argument, {STREAM: {seg(0, 0): offset} if offset else {}}, group_id=UUID(int=6 + number))
+                            group(
+                                argument, {STREAM: {seg(0, 0): offset} if offset else {}}, group_id=UUID(int=6 + number)
+                            )
                         )
                     infos = (await controller.describe_stream(STREAM)).subscribers
                     cut = None if acked is None else cut_at({seg(0, 0): acked})

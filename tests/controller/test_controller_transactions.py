@@ -61,9 +61,28 @@ def test_a_transaction_has_its_segments_and_a_positive_id_when_it_is_returned() 
     asyncio.run(run())
 
 
+def test_many_transactions_begun_and_committed_at_once_get_through() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, 1) as controller:
+            begun = await asyncio.gather(*(controller.create_transaction(STREAM, lease_ms=10_000) for _ in range(200)))
+            assert len({txn.id for txn in begun}) == 200
+            for number, txn in enumerate(begun):
+                segments.write(transaction_segment_name(name_of(seg(0, 0)), txn.id), b"%03d" % number)
+            await asyncio.gather(*(controller.commit_transaction(STREAM, txn.id) for txn in begun))
+            await finish_all(controller)
+            data = (await stream_bytes(controller, segments))[seg(0, 0)]
+            assert sorted(data[at : at + 3] for at in range(0, 600, 3)) == [b"%03d" % n for n in range(200)]
+            await check_invariants(controller, segments)
+
+    asyncio.run(run())
+
+
 def test_leases_outside_the_limits_are_refused() -> None:
     async def run() -> None:
-        async with with_stream(MemorySegments(), settings=ControllerSettings(sweep_ms=None, retention_cycle_ms=None)) as c:
+        async with with_stream(
+            MemorySegments(), settings=ControllerSettings(sweep_ms=None, retention_cycle_ms=None)
+        ) as c:
             for lease_ms in (9_999, 600_001, 0, -1):
                 with pytest.raises(InvalidArgumentError):
                     await c.create_transaction(STREAM, lease_ms=lease_ms)
@@ -227,7 +246,10 @@ def test_a_stream_scales_under_open_transactions_which_then_commit_in_their_own_
             active = await controller.current_segments(STREAM)
             assert [item.segment for item in active] == [seg(3, 2), seg(3, 3), seg(3, 4)]
             # A segment of the scaled epoch is followed by the merged data, and that by the active epoch.
-            assert {item.range.segment for item in await controller.successors(STREAM, seg(1, 2))} <= {seg(2, 0), seg(2, 1)}
+            assert {item.range.segment for item in await controller.successors(STREAM, seg(1, 2))} <= {
+                seg(2, 0),
+                seg(2, 1),
+            }
             # Its own epoch lives on in a duplicate with the same numbers and ranges: no rolling is needed.
             await controller.commit_transaction(STREAM, late)
             await finish_all(controller)
@@ -322,7 +344,9 @@ def test_a_batch_commits_all_its_transactions_once() -> None:
             # Another attempt of the batch, or of an earlier one: its transactions are aborted.
             for batch in (7, 6):
                 late = await write_transaction(controller, segments, b"late")
-                assert not await controller.commit_batch(STREAM, writer="query", batch=batch, transactions=[late, UNKNOWN])
+                assert not await controller.commit_batch(
+                    STREAM, writer="query", batch=batch, transactions=[late, UNKNOWN]
+                )
                 await finish_all(controller)
                 assert await controller.transaction_status(STREAM, late) is TransactionStatus.ABORTED
             assert not await controller.commit_batch(STREAM, writer="query", batch=6, transactions=txns)

@@ -15,22 +15,18 @@ from penstock.codec.metadata import (
     CounterRecord,
     DecisionRecord,
     EpochEntry,
-    EvictionsRecord,
-    GroupRecord,
-    GroupState,
     HeadRecord,
     LengthsRecord,
     MarkerRecord,
     ScopeRecord,
     StreamRecord,
     StreamState,
-    SubscriberRecord,
-    TailRecord,
     TransactionRecord,
     TransactionState,
     Work,
     WorkKind,
 )
+from penstock.codec.reader_metadata import EvictionsRecord, GroupRecord, GroupState, SubscriberRecord, TailRecord
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
 from penstock.model.segments import SegmentRange, even_ranges, make_segment_id

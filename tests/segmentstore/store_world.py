@@ -97,6 +97,12 @@ class World:
         await self.store.close(checkpoint=False)
         return await self.open()
 
+    async def blackout(self) -> SegmentStore:
+        """Crash, and lose what tier 2 was not told to sync."""
+        await self.store.close(checkpoint=False)
+        self.chunks.lose_unsynced()
+        return await self.open()
+
     async def restart(self) -> SegmentStore:
         await self.store.close()
         return await self.open()
@@ -109,8 +115,9 @@ class World:
             await self.store.flush()
 
     async def evict(self) -> None:
-        """Make every idle segment leave memory."""
-        await self.store.flush()
+        """Make every segment leave memory."""
+        for _ in range(2):  # What the first gives back is accounted for by the second.
+            await self.store.flush()
         for container in self.store.containers:
             for _ in range(2):
                 container.segments.evict_idle(0)

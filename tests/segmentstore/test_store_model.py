@@ -27,7 +27,7 @@ NAMES = PARENTS + [parent + txn for parent in PARENTS for txn in TXNS]
 SIZES = st.sampled_from([0, 1, 7, 100, 600, 5_000, 20_000])
 
 NAME = st.sampled_from(NAMES + PARENTS)
-WORLD = st.sampled_from(["flush", "tier", "checkpoint", "crash", "crash", "restart", "evict"])
+WORLD = st.sampled_from(["flush", "tier", "checkpoint", "crash", "blackout", "restart", "evict"])
 STEP = st.one_of(
     st.tuples(st.just("create"), NAME),
     st.tuples(st.just("append"), NAME, st.integers(1, 3), SIZES),

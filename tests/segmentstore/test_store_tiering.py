@@ -371,6 +371,80 @@ def test_a_lease_holds_files_and_space_is_accounted_for() -> None:
     run(body, chunk_bytes=20_000, flush_bytes=20_000)
 
 
+def test_a_lease_ends_only_when_both_clocks_say_so() -> None:
+    async def body(world: World) -> None:
+        store = world.store
+        await store.create_segment(SEGMENT)
+        await append(store, SEGMENT, b"held")
+        await store.flush()
+        await store.lease_chunks(SEGMENT, writer(5), until_ms=world.clock.ms + 3_600_000)
+        await store.delete(SEGMENT)
+        world.clock.ms += 7_200_000
+        await store.flush()
+        assert len(chunk_names(world)) == 1, "the wall clock jumped, an hour has not passed"
+        store = await world.crash()
+        await store.flush()
+        assert chunk_names(world) == []
+
+    run(body, max_lease_ms=3_600_000)
+
+
+def test_a_lease_follows_a_merge() -> None:
+    async def body(world: World) -> None:
+        store = world.store
+        await store.create_segment(SEGMENT)
+        await store.create_segment(TXN)
+        await append(store, TXN, b"leased")
+        await store.flush()
+        await store.lease_chunks(TXN, writer(5), until_ms=world.clock.ms + 1000)
+        await store.merge(SEGMENT, TXN)
+        await store.truncate(SEGMENT, 6)
+        await store.flush()
+        assert len(chunk_names(world)) == 1
+        store = await world.crash()
+        await store.flush()
+        assert len(chunk_names(world)) == 1
+        await store.release_lease(writer(5))
+        store = await world.crash()
+        await world.settle()
+        assert chunk_names(world) == []
+
+    run(body)
+
+
+def test_a_merge_during_the_search_for_orphans_hides_nothing() -> None:
+    async def body(world: World) -> None:
+        store = world.store
+        await store.create_segment(SEGMENT)
+        await store.create_segment(TXN)
+        await append(store, TXN, b"moves")
+        await store.flush()
+        await store.close()
+        started, go_on = asyncio.Event(), asyncio.Event()
+        real = world.keyvalue.scan
+
+        async def scan(start, end, *, limit, reverse=False):
+            found = await real(start, end, limit=limit, reverse=reverse)
+            if start[:1] == b"k" and len(start) == 3:
+                started.set()
+                await go_on.wait()
+                return []  # As if the row had been on a page read before, and moved to one read after.
+            return found
+
+        world.keyvalue.scan = scan
+        store = await world.open()
+        await started.wait()
+        await store.merge(SEGMENT, TXN)
+        await store.flush()
+        go_on.set()
+        world.keyvalue.scan = real
+        await world.settle()
+        store = await world.restart()
+        assert await content(store, SEGMENT) == b"moves"
+
+    run(body, containers=1)
+
+
 def test_leases_are_bounded() -> None:
     async def body(world: World) -> None:
         store = world.store

@@ -75,7 +75,11 @@ async def open_runtime(
         files = RealFiles(settings.data, offload)
         log = await stack.enter_async_context(
             open_local_log(
-                files, directory="wal", segment_bytes=settings.log_file_bytes, budget_bytes=settings.log_bytes
+                files,
+                directory="wal",
+                segment_bytes=settings.log_file_bytes,
+                budget_bytes=settings.log_bytes,
+                rng=rng,
             )
         )
         await files.make_dir("metadata")

@@ -35,9 +35,9 @@ class EmbeddedSettings:
             raise InvalidArgumentError(
                 "memory budget is too small", memory_bytes=self.memory_bytes, least_bytes=MEMORY_MIN_BYTES
             )
-        if self.log_bytes < 3 * self.log_file_bytes:
+        if self.log_bytes < 4 * self.log_file_bytes:
             raise InvalidArgumentError(
-                "the log needs at least three files", log_bytes=self.log_bytes, file_bytes=self.log_file_bytes
+                "the log needs at least four files", log_bytes=self.log_bytes, file_bytes=self.log_file_bytes
             )
         if self.retention_cycle_ms < 10:
             raise InvalidArgumentError("retention cycle is under 10 ms", retention_cycle_ms=self.retention_cycle_ms)

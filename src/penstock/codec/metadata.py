@@ -16,7 +16,6 @@ from uuid import UUID
 
 from penstock.model.errors import CorruptDataError, PenstockError, VersionTooNewError
 from penstock.model.policies import (
-    ReaderGroupRetention,
     RetentionPolicy,
     RetentionType,
     ScaleType,
@@ -41,11 +40,13 @@ class Record(Protocol):
     def decode(cls, data: bytes) -> Self: ...
 
 
-def _dump(fields: Fields) -> bytes:
+def dump_record(fields: Fields) -> bytes:
+    """The bytes of a record with these fields."""
     return json.dumps({"v": VERSION, **fields}, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _load(kind: str, data: bytes, build: Callable[[Fields], R]) -> R:
+def load_record(kind: str, data: bytes, build: Callable[[Fields], R]) -> R:
+    """The record that ``build`` makes of the fields. Raises VersionTooNewError, CorruptDataError."""
     try:
         fields = json.loads(data)
         version = fields["v"]
@@ -58,11 +59,12 @@ def _load(kind: str, data: bytes, build: Callable[[Fields], R]) -> R:
         raise CorruptDataError("metadata record cannot be read", record=kind, data=bytes(data[:80])) from error
 
 
-def _positions(cut: Positions) -> dict[str, int]:
+def dump_positions(cut: Positions) -> dict[str, int]:
+    """A cut, or lengths of segments, in order of segments."""
     return {str(segment): cut[segment] for segment in sorted(cut)}
 
 
-def _read_positions(fields: Mapping[str, int]) -> Positions:
+def load_positions(fields: Mapping[str, int]) -> Positions:
     return {SegmentId(int(segment)): int(offset) for segment, offset in fields.items()}
 
 
@@ -119,11 +121,11 @@ class ScopeRecord:
     deleting: bool = False
 
     def encode(self) -> bytes:
-        return _dump({"deleting": self.deleting})
+        return dump_record({"deleting": self.deleting})
 
     @classmethod
     def decode(cls, data: bytes) -> ScopeRecord:
-        return _load("scope", data, lambda f: cls(deleting=f["deleting"]))
+        return load_record("scope", data, lambda f: cls(deleting=f["deleting"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,7 @@ class StreamRecord:
     work: Work | None = None
 
     def encode(self) -> bytes:
-        return _dump(
+        return dump_record(
             {
                 "state": self.state.value,
                 "config": _config_fields(self.config),
@@ -157,7 +159,7 @@ class StreamRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> StreamRecord:
-        return _load("stream", data, cls._build)
+        return load_record("stream", data, cls._build)
 
     @classmethod
     def _build(cls, fields: Fields) -> StreamRecord:
@@ -209,11 +211,11 @@ class EpochEntry:
         # Neighbours share their bound: stored once, it cannot differ, and ten thousand segments fit into one value.
         bounds = [item.keys.low for item in self.segments] + [self.segments[-1].keys.high]
         ids = [item.segment for item in self.segments]
-        return _dump({"epoch": self.epoch, "created_ms": self.created_ms, "ids": ids, "bounds": bounds})
+        return dump_record({"epoch": self.epoch, "created_ms": self.created_ms, "ids": ids, "bounds": bounds})
 
     @classmethod
     def decode(cls, data: bytes) -> EpochEntry:
-        return _load("epoch", data, cls._build)
+        return load_record("epoch", data, cls._build)
 
     @classmethod
     def _build(cls, fields: Fields) -> EpochEntry:
@@ -232,11 +234,11 @@ class LengthsRecord:
     lengths: Positions
 
     def encode(self) -> bytes:
-        return _dump({"lengths": _positions(self.lengths)})
+        return dump_record({"lengths": dump_positions(self.lengths)})
 
     @classmethod
     def decode(cls, data: bytes) -> LengthsRecord:
-        return _load("lengths", data, lambda f: cls(lengths=_read_positions(f["lengths"])))
+        return load_record("lengths", data, lambda f: cls(lengths=load_positions(f["lengths"])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,19 +258,21 @@ class HeadRecord:
         return self.cut if self.pending is None else self.pending
 
     def encode(self) -> bytes:
-        pending = None if self.pending is None else _positions(self.pending)
-        return _dump({"cut": _positions(self.cut), "pending": pending, "truncated_bytes": self.truncated_bytes})
+        pending = None if self.pending is None else dump_positions(self.pending)
+        return dump_record(
+            {"cut": dump_positions(self.cut), "pending": pending, "truncated_bytes": self.truncated_bytes}
+        )
 
     @classmethod
     def decode(cls, data: bytes) -> HeadRecord:
-        return _load("head", data, cls._build)
+        return load_record("head", data, cls._build)
 
     @classmethod
     def _build(cls, fields: Fields) -> HeadRecord:
         pending = fields["pending"]
         return cls(
-            cut=_read_positions(fields["cut"]),
-            pending=None if pending is None else _read_positions(pending),
+            cut=load_positions(fields["cut"]),
+            pending=None if pending is None else load_positions(pending),
             truncated_bytes=fields["truncated_bytes"],
         )
 
@@ -280,11 +284,11 @@ class CounterRecord:
     value: int
 
     def encode(self) -> bytes:
-        return _dump({"value": self.value})
+        return dump_record({"value": self.value})
 
     @classmethod
     def decode(cls, data: bytes) -> CounterRecord:
-        return _load("counter", data, lambda f: cls(value=f["value"]))
+        return load_record("counter", data, lambda f: cls(value=f["value"]))
 
 
 class TransactionState(enum.Enum):
@@ -314,7 +318,7 @@ class TransactionRecord:
     pin: BatchPin | None = None
 
     def encode(self) -> bytes:
-        return _dump(
+        return dump_record(
             {
                 "state": self.state.value,
                 "epoch": self.epoch,
@@ -326,7 +330,7 @@ class TransactionRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> TransactionRecord:
-        return _load("transaction", data, cls._build)
+        return load_record("transaction", data, cls._build)
 
     @classmethod
     def _build(cls, fields: Fields) -> TransactionRecord:
@@ -348,11 +352,11 @@ class CompletedRecord:
     completed_ms: int
 
     def encode(self) -> bytes:
-        return _dump({"state": self.state.value, "completed_ms": self.completed_ms})
+        return dump_record({"state": self.state.value, "completed_ms": self.completed_ms})
 
     @classmethod
     def decode(cls, data: bytes) -> CompletedRecord:
-        return _load(
+        return load_record(
             "completed", data, lambda f: cls(state=TransactionState(f["state"]), completed_ms=f["completed_ms"])
         )
 
@@ -365,11 +369,11 @@ class DecisionRecord:
     transactions: tuple[UUID, ...]
 
     def encode(self) -> bytes:
-        return _dump({"commit": self.commit, "txns": [txn.hex for txn in self.transactions]})
+        return dump_record({"commit": self.commit, "txns": [txn.hex for txn in self.transactions]})
 
     @classmethod
     def decode(cls, data: bytes) -> DecisionRecord:
-        return _load(
+        return load_record(
             "decision",
             data,
             lambda f: cls(commit=f["commit"], transactions=tuple(UUID(hex=txn) for txn in f["txns"])),
@@ -384,149 +388,15 @@ class BatchRecord:
     transactions: tuple[UUID, ...]
 
     def encode(self) -> bytes:
-        return _dump({"batch": self.batch, "txns": [txn.hex for txn in self.transactions]})
+        return dump_record({"batch": self.batch, "txns": [txn.hex for txn in self.transactions]})
 
     @classmethod
     def decode(cls, data: bytes) -> BatchRecord:
-        return _load(
+        return load_record(
             "batch",
             data,
             lambda f: cls(batch=f["batch"], transactions=tuple(UUID(hex=txn) for txn in f["txns"])),
         )
-
-
-class GroupState(enum.Enum):
-    CREATING = "creating"
-    ACTIVE = "active"
-    DELETING = "deleting"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRecord:
-    """A reader group. ``leaving``: streams whose subscription a change under way still has to remove."""
-
-    state: GroupState
-    id: UUID
-    generation: int
-    retention: ReaderGroupRetention
-    start_cuts: Mapping[str, Positions]
-    end_cuts: Mapping[str, Positions]
-    refresh_ms: int
-    checkpoint_interval_ms: int
-    max_outstanding_checkpoints: int
-    rollover_bytes: int
-    leaving: tuple[str, ...] = ()
-
-    def encode(self) -> bytes:
-        return _dump(
-            {
-                "state": self.state.value,
-                "id": self.id.hex,
-                "generation": self.generation,
-                "retention": self.retention.name,
-                "start": {stream: _positions(cut) for stream, cut in self.start_cuts.items()},
-                "end": {stream: _positions(cut) for stream, cut in self.end_cuts.items()},
-                "refresh_ms": self.refresh_ms,
-                "checkpoint_interval_ms": self.checkpoint_interval_ms,
-                "checkpoints": self.max_outstanding_checkpoints,
-                "rollover_bytes": self.rollover_bytes,
-                "leaving": list(self.leaving),
-            }
-        )
-
-    @classmethod
-    def decode(cls, data: bytes) -> GroupRecord:
-        return _load("group", data, cls._build)
-
-    @classmethod
-    def _build(cls, fields: Fields) -> GroupRecord:
-        return cls(
-            state=GroupState(fields["state"]),
-            id=UUID(hex=fields["id"]),
-            generation=fields["generation"],
-            retention=ReaderGroupRetention[fields["retention"]],
-            start_cuts={stream: _read_positions(cut) for stream, cut in fields["start"].items()},
-            end_cuts={stream: _read_positions(cut) for stream, cut in fields["end"].items()},
-            refresh_ms=fields["refresh_ms"],
-            checkpoint_interval_ms=fields["checkpoint_interval_ms"],
-            max_outstanding_checkpoints=fields["checkpoints"],
-            rollover_bytes=fields["rollover_bytes"],
-            leaving=tuple(fields["leaving"]),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriberRecord:
-    """A reader group's subscription to one stream. ``cut=None``: it has published nothing.
-
-    ``incarnation`` is the stream's: a subscription does not pass to a later stream of the same name.
-    """
-
-    group_id: UUID
-    generation: int
-    incarnation: int
-    cut: Positions | None
-    updated_ms: int
-
-    def encode(self) -> bytes:
-        return _dump(
-            {
-                "group": self.group_id.hex,
-                "generation": self.generation,
-                "incarnation": self.incarnation,
-                "cut": None if self.cut is None else _positions(self.cut),
-                "updated_ms": self.updated_ms,
-            }
-        )
-
-    @classmethod
-    def decode(cls, data: bytes) -> SubscriberRecord:
-        return _load("subscriber", data, cls._build)
-
-    @classmethod
-    def _build(cls, fields: Fields) -> SubscriberRecord:
-        cut = fields["cut"]
-        return cls(
-            group_id=UUID(hex=fields["group"]),
-            generation=fields["generation"],
-            incarnation=fields["incarnation"],
-            cut=None if cut is None else _read_positions(cut),
-            updated_ms=fields["updated_ms"],
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TailRecord:
-    """A member of a stream's retention set: where the tail was at a time, and how many bytes of history lay before."""
-
-    time_ms: int
-    size_bytes: int
-    cut: Positions
-
-    def encode(self) -> bytes:
-        return _dump({"time_ms": self.time_ms, "size_bytes": self.size_bytes, "cut": _positions(self.cut)})
-
-    @classmethod
-    def decode(cls, data: bytes) -> TailRecord:
-        return _load(
-            "tail",
-            data,
-            lambda f: cls(time_ms=f["time_ms"], size_bytes=f["size_bytes"], cut=_read_positions(f["cut"])),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvictionsRecord:
-    """The latest times that a rule took unread data from subscribers, oldest first, as plain fields."""
-
-    evictions: Sequence[Mapping[str, Any]] = ()
-
-    def encode(self) -> bytes:
-        return _dump({"evictions": [dict(item) for item in self.evictions]})
-
-    @classmethod
-    def decode(cls, data: bytes) -> EvictionsRecord:
-        return _load("evictions", data, lambda f: cls(evictions=tuple(dict(item) for item in f["evictions"])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -534,8 +404,8 @@ class MarkerRecord:
     """A key that says something by being there."""
 
     def encode(self) -> bytes:
-        return _dump({})
+        return dump_record({})
 
     @classmethod
     def decode(cls, data: bytes) -> MarkerRecord:
-        return _load("marker", data, lambda _: cls())
+        return load_record("marker", data, lambda _: cls())

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from penstock.codec.metadata import BatchRecord, DecisionRecord, TransactionRecord
+from penstock.codec.metadata import BatchRecord, DecisionRecord, StreamState, TransactionRecord
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.decisions import NO_BATCH, LoadedTransactions, abort_if_open, load_transactions, put_queued
@@ -57,7 +57,10 @@ class Batches:
     async def _commit(self, name: StreamName, writer: str, batch: int, txns: tuple[UUID, ...]) -> bool:
         # What was decided earlier is finished first: the writer's record can name the transactions of one batch only.
         async with exclusive(self._ctx, name):
-            await settled(self._ctx, name)
+            view = await settled(self._ctx, name)
+            if view.record.state is StreamState.SEALED:
+                for txn in txns:
+                    await abort_if_open(self._ctx, name, txn)
             verdict = await changing(lambda: self._decide(name, writer, batch, txns))
             await settled(self._ctx, name)
         if verdict is not BatchVerdict.SUPERSEDED:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from penstock.codec.metadata import GroupRecord, GroupState, MarkerRecord
+from penstock.codec.metadata import MarkerRecord
+from penstock.codec.reader_metadata import GroupRecord, GroupState
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import Stored, changing, create, overwrite

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from penstock.codec.metadata import EvictionsRecord, HeadRecord, SubscriberRecord, TailRecord
+from penstock.codec.metadata import HeadRecord
+from penstock.codec.reader_metadata import EvictionsRecord, SubscriberRecord, TailRecord
 from penstock.controller import keys
 from penstock.controller.context import Context, StreamView
 from penstock.controller.metadata import changing, overwrite, stored

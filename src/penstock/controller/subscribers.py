@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from penstock.codec.metadata import SubscriberRecord
+from penstock.codec.reader_metadata import SubscriberRecord
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import changing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -46,11 +47,15 @@ class Transactions:
         self._ctx = ctx
         self._next = 0
         self._reserved = 0
+        self._reserving = asyncio.Lock()
 
     async def _number(self) -> int:
         """A number that no transaction of this store has ever had."""
         while self._next == self._reserved:
-            await changing(self._reserve)
+            # One reserves for all who wait: as many at once would only take the record from each other.
+            async with self._reserving:
+                if self._next == self._reserved:
+                    await changing(self._reserve)
         self._next += 1
         return self._next - 1
 
@@ -58,8 +63,7 @@ class Transactions:
         found = await self._ctx.metadata.get(keys.TRANSACTION_COUNTER, CounterRecord)
         first = 0 if found.value is None else found.value.value
         await self._ctx.metadata.put(found.put(CounterRecord(value=first + _IDS_AT_ONCE)))
-        if self._next == self._reserved:
-            self._next, self._reserved = first, first + _IDS_AT_ONCE
+        self._next, self._reserved = first, first + _IDS_AT_ONCE
 
     async def begin(self, name: StreamName, *, lease_ms: int) -> Transaction:
         """Its segments exist when this returns. Raises InvalidArgumentError (lease), StreamSealedError.
@@ -133,9 +137,13 @@ class Transactions:
         await self._end(name, txn, Verb.ABORT)
 
     async def _end(self, name: StreamName, txn: UUID, verb: Verb) -> None:
-        await self._ctx.stream(name)
-        await self._ctx.tasks.run(decide(self._ctx, name, txn, verb))
-        settle_soon(self._ctx, name)
+        ctx = self._ctx
+        view = await ctx.stream(name)
+        if view.record.state is StreamState.SEALED and await abort_if_open(ctx, name, txn):
+            # Begun in the moment of sealing by a controller that died then: there is nothing left to merge it into.
+            settle_soon(ctx, name)
+        await ctx.tasks.run(decide(ctx, name, txn, verb))
+        settle_soon(ctx, name)
 
     async def status(self, name: StreamName, txn: UUID) -> TransactionStatus:
         """``UNKNOWN`` for one that never was, or that ended longer than a day ago."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence
 
 from penstock.ports.keyvalue import KeyValueStore
@@ -11,14 +11,18 @@ _PAGE = 1000
 
 
 class _Changes:
-    """Changed rows (None: deleted), their keys in order, and the ranges deleted before them."""
+    """Changed rows (None: deleted), their keys in order, and the ranges deleted before them.
 
-    __slots__ = ("keys", "ranges", "rows")
+    Ranges are those of whole prefixes, none of which is the beginning of another: they are equal or apart.
+    """
+
+    __slots__ = ("_starts", "keys", "ranges", "rows")
 
     def __init__(self) -> None:
         self.rows: dict[bytes, bytes | None] = {}
         self.keys: list[bytes] = []
-        self.ranges: list[tuple[bytes, bytes]] = []
+        self.ranges: dict[bytes, bytes] = {}
+        self._starts: list[bytes] = []
 
     def put(self, key: bytes, value: bytes | None) -> int:
         """Returns by how many bytes the changes grew."""
@@ -33,13 +37,20 @@ class _Changes:
         for key in self.keys[low:high]:
             del self.rows[key]
         del self.keys[low:high]
-        self.ranges.append((start, end))
+        if start not in self.ranges:
+            insort(self._starts, start)
+        self.ranges[start] = end
 
     def between(self, start: bytes, end: bytes) -> Sequence[bytes]:
         return self.keys[bisect_left(self.keys, start) : bisect_left(self.keys, end)]
 
     def covers(self, key: bytes) -> bool:
-        return any(start <= key < end for start, end in self.ranges)
+        """Whether the key lies in a deleted range."""
+        index = bisect_right(self._starts, key) - 1
+        return index >= 0 and key < self.ranges[self._starts[index]]
+
+    def is_empty(self) -> bool:
+        return not self.rows and not self.ranges
 
 
 class MetadataRows:
@@ -59,7 +70,7 @@ class MetadataRows:
 
     @property
     def changed(self) -> bool:
-        return bool(self._changes.rows or self._changes.ranges)
+        return not self._changes.is_empty()
 
     def put(self, key: bytes, value: bytes) -> None:
         self.changed_bytes += self._changes.put(key, value)
@@ -77,7 +88,7 @@ class MetadataRows:
             if changes is not None:
                 if key in changes.rows:
                     return True, changes.rows[key]
-                if changes.ranges and changes.covers(key):
+                if changes.covers(key):
                     return True, None
         return False, None
 
@@ -98,12 +109,12 @@ class MetadataRows:
         found: list[tuple[bytes, bytes]] = []
         while start < end and len(found) < limit:
             overlay = self._overlay(start, end)
-            ranges = [item for changes in self._layers() for item in changes.ranges]
+            layers = self._layers()
             page = await self._store.scan(start, end, limit=limit)
             full = len(page) >= limit
             bound = page[-1][0] + b"\0" if full else end
             rows: dict[bytes, bytes | None] = {
-                key: value for key, value in page if not any(low <= key < high for low, high in ranges)
+                key: value for key, value in page if not any(layer.covers(key) for layer in layers)
             }
             rows.update((key, value) for key, value in overlay.items() if key < bound)
             found.extend((key, value) for key, value in sorted(rows.items()) if value is not None)
@@ -128,9 +139,8 @@ class MetadataRows:
     def _overlay(self, start: bytes, end: bytes) -> Mapping[bytes, bytes | None]:
         rows: dict[bytes, bytes | None] = {}
         for changes in self._layers():
-            for low, high in changes.ranges:
-                for key in [key for key in rows if low <= key < high]:
-                    rows[key] = None
+            for key in [key for key in rows if changes.covers(key)]:
+                rows[key] = None
             rows.update((key, changes.rows[key]) for key in changes.between(start, end))
         return rows
 
@@ -147,7 +157,7 @@ class MetadataRows:
             await self._store.commit(
                 [(key, value) for key, value in taken.rows.items() if value is not None],
                 [key for key, value in taken.rows.items() if value is None],
-                delete_ranges=taken.ranges,
+                delete_ranges=list(taken.ranges.items()),
             )
         except BaseException:
             self._take_back(taken)
@@ -158,10 +168,9 @@ class MetadataRows:
             self.generation += 1
 
     def _take_back(self, taken: _Changes) -> None:
-        newer = self._changes
+        newer, self._changes = self._changes, taken
+        # A range deletes what was put before it, so it comes first; what was put since comes last.
+        for start, end in newer.ranges.items():
+            taken.delete_range(start, end)
         for key, value in newer.rows.items():
             taken.put(key, value)
-        for key in [key for key in taken.rows if key not in newer.rows and newer.covers(key)]:
-            taken.rows[key] = None
-        taken.ranges.extend(newer.ranges)
-        self._changes = taken

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,7 @@ class Reclaimer:
         self._container = container
         self._released: dict[str, records.FreeRecord] = {}
         self._freeable: dict[str, records.FreeRecord] = {}
+        self._pending_bytes: dict[int, int] = {}
         self._discarded: dict[str, None] = {}
         self._heads: dict[int, None] = {}
         self._committed_heads: dict[int, None] = {}
@@ -51,7 +52,9 @@ class Reclaimer:
         index = container.index
         bounds = records.range_of(records.prefix(records.TAG_FREE, index))
         for key, value in await container.rows.scan_all(bounds):
-            self._freeable[key[3:].decode()] = records.decode_free(value)
+            record = records.decode_free(value)
+            self._freeable[key[3:].decode()] = record
+            self._add_pending(record.uid, record.size_bytes)
         now = asyncio.get_running_loop().time()
         now_ms = container.clock.now_ms()
         bounds = records.range_of(records.prefix(records.TAG_LEASE, index))
@@ -66,7 +69,15 @@ class Reclaimer:
         """A segment names the chunk no more. Its file goes after the next checkpoint, and after leases."""
         record = records.FreeRecord(uid=uid, size_bytes=size_bytes)
         self._released[chunk] = record
+        self._add_pending(uid, size_bytes)
         self._container.rows.put(records.free_key(self._container.index, chunk), records.encode_free(record))
+
+    def _add_pending(self, uid: int, size_bytes: int) -> None:
+        left = self._pending_bytes.get(uid, 0) + size_bytes
+        if left:
+            self._pending_bytes[uid] = left
+        else:
+            self._pending_bytes.pop(uid, None)
 
     def discard(self, chunk: str) -> None:
         """A chunk that was never named, left by a failed or outrun write."""
@@ -104,14 +115,17 @@ class Reclaimer:
             for chunk in [name for name in self._discarded if name not in self._container.tiering.writing]:
                 await self._delete(chunk)
                 self._discarded.pop(chunk, None)
+            # A lease taken from here on is none on these: no segment names them any more.
+            leased = self._leased()
             for chunk, record in list(self._freeable.items()):
-                if chunk in self._container.tiering.writing or self._is_leased(record.uid):
+                if chunk in self._container.tiering.writing or record.uid in leased:
                     continue
                 await self._delete(chunk)
                 self._freeable.pop(chunk, None)
                 self._container.rows.delete(records.free_key(self._container.index, chunk))
+                self._add_pending(record.uid, -record.size_bytes)
                 self._count_freed(record.uid, record.size_bytes)
-            for uid in [uid for uid in self._committed_heads if not self._is_leased(uid)]:
+            for uid in [uid for uid in self._committed_heads if uid not in self._leased()]:
                 del self._committed_heads[uid]
                 segment = self._container.segments.by_uid.get(uid)
                 if segment is not None:
@@ -136,6 +150,9 @@ class Reclaimer:
         upto = await self._dead_bytes(segment, chunk)
         if upto - chunk.freed < self._container.settings.free_head_bytes or not segment.chunks.holds(chunk):
             return
+        if segment.uid in self._leased():
+            self._committed_heads[segment.uid] = None
+            return
         await self._container.chunks.free_head(chunk.name, upto)
         freed, chunk.freed = upto - chunk.freed, upto
         if segment.chunks.holds(chunk):
@@ -157,12 +174,7 @@ class Reclaimer:
 
     def pending_bytes(self, segment: Segment) -> int:
         """Bytes on disk that the segment names no more, or that lie before its head."""
-        pending = sum(
-            record.size_bytes
-            for chunks in (self._released, self._freeable)
-            for record in chunks.values()
-            if record.uid == segment.uid
-        )
+        pending = self._pending_bytes.get(segment.uid, 0)
         if segment.chunks.items:
             first = segment.chunks.items[0]
             pending += max(0, min(segment.start_offset, first.end) - first.start - first.freed)
@@ -210,8 +222,9 @@ class Reclaimer:
                     row = records.lease_key(self._container.index, lease, target.uid)
                     self._container.rows.put(row, records.encode_int(held.until_ms))
 
-    def _is_leased(self, uid: int) -> bool:
-        return any(key[1] == uid for key in self._leases)
+    def _leased(self) -> Mapping[int, None]:
+        """The segments that a lease holds."""
+        return {uid: None for _, uid in self._leases}
 
     async def _drop_expired(self) -> None:
         now, now_ms = asyncio.get_running_loop().time(), self._container.clock.now_ms()

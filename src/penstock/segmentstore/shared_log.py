@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from penstock.model.errors import StorageFullError
 from penstock.ports.durable_log import DurableLog, LogAddress
 from penstock.ports.files import Buffer
 
@@ -11,7 +12,8 @@ from penstock.ports.files import Buffer
 class SharedLog:
     """Hands frames on, and knows the highest address that any container has seen become durable.
 
-    ``filled`` is called whenever another ``fill_bytes`` have been written: time for everyone to tier and checkpoint.
+    ``filled`` is called whenever another ``fill_bytes`` have been written, and when the log is full: time for everyone to
+    tier and checkpoint.
     """
 
     def __init__(self, log: DurableLog, *, fill_bytes: int) -> None:
@@ -28,7 +30,14 @@ class SharedLog:
 
     async def append(self, parts: Sequence[Buffer], size_bytes: int) -> int:
         """Raises what ``DurableLog.append`` raises."""
-        address = await self._log.append(parts)
+        try:
+            address = await self._log.append(parts)
+        except StorageFullError:
+            # The way out of a full log is to need less of it.
+            self._since_bytes = 0
+            if self.filled is not None:
+                self.filled()
+            raise
         self.last_address = max(self.last_address, address)
         self._since_bytes += size_bytes
         if self._since_bytes >= self._fill_bytes and self.filled is not None:

@@ -12,7 +12,7 @@ from penstock.testing.conformance import check
 
 
 class DurableLogLaws:
-    """Subclass and implement ``open``; ``frame_max`` is the largest payload that the log under test takes, 16 KiB or more."""
+    """Subclass and implement ``open``; ``frame_max`` is the largest payload that the log takes, 16 KiB or more."""
 
     frame_max: int
 

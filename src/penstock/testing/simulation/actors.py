@@ -148,7 +148,11 @@ class RawWriter:
                 offset = done.end_offset - len(framed)
                 if expected is not None and offset != expected:
                     history.violation("condition ignored", f"{write.name} expected {expected}, is at {offset}")
-                history.acknowledged(write, segment=self.segment, offset=offset)
+                if stream == self.segment:
+                    history.acknowledged(write, segment=self.segment, offset=offset)
+                else:
+                    # To be merged into another one: where it lies here says nothing about where it will be read.
+                    history.acknowledged(write)
                 return write
 
     def _request(self, framed: bytes, expected: int | None) -> Append:

@@ -84,7 +84,7 @@ def draw_config(seed: int) -> SimConfig:
         event_bytes=rng.choice((20, 100, 1000)),
         block_bytes=rng.choice((1 << 10, 4 << 10)),
         keys=rng.choice((1, 3, 10)),
-        think_s=rng.choice((0.05, 0.15, 0.4)),
+        think_s=rng.choice((0.2, 0.5, 1.2)),
         writers=rng.choice((1, 2)),
         transactions=rng.choice((0, 1, 2)),
         segments=rng.choice((1, 2)),

@@ -17,6 +17,7 @@ from penstock.testing.simulation import stream_actors as on_stream
 from penstock.testing.simulation.actors import SCOPE, STREAM, Env
 from penstock.testing.simulation.cluster import Cluster, LogWatch
 from penstock.testing.simulation.config import SimConfig, draw_config
+from penstock.testing.simulation.files import UNLIMITED
 from penstock.testing.simulation.history import Anomaly, History, check
 from penstock.testing.simulation.loop import SimLoop, VirtualDeadlineError
 
@@ -220,7 +221,7 @@ async def _full_disk(env: Env) -> None:
     disk.capacity_bytes = disk.used_bytes() + disk.rng.randrange(16 << 10)
     env.history.note("disk is full")
     await asyncio.sleep(0.5 + 4 * disk.rng.random())
-    disk.capacity_bytes = 1 << 40
+    disk.capacity_bytes = UNLIMITED
     env.history.note("disk has room")
 
 
@@ -255,7 +256,7 @@ async def _network(env: Env) -> None:
 
 def _heal(env: Env) -> None:
     disk = env.cluster.disk
-    disk.capacity_bytes = 1 << 40
+    disk.capacity_bytes = UNLIMITED
     disk.writes_fail = disk.sync_fails_once = None
     env.cluster.crash_in_recovery_s = None
     env.loop.network.partitioned.clear()
@@ -302,7 +303,12 @@ async def _check_chunks(env: Env) -> None:
     for _ in range(3):
         await node.call(node.store.flush)
     listed = await node.call(node.chunks.list)
-    named = {chunk.name for container in node.store.containers for segment in container.loaded() for chunk in segment.chunks.items}
+    named = {
+        chunk.name
+        for container in node.store.containers
+        for segment in container.directory.loaded()
+        for chunk in segment.chunks.items
+    }
     rows = await _named_chunks(env)
     left = [name for name in listed if name.removesuffix(SUFFIX) not in named and name.removesuffix(SUFFIX) not in rows]
     if left:

@@ -16,6 +16,7 @@ from penstock.ports.files import Buffer
 
 _BLOCK = 4096
 _SECTOR = 512
+UNLIMITED = 1 << 40
 
 
 class NodeCrashed(BaseException):
@@ -84,12 +85,13 @@ def _punched_bytes(inode: _Inode) -> int:
 class SimDisk:
     """What survives a process: inodes, and the directory as seen and as durable."""
 
-    def __init__(self, rng: random.Random, *, capacity_bytes: int = 1 << 40) -> None:
+    def __init__(self, rng: random.Random, *, capacity_bytes: int = UNLIMITED) -> None:
         self.rng = rng
         self.capacity_bytes = capacity_bytes
         self.names: dict[str, _Inode] = {}
         self.durable_names: dict[str, _Inode] = {}
         self.directories: dict[str, None] = {"": None}
+        self.unsynced_names: dict[str, None] = {}
         self.generation = 0
         self.latency_s = 0.0003
         self.sync_fails_once: str | None = None
@@ -103,7 +105,7 @@ class SimDisk:
         if not power:
             return
         names = dict(self.durable_names)
-        for path in sorted({*self.names, *self.durable_names}):
+        for path in sorted(self.unsynced_names):
             if self.names.get(path) is not self.durable_names.get(path) and self.rng.random() < 0.5:
                 inode = self.names.get(path)
                 if inode is None:
@@ -114,13 +116,18 @@ class SimDisk:
         for inode in survivors.values():
             inode.lose_power(self.rng)
         self.names, self.durable_names = names, dict(names)
+        self.unsynced_names.clear()
 
     def used_bytes(self) -> int:
         return sum(len(inode.cache) - _punched_bytes(inode) for inode in self.names.values())
 
     def check_room(self, growth_bytes: int) -> None:
         """Raises StorageFullError."""
-        if growth_bytes > 0 and self.used_bytes() + growth_bytes > self.capacity_bytes:
+        if (
+            growth_bytes > 0
+            and self.capacity_bytes < UNLIMITED
+            and self.used_bytes() + growth_bytes > self.capacity_bytes
+        ):
             raise StorageFullError("no space left on the device", growth_bytes=growth_bytes)
 
 
@@ -147,6 +154,7 @@ class SimFiles:
             if not create:
                 raise FileNotFoundError(2, "no such file", path)
             inode = self._disk.names[path] = _Inode()
+            self._disk.unsynced_names[path] = None
         return SimFile(self, self._disk, inode, path)
 
     async def exists(self, path: str) -> bool:
@@ -175,17 +183,18 @@ class SimFiles:
         if source not in self._disk.names:
             raise FileNotFoundError(2, "no such file", source)
         self._disk.names[target] = self._disk.names.pop(source)
+        self._disk.unsynced_names.update({source: None, target: None})
 
     async def unlink(self, path: str) -> None:
         await self.step()
-        self._disk.names.pop(path, None)
+        if self._disk.names.pop(path, None) is not None:
+            self._disk.unsynced_names[path] = None
 
     async def sync_dir(self, directory: str) -> None:
         await self.step()
         directory = "" if directory == "." else directory
-        for path in sorted({*self._disk.names, *self._disk.durable_names}):
-            if path.rpartition("/")[0] != directory:
-                continue
+        for path in [item for item in self._disk.unsynced_names if item.rpartition("/")[0] == directory]:
+            del self._disk.unsynced_names[path]
             inode = self._disk.names.get(path)
             if inode is None:
                 self._disk.durable_names.pop(path, None)
@@ -272,4 +281,4 @@ class SimFile:
             self._inode.punched.append((first, last))
 
     async def close(self) -> None:
-        self._files.check_alive()
+        """Changes nothing that survives."""

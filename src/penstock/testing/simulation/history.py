@@ -350,9 +350,7 @@ def _check_complete(
     return found
 
 
-def _check_groups(
-    reading: Reading, writes: Sequence[Write], got: Mapping[bytes, tuple[str, int]]
-) -> list[Anomaly]:
+def _check_groups(reading: Reading, writes: Sequence[Write], got: Mapping[bytes, tuple[str, int]]) -> list[Anomaly]:
     found: list[Anomaly] = []
     groups = dict.fromkeys(write.group for write in writes if write.group is not None)
     for group in groups:
@@ -389,7 +387,9 @@ def _check_counters(history: History) -> list[Anomaly]:
             if outcomes.count(Outcome.OK) > 1:
                 found.append(Anomaly("lost update", f"{counter} was set to {value} twice"))
         # Whatever a call learned, every later call must know.
-        events = [(item.ended_s, item.value) for item in items if item.outcome is Outcome.OK and item.ended_s is not None]
+        events = [
+            (item.ended_s, item.value) for item in items if item.outcome is Outcome.OK and item.ended_s is not None
+        ]
         events += [(ended_s, value) for _, ended_s, value in seen.get(counter, ())]
         found += _check_never_back(counter, sorted(events), seen.get(counter, ()))
     for counter, looks in seen.items():
@@ -427,7 +427,9 @@ def _check_lives(history: History) -> list[Anomaly]:
         what = {fact.what: fact for fact in known}
         if sight.exists and "deleted" in what:
             found.append(Anomaly("forgotten delete", f"{sight.subject} is back at {sight.begun_s:.4f}"))
-        gone = any(fact.what in ("deleting", "deleted") and fact.at_s <= sight.ended_s for fact in facts.get(sight.subject, ()))
+        gone = any(
+            fact.what in ("deleting", "deleted") and fact.at_s <= sight.ended_s for fact in facts.get(sight.subject, ())
+        )
         if not sight.exists:
             if "created" in what and not gone:
                 found.append(Anomaly("forgotten create", f"{sight.subject} is gone at {sight.begun_s:.4f}"))

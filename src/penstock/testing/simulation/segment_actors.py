@@ -95,9 +95,6 @@ async def merge_segments(env: Env, name: str, target: str) -> None:
         writer = RawWriter(env, segments, source, group.name, rng)
         for _ in range(rng.randrange(1, 5)):
             await writer.append(stream=target, group=group, give_up=False)
-        for item in group.events:
-            # Where they lay in the source says nothing about the target.
-            item.segment = item.offset = None
         await env.pause(rng, factor=rng.choice((0.1, 3, 10)))
         history.fact(source, "deleting")
         history.deciding(group)

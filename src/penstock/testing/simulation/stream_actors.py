@@ -301,9 +301,7 @@ async def scale_stream(env: Env, name: str) -> None:
             plan = _plan(current, rng)
             if plan is not None:
                 sealed, ranges = plan
-                result = await env.controller.scale(
-                    STREAM, sealed=[item.segment for item in sealed], new_ranges=ranges
-                )
+                result = await env.controller.scale(STREAM, sealed=[item.segment for item in sealed], new_ranges=ranges)
                 env.history.note(f"scaled {[item.segment for item in result.segments]}")
         except StreamSealedError:
             return

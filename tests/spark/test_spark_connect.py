@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import asyncio
+import pickle
+from typing import Any, cast
+
+import pytest
+
+from penstock.model.errors import ConflictError, InternalError, NotConnectedError, TruncatedError
+from penstock.spark.connect import Link, Services, close_links, dial, link
+from penstock.spark.reasons import readable, reason
+from penstock.spark.source import PenstockSource
+
+
+class Dialler:
+    """A server that is away for the first ``away`` calls; counts what was opened and closed."""
+
+    def __init__(self, away: int) -> None:
+        self.away = away
+        self.opened = self.closed = 0
+
+    async def __call__(self, address: str) -> Services:
+        self.opened += 1
+
+        async def close() -> None:
+            self.closed += 1
+
+        return Services(cast(Any, self), cast(Any, address), close)
+
+    async def call(self, services: Services) -> str:
+        await asyncio.sleep(0)
+        if self.away:
+            self.away -= 1
+            raise NotConnectedError("server is away")
+        return cast(str, services.segments)
+
+
+def test_a_question_outlasts_a_server_that_is_away_and_dials_anew() -> None:
+    server = Dialler(away=2)
+    found = Link(server, "here:1")
+    assert found.ask(server.call) == "here:1"
+    assert (server.opened, server.closed) == (3, 2)
+    assert found.ask(server.call) == "here:1"
+    found.close()
+    assert (server.opened, server.closed) == (3, 3)
+
+
+def test_what_is_not_safe_to_repeat_is_not_repeated() -> None:
+    server = Dialler(away=1)
+    found = Link(server, "here:1")
+    with pytest.raises(NotConnectedError):
+        found.run(server.call)
+    assert found.run(server.call) == "here:1"
+    found.close()
+
+
+def test_other_errors_keep_the_connection() -> None:
+    server = Dialler(away=0)
+    found = Link(server, "here:1")
+
+    async def refuse(services: Services) -> None:
+        raise ConflictError("no")
+
+    with pytest.raises(ConflictError):
+        found.ask(refuse)
+    assert (server.opened, server.closed) == (1, 0)
+    found.close()
+
+
+def test_a_process_keeps_one_link_for_each_store() -> None:
+    server = Dialler(away=0)
+    try:
+        assert link(server, "here:1") is link(server, "here:1")
+        assert link(server, "here:1") is not link(server, "here:2")
+    finally:
+        close_links()
+
+
+def test_what_spark_pickles_holds_no_connection() -> None:
+    source = pickle.loads(pickle.dumps(PenstockSource({"path": "plant/s"})))
+    assert source._connector() is dial
+
+
+def test_spark_gets_one_line_and_no_cause() -> None:
+    @readable
+    def fail() -> None:
+        try:
+            raise OSError("deep inside")
+        except OSError as error:
+            raise TruncatedError("data is gone", segment=7, start_offset=9) from error
+
+    with pytest.raises(TruncatedError) as caught:
+        fail()
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+    assert len(caught.traceback) == 2
+
+
+def test_a_broken_invariant_keeps_its_traceback() -> None:
+    @readable
+    def fail() -> None:
+        try:
+            raise KeyError("x")
+        except KeyError as error:
+            raise InternalError("broken") from error
+
+    with pytest.raises(InternalError) as caught:
+        fail()
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_the_reason_is_found_in_what_spark_raises() -> None:
+    raised = RuntimeError(
+        "[STREAM_FAILED] Traceback (most recent call last):\n  File x\n"
+        "penstock.model.errors.TruncatedError: data is gone. segment=7 start_offset=9\n SQLSTATE: XXKST"
+    )
+    assert reason(raised) == "TruncatedError: data is gone. segment=7 start_offset=9"
+    assert reason(TruncatedError("data is gone", start_offset=9)) == "TruncatedError: data is gone. start_offset=9"
+    assert reason(RuntimeError("something else")) is None

@@ -31,7 +31,11 @@ def open(path: str | Path, **settings: int) -> Store:  # noqa: A001 - the word f
     return store
 
 
-def connect(address: str = "localhost:9090") -> Store:
-    """A store that runs elsewhere. Raises NotConnectedError where nothing answers on ``address``."""
-    store: Store = import_module("penstock.app.remote").connect_store(address)
+def connect(address: str = "localhost:9090", *, dial_s: float | None = None) -> Store:
+    """A store that runs elsewhere.
+
+    Raises NotConnectedError where nothing answers on ``address`` within ``dial_s`` seconds (default 30: a store that is just
+    being started again is waited for).
+    """
+    store: Store = import_module("penstock.app.remote").connect_store(address, dial_s=dial_s)
     return store

@@ -78,9 +78,12 @@ class World:
         self.make = make
         self.store: SegmentStore
 
+    def make_log(self) -> MemoryLog:
+        return MemoryLog(self.log_state)
+
     async def open(self) -> SegmentStore:
         self.store = self.make(
-            log=MemoryLog(self.log_state),
+            log=self.make_log(),
             keyvalue=self.keyvalue,
             chunks=self.chunks,
             clock=self.clock,

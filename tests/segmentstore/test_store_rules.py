@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from penstock.core.append_rules import APPEND_MAX_BYTES, append_refusal
 from penstock.core.garbage import ChunkName, orphan_candidates, orphans, parse_chunk_name
-from penstock.core.placement import container_of, primary_name
 from penstock.core.rolling import BLOCKS_MAX, block_cut, continues_chunk
 from penstock.core.throttle import append_throttled, tiering_is_urgent
 from penstock.model.errors import (
@@ -97,21 +96,6 @@ def test_only_what_an_earlier_epoch_wrote_and_nothing_names_is_an_orphan() -> No
     candidates = orphan_candidates(listed, container=0, epoch=5)
     assert candidates == ["0/1-1-0", "0/2-1-0", "0/9-2-7"]
     assert orphans(candidates, {"0/1-1-0"}, {"0/9-2-7": None}) == ["0/2-1-0"]
-
-
-@given(number=st.integers(0, 10), containers=st.integers(1, 8))
-def test_a_child_lives_with_its_parent(number: int, containers: int) -> None:
-    parent = f"scope/stream/{number}.#epoch.0"
-    for child in (f"{parent}#transaction.{'0' * 32}", f"{parent}#transient.{'1' * 32}.{'2' * 32}"):
-        assert primary_name(child) == parent
-        assert container_of(child, containers) == container_of(parent, containers) < containers
-
-
-def test_placement_is_fixed_for_ever() -> None:
-    assert [container_of(f"scope/stream/{number}.#epoch.0", 4) for number in range(6)] == PLACEMENT
-
-
-PLACEMENT = [0, 1, 0, 1, 0, 3]
 
 
 def test_memory_is_refused_at_the_limit_and_urgent_at_half() -> None:

@@ -13,19 +13,22 @@ from penstock.storage.real_rng import RealRng
 
 
 @asynccontextmanager
-async def open_remote(address: str) -> AsyncIterator[tuple[RemoteSegments, RemoteController]]:
+async def open_remote(
+    address: str, *, dial_s: float | None = None
+) -> AsyncIterator[tuple[RemoteSegments, RemoteController]]:
     """Services of the store whose controller listens on ``address`` (``host:port``).
 
+    ``dial_s`` is how long to wait for the first answer (default: as long as for any, 30 s, so that a restart goes unnoticed).
     Raises: NotConnectedError where nothing answers, InvalidArgumentError where it is not an address.
     """
     async with AsyncExitStack() as stack:
-        controller = await stack.enter_async_context(dial_controller(address))
+        controller = await stack.enter_async_context(dial_controller(address, dial_s=dial_s))
         segments = await stack.enter_async_context(
             RemoteSegments(controller, native=controller.native, rng=RealRng(), telemetry=Counters())
         )
         yield segments, controller
 
 
-def connect_store(address: str = "localhost:9090") -> Store:
+def connect_store(address: str = "localhost:9090", *, dial_s: float | None = None) -> Store:
     """A store that runs elsewhere, with the same API as an embedded one. Close it, or use it in a ``with`` block."""
-    return Store(lambda: open_remote(address))
+    return Store(lambda: open_remote(address, dial_s=dial_s))

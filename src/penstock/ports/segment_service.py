@@ -39,6 +39,9 @@ class SegmentInfo:
 class Append:
     """One atomic append. ``data`` is borrowed until the append is done.
 
+    A store in this process may keep a memoryview of 16 KiB or more for reads instead of copying it: what it views must not
+    be written again while it is referenced. A bytearray is always copied.
+
     ``event_number`` is the writer's highest in the data, ``event_count`` how many it holds. ``previous`` is what the caller
     knows to be the writer's last stored number (from ``setup_append`` or its last append). ``expected_offset`` makes it
     conditional on the segment's length.

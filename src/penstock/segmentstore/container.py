@@ -155,7 +155,6 @@ class Container:
         for parked in self._parked.values():
             for _, done in parked:
                 self._call(done, ContainerOfflineError(self._offline.message, **self._offline.fields))
-            parked.clear()
         self._parked.clear()
         for segment in self.segments.loaded():
             segment.wake()
@@ -247,8 +246,6 @@ class Container:
                 error, state = UnavailableError("metadata cannot be read", cause=repr(failure)), None
             if state is not None and segment is not None and not self.segments.is_current(segment):
                 continue
-            if not parked:
-                return
             parked.popleft()
             self._parked_count -= 1
             if segment is None or state is None:
@@ -299,8 +296,6 @@ class Container:
                     return
                 finally:
                     self._log_floor = None
-            if self._offline is not None:
-                return
             self._acknowledge(batch, address, now_ms)
 
     def _take_batch(self) -> Sequence[Mutation]:

@@ -22,7 +22,7 @@ Done = Callable[[Any], None]
 class Mutation:
     """One queued operation on one segment, or none: a no-op answers in its turn, once all before it is durable."""
 
-    __slots__ = ("answer", "done", "other", "segment")
+    __slots__ = ("answer", "done", "other", "segment", "size_bytes")
 
     def __init__(
         self, segment: Segment | None, done: Done, answer: object = None, *, other: Segment | None = None
@@ -31,10 +31,7 @@ class Mutation:
         self.other = other
         self.done = done
         self.answer = answer
-
-    @property
-    def size_bytes(self) -> int:
-        return 0
+        self.size_bytes = 0
 
     def encode(self) -> bytes | None:
         """What precedes ``data`` in the frame, or None where nothing is written."""
@@ -42,6 +39,7 @@ class Mutation:
 
     @property
     def data(self) -> Buffer:
+        """What follows ``encode`` in the frame."""
         return b""
 
     def apply(self, container: Container, address: int, now_ms: int) -> None:
@@ -54,7 +52,7 @@ class Mutation:
 class AppendMutation(Mutation):
     """An append, decided against pending state. The slots are read by the committer once per append."""
 
-    __slots__ = ("_data", "count", "number", "offset", "state", "writer")
+    __slots__ = ("_data", "_size", "count", "number", "offset", "state", "writer")
 
     def __init__(
         self, segment: Segment, state: AttributeState, request: Append, data: Buffer, done: AppendDone
@@ -65,36 +63,32 @@ class AppendMutation(Mutation):
         self.answer = None
         self.state = state
         self._data = data
+        self._size = size = len(data)
+        self.size_bytes = codec.APPEND.size + size
         self.writer = request.writer.int
         self.number = request.event_number
         self.count = request.event_count
         self.offset = segment.next_length
-        segment.next_length += len(data)
+        segment.next_length += size
         state.pending = request.event_number
-
-    @property
-    def size_bytes(self) -> int:
-        return codec.APPEND.size + len(self._data)
 
     @property
     def data(self) -> Buffer:
         return self._data
 
     def encode(self) -> bytes:
-        return codec.encode_append_head(
-            self.segment.uid, self.offset, self.writer, self.number, self.count, len(self._data)
-        )
+        return codec.encode_append_head(self.segment.uid, self.offset, self.writer, self.number, self.count, self._size)
 
     def apply(self, container: Container, address: int, now_ms: int) -> None:
         segment = self.segment
-        container.memory.queued_bytes -= len(self._data)
+        container.memory.queued_bytes -= self._size
         transitions.append(container, segment, self.offset, self._data, self.count, address, now_ms)
         self.state.durable = self.number
         segment.dirty_attributes[self.writer] = None
         self.answer = Appended(end_offset=segment.length)
 
     def withdraw(self, container: Container) -> None:
-        container.memory.queued_bytes -= len(self._data)
+        container.memory.queued_bytes -= self._size
 
 
 class OperationMutation(Mutation):
@@ -113,11 +107,8 @@ class OperationMutation(Mutation):
     ) -> None:
         super().__init__(segment, done, other=other)
         self._encoded = codec.encode(operation)
+        self.size_bytes = len(self._encoded)
         self._act = act
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self._encoded)
 
     def encode(self) -> bytes:
         return self._encoded

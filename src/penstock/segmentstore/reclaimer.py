@@ -38,6 +38,8 @@ class Reclaimer:
         self._freeable: dict[str, records.FreeRecord] = {}
         self._pending_bytes: dict[int, int] = {}
         self._discarded: dict[str, None] = {}
+        self._orphans: dict[str, None] = {}
+        self._old_leases: dict[tuple[int, int], None] = {}
         self._heads: dict[int, None] = {}
         self._committed_heads: dict[int, None] = {}
         self._leases: dict[tuple[int, int], _Lease] = {}
@@ -62,6 +64,7 @@ class Reclaimer:
             until_ms = records.decode_int(value)
             lease = _Lease(until_ms=until_ms, loop_until=now + max(0, until_ms - now_ms) / 1000)
             self._leases[records.parse_lease_key(key)] = lease
+        self._old_leases = dict.fromkeys(self._leases)
 
     # --- told by transitions ------------------------------------------------------------------------------
 
@@ -115,6 +118,10 @@ class Reclaimer:
             for chunk in [name for name in self._discarded if name not in self._container.tiering.writing]:
                 await self._delete(chunk)
                 self._discarded.pop(chunk, None)
+            if not any(key in self._leases for key in self._old_leases):
+                for chunk in list(self._orphans):
+                    await self._delete(chunk)
+                    self._orphans.pop(chunk, None)
             # A lease taken from here on is none on these: no segment names them any more.
             leased = self._leased()
             for chunk, record in list(self._freeable.items()):
@@ -250,8 +257,10 @@ class Reclaimer:
             container.rows.delete(records.uid_key(records.TAG_MERGED, container.index, uid, source))
 
     async def collect_orphans(self) -> None:
-        """Delete the chunks of earlier epochs that nothing names: a crash came between their write and their row.
+        """Find the chunks of earlier epochs that nothing names: a crash came between their write and their row.
 
+        They go with the next ``free``, but not before the leases that recovery found have ended: a chunk is handed out as
+        soon as it is synced, so a holder may read one whose row the crash took.
         Raises what the chunk storage raises but for failures that pass: then they wait for the next start.
         """
         container = self._container
@@ -264,7 +273,7 @@ class Reclaimer:
             if candidates:
                 named = await self._named_chunks()
                 for chunk in orphans(candidates, named, self._moved, self._released, self._freeable):
-                    self.discard(chunk)
+                    self._orphans[chunk] = None
                     container.telemetry.add("orphan_chunks")
         except (OSError, UnavailableError):
             container.telemetry.add("orphan_scan_failures")

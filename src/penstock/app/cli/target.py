@@ -15,6 +15,7 @@ from penstock.model.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from penstock.client.blocking import Store
 
+_DIAL_S = 2.0
 DEFAULT_CONTROLLER = f"localhost:{CONTROLLER_PORT}"
 
 ControllerOption = Annotated[
@@ -46,5 +47,5 @@ def open_target(controller: str | None, data: Path | None) -> Iterator[Store]:
         with penstock.open(data) as store:
             yield store
     else:
-        with penstock.connect(controller or DEFAULT_CONTROLLER) as store:
+        with penstock.connect(controller or DEFAULT_CONTROLLER, dial_s=_DIAL_S) as store:
             yield store

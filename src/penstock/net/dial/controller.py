@@ -312,23 +312,26 @@ class RemoteController(_Scopes, _Segments, _Transactions, _ReaderGroups, Control
 
 @asynccontextmanager
 async def dial_controller(
-    address: str, *, patience_s: float = PATIENCE_S, call_s: float = CALL_S
+    address: str, *, patience_s: float = PATIENCE_S, dial_s: float | None = None, call_s: float = CALL_S
 ) -> AsyncIterator[RemoteController]:
     """Use the controller at ``host:port`` (also behind ``tcp://``; the port may be left out for 9090).
 
     Args:
         patience_s: How long a call goes on while no server answers. A restart within it is not noticed, and a server that
             starts a little later is waited for.
+        dial_s: The same for the first call of all; ``patience_s`` unless given. People would rather know at once.
         call_s: How long a server may take over one call.
     Raises:
         InvalidArgumentError, UnsupportedError: The address is none, or asks for encryption.
         NotConnectedError: Nothing answers there.
     """
-    async with GrpcConnection(address, patience_s=patience_s, call_s=call_s) as connection:
+    first_s = patience_s if dial_s is None else dial_s
+    async with GrpcConnection(address, patience_s=first_s, call_s=call_s) as connection:
         controller = RemoteController(connection)
         # A server that is not ours answers too, if only that it does not know the question.
         with suppress(UnsupportedError):
             await controller.native.info()
+        connection.patience_s = patience_s
         yield controller
 
 

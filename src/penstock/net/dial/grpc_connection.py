@@ -78,7 +78,7 @@ class GrpcConnection:
 
     def __init__(self, address: str, *, patience_s: float = PATIENCE_S, call_s: float = CALL_S) -> None:
         self.address = parse_address(address)
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self._call_s = call_s
         self._channel: grpc.aio.Channel | None = None
         self._controller: Any = None
@@ -115,7 +115,7 @@ class GrpcConnection:
 
     async def _call(self, rpc: str, method: Rpc, request: Any, accept: frozenset[int]) -> Any:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._patience_s
+        deadline = loop.time() + self.patience_s
         pause = _FIRST_PAUSE_S
         while True:
             call = method(request, timeout=self._call_s)
@@ -142,7 +142,7 @@ class GrpcConnection:
             return NotConnectedError(
                 "no store answers at this address; is `penstock standalone` running there?",
                 address=self.address,
-                waited_s=self._patience_s,
+                waited_s=self.patience_s,
                 rpc=rpc,
                 details=details,
             )

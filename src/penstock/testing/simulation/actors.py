@@ -117,7 +117,7 @@ class RawWriter:
         self.made += 1
         stream = stream or self.segment
         data = event(env.config, stream, self.name, self.made, "k", self.rng)
-        write = history.write(stream, self.name, self.made, "k", data, group=group)
+        write = history.write(stream, self.name, self.made, "k", data, group=group, piece=self.segment)
         framed = frame_events([data])
         sent = False
         while True:

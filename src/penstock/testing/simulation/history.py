@@ -47,7 +47,8 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """One event. ``segment`` and ``offset`` where the answer told them."""
+    """One event. ``segment`` and ``offset`` where the answer told them. ``piece``: the part of its group whose events must
+    lie together."""
 
     stream: str
     writer: str
@@ -58,6 +59,7 @@ class Write:
     outcome: Outcome = Outcome.UNKNOWN
     segment: str | None = None
     offset: int | None = None
+    piece: str = ""
 
     @property
     def name(self) -> str:
@@ -175,9 +177,17 @@ class History:
     # --- events ---------------------------------------------------------------------------------------------------
 
     def write(
-        self, stream: str, writer: str, number: int, key: str, data: bytes, *, group: Group | None = None
+        self,
+        stream: str,
+        writer: str,
+        number: int,
+        key: str,
+        data: bytes,
+        *,
+        group: Group | None = None,
+        piece: str = "",
     ) -> Write:
-        made = Write(stream, writer, number, key, data, group)
+        made = Write(stream, writer, number, key, data, group, piece=piece)
         self.writes.append(made)
         if group is not None:
             group.events.append(made)
@@ -359,11 +369,11 @@ def _check_groups(reading: Reading, writes: Sequence[Write], got: Mapping[bytes,
             found.append(
                 Anomaly("torn", f"{reading.reader} read {len(seen)} of {len(group.events)} events of {group.name}")
             )
-        by_segment: dict[str, list[tuple[int, int]]] = {}
+        by_segment: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for write in seen:
             segment, offset = got[write.data]
-            by_segment.setdefault(segment, []).append((offset, offset + 8 + len(write.data)))
-        for segment, spans in by_segment.items():
+            by_segment.setdefault((segment, write.piece), []).append((offset, offset + 8 + len(write.data)))
+        for (segment, _), spans in by_segment.items():
             if any(left[1] != right[0] for left, right in pairwise(sorted(spans))):
                 found.append(Anomaly("torn", f"{group.name} is not in one piece in {segment}"))
     return found

@@ -72,6 +72,13 @@ class SimNetwork:
                 transport.peer.lose(ConnectionResetError(104, "connection reset by peer"))
             transport.drop()
 
+    def break_all(self, port: int) -> None:
+        """Break every connection to that port, and tell both ends."""
+        for transport in [item for item in self._transports if item.local[1] == port]:
+            if transport.peer is not None:
+                transport.peer.lose(ConnectionResetError(104, "connection reset by peer"))
+            transport.lose(ConnectionResetError(104, "connection reset by peer"))
+
     def forget(self, transport: SimTransport) -> None:
         self._transports.pop(transport, None)
 

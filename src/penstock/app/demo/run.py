@@ -132,7 +132,7 @@ class Demo:
                     self.kill_store()
                 await self.observe(controller)
                 self.view.show(self.at())
-                if not writer.running:
+                if not writer.running and self.kills:
                     query.close_input()
                 await asyncio.sleep(0.3)
             # One more retention cycle follows what the query published last.

@@ -49,6 +49,17 @@ def test_write_and_read_many_events(store):
     assert found == {key: list(range(300)) for key in keys}
 
 
+def test_a_reader_opens_itself_with_its_first_read(store):
+    stream = store.create_stream("a/s", create_scope=True)
+    with stream.writer() as writer:
+        writer.write_many([b"a", b"b"])
+    assert [event.data for event in stream.reader(until_tail=True)] == [b"a", b"b"]
+    missing = store.stream("a/none").reader(until_tail=True)
+    for _ in range(2):
+        with pytest.raises(StreamNotFoundError):
+            missing.read()
+
+
 def test_order_per_key_holds_while_another_thread_scales(store):
     stream = store.create_stream("a/s", create_scope=True)
     keys = [f"k{number}" for number in range(20)]

@@ -162,16 +162,21 @@ class _BlockReader(Generic[R]):
         self._inner = inner
         self._asked: Future[Block | None] | None = None
         self._events: Iterator[Event] = iter(())
+        self._opened = False
 
     def open(self) -> None:
-        self._thread.call(self._inner.open())
-        self._thread.own(self, self._inner.abandon)
+        """Find the place to begin; entering ``with`` does it, and so does the first read. Repeating does nothing."""
+        if not self._opened:
+            self._thread.call(self._inner.open())
+            self._thread.own(self, self._inner.abandon)
+            self._opened = True
 
     def next_block(self, timeout_s: float | None = None) -> Block | None:
         """The next block of whole events, or None at the end. The one before counts as done with.
 
         Raises TimeoutError after ``timeout_s``; the next call goes on waiting. Else as the asynchronous reader.
         """
+        self.open()
         if self._asked is None:
             self._asked = self._thread.submit(self._inner.next_block())
         # Interrupted or timed out, the request stays: what arrives meanwhile is for the next call.

@@ -71,9 +71,12 @@ class AsyncReader:
         self._allowed: frozenset[SegmentId] | None = None
         self._current: Block | None = None
         self._ending: SegmentEnd | None = None
+        self._opened = False
 
     async def open(self) -> None:
-        """Find start and end. Raises StreamNotFoundError, InvalidCutError."""
+        """Find start and end; the first read does it too. Raises StreamNotFoundError, InvalidCutError."""
+        if self._opened:
+            return
         controller, stream = self._controller, self.stream
         start = await retrying(lambda: resolve_cut(controller, stream, self._start), self._rng)
         if self._end not in (None, "head"):
@@ -82,6 +85,7 @@ class AsyncReader:
             self._allowed = frozenset(between)
             self._limits = {segment: max(0, offset) for segment, offset in end.positions.items()}
         self._ranges.update(await retrying(lambda: controller.segment_ranges(stream, list(start.positions)), self._rng))
+        self._opened = True
         for segment, offset in start.positions.items():
             if offset == NOT_STARTED:
                 self._waiting[segment] = None
@@ -106,6 +110,7 @@ class AsyncReader:
 
         Raises: TruncatedError, StreamNotFoundError, CorruptDataError, UnavailableError. Cancelled: nothing is lost.
         """
+        await self.open()
         self._settle_current()
         while self._unfinished:
             if self._ending is not None:  # also one whose handling was cancelled

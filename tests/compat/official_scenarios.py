@@ -167,6 +167,27 @@ def reader_groups(manager):
     }
 
 
+def scaling(manager):
+    """Writes 2,000 events of 10 keys while its parent scales the stream at each line that it prints, then reads them."""
+    writer = manager.create_writer("scaled", "st")
+    for number in range(2000):
+        writer.write_event(f"k{number % 10}:{number}", routing_key=f"k{number % 10}")
+        if number % 500 == 250:
+            writer.flush()
+            print(json.dumps({"written": number}), flush=True)
+            sys.stdin.readline()
+    writer.flush()
+    texts = [item.decode() for item in read_all(manager.create_reader_group("rg", "scaled", "st"), 2000)]
+    return {
+        "count": len(texts),
+        "unique": len(set(texts)),
+        "ordered": all(
+            [int(item.split(":")[1]) for item in texts if item.startswith(f"k{key}:")] == list(range(key, 2000, 10))
+            for key in range(10)
+        ),
+    }
+
+
 def main():
     address, scenario = sys.argv[1:3]
     manager = pravega_client.StreamManager(f"tcp://{address}", False, False)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.testing.server import ServerProcess
 
 SCENARIOS = Path(__file__).with_name("official_scenarios.py")
@@ -78,3 +79,26 @@ def test_reader_groups_read_several_streams_and_start_over_after_deletion(server
     assert seen["both"] == 200
     assert seen["first"] == 100
     assert seen["again"] == 100
+
+
+def test_a_writer_and_a_reader_group_follow_manual_scales(server):
+    with penstock.connect(server.address) as store:
+        stream = store.create_stream("scaled/st", segments=2, create_scope=True)
+        client = subprocess.Popen(
+            [sys.executable, str(SCENARIOS), server.address, "scaling"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            for segments in (3, 2, 5, 4):
+                assert "written" in json.loads(client.stdout.readline())
+                stream.scale(segments=segments)
+                client.stdin.write("go\n")
+                client.stdin.flush()
+            out, _ = client.communicate(timeout=100)
+        finally:
+            client.kill()
+            client.wait()
+        assert json.loads(out) == {"count": 2000, "unique": 2000, "ordered": True}
+        assert stream.describe().epoch == 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,6 +12,7 @@ from typing import Any
 import uvloop
 
 from penstock.app.embedded import Runtime, open_runtime
+from penstock.app.logs import log_to_stderr
 from penstock.app.settings import StandaloneSettings
 from penstock.net.grpc_server import GrpcServer
 from penstock.net.wire_server import WireServer
@@ -96,5 +96,5 @@ async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None]) -> 
 
 def run(settings: StandaloneSettings, *, ready: Callable[[Any], None]) -> None:
     """Serve until SIGINT or SIGTERM. Calls ``ready`` once with the addresses. Raises when the store cannot go on."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr()
     uvloop.run(_serve(settings, ready))

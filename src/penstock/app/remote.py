@@ -18,7 +18,7 @@ async def open_remote(
 ) -> AsyncIterator[tuple[RemoteSegments, RemoteController]]:
     """Services of the store whose controller listens on ``address`` (``host:port``).
 
-    ``dial_s`` is how long to wait for the first answer (default: as long as for any, 30 s, so that a restart goes unnoticed).
+    ``dial_s`` is how long to wait for the first answer (default: as for any, 30 s, so that a restart goes unnoticed).
     Raises: NotConnectedError where nothing answers, InvalidArgumentError where it is not an address.
     """
     async with AsyncExitStack() as stack:

@@ -9,6 +9,7 @@ import typer
 from penstock.app.cli.output import print_facts, print_rows, say
 from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, as_fields, parse_policy, sentence
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
+from penstock.app.holders import holder_in_words
 from penstock.app.units import format_size
 from penstock.model.cuts import StreamCut
 from penstock.model.segments import epoch_of, number_of
@@ -114,7 +115,7 @@ def _text_facts(found: StreamDescription) -> dict[str, object]:
         "disk": f"{format_size(found.disk_bytes)}; freed {format_size(found.freed_bytes)}, "
         f"to be freed {format_size(found.pending_free_bytes)}",
         "retention": sentence(found.config.retention),
-        "held by": found.held_by,
+        "held by": holder_in_words(found.held_by),
         "subscribers": [
             f"{item.name}  {format_size(item.lag_bytes)} behind the tail" if item.cut else f"{item.name}  silent"
             for item in found.subscribers

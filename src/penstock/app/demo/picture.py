@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ def draw(
     samples: Sequence[Sample], path: Path, *, minimum: int, maximum: int, kills: Sequence[tuple[float, float]]
 ) -> None:
     """Save the picture as PNG. ``kills`` are the times between which the store was down."""
+    # Its font cache would else go to the home directory.
+    os.environ.setdefault("MPLCONFIGDIR", str(path.parent / "logs" / "matplotlib"))
     import matplotlib
 
     matplotlib.use("Agg")

@@ -15,6 +15,7 @@ from penstock.app.demo import check, flights
 from penstock.app.demo.picture import Sample, draw
 from penstock.app.demo.processes import Child
 from penstock.app.demo.view import Board, View
+from penstock.app.holders import holder_in_words
 from penstock.app.remote import open_remote
 from penstock.app.units import format_size
 from penstock.model.errors import InvalidArgumentError, PenstockError, StorageFullError, UnavailableError
@@ -118,7 +119,7 @@ class Demo:
             disk=found.disk_bytes,
             events=self.board.written_events,
         )
-        self.board.held_by = found.held_by
+        self.board.held_by = holder_in_words(found.held_by)
         self.samples.append(self.board.sample)
 
     async def watch(self, writer: Child, query: Child) -> None:

@@ -89,7 +89,7 @@ def test_sqlite_names_a_full_disk(tmp_path: Path) -> None:
             await store.commit([(b"a", b"1")])
             store._writer.execute("PRAGMA max_page_count=10")
             with pytest.raises(StorageFullError):
-                await store.commit([(b"a", b"2"), (b"big", bytes(1 << 20))])
+                await store.commit([(b"a", b"2"), (b"big", bytes(8 << 20))])
             assert await store.get_many([b"a", b"big"]) == [b"1", None]
             store._writer.execute("PRAGMA max_page_count=100000")
             await store.commit([(b"a", b"2")])

@@ -24,6 +24,7 @@ from penstock.storage.real_clock import RealClock
 from penstock.storage.real_files import RealFiles
 from penstock.storage.real_offload import ThreadOffload
 from penstock.storage.real_rng import RealRng
+from penstock.storage.reserve import keep_reserve
 from penstock.storage.sqlite_keyvalue import SqliteKeyValue
 
 
@@ -73,6 +74,7 @@ async def open_runtime(
         offload = ThreadOffload()
         stack.push_async_callback(offload.close)
         files = RealFiles(settings.data, offload)
+        await keep_reserve(files)
         log = await stack.enter_async_context(
             open_local_log(
                 files,

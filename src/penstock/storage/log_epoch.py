@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 from penstock.codec.wal import EPOCH_FILE_BYTES, FENCE_AT, EpochRecord, decode_epoch, encode_epoch
-from penstock.model.errors import ContainerOfflineError, CorruptDataError
+from penstock.model.errors import ContainerOfflineError, CorruptDataError, StorageFullError
 from penstock.ports.files import File, Files
 from penstock.ports.rng import Rng
 from penstock.storage.log_scan import list_log
+
+_log = logging.getLogger(__name__)
 
 
 class Epoch:
@@ -43,6 +47,7 @@ class Epoch:
             await temporary.close()
         await files.rename(f"{path}.tmp", path)
         await files.sync_dir(directory)
+        await _prepare_next(files, path)
         return cls(record, await files.open(path))
 
     async def check(self) -> None:
@@ -52,6 +57,18 @@ class Epoch:
 
     async def close(self) -> None:
         await self._file.close()
+
+
+async def _prepare_next(files: Files, path: str) -> None:
+    """Have the block for the next epoch already, so that a full disk cannot lock its owner out."""
+    file = await files.open(f"{path}.tmp", create=True)
+    try:
+        await file.write_at(0, [bytes(EPOCH_FILE_BYTES)])
+        await file.sync()
+    except StorageFullError:
+        _log.warning("no room for the log's next epoch")
+    finally:
+        await file.close()
 
 
 async def _fence_earlier(files: Files, path: str) -> EpochRecord | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sqlite3
 import struct
@@ -24,6 +25,7 @@ from penstock.ports.offload import Offload
 from penstock.storage.real_files import sync_directory
 from penstock.storage.serial import Serial
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FORMAT_VERSION = 1
@@ -34,6 +36,9 @@ _SQLITE_HEADER = struct.Struct(">60xi4xi")
 """``user_version`` and ``application_id`` in the header of every SQLite file."""
 
 _INLINE_KEYS_MAX = 32
+_ROOM_BYTES = 4 << 20
+"""Four times the changed rows of a usual checkpoint; one that does not fit is tried again as others make room."""
+_ROOM_KEY = b"\xff" * 16
 _CRC_BYTES = 4
 
 
@@ -184,6 +189,7 @@ def _open_all(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlit
             writer.execute(f"PRAGMA application_id={_APPLICATION_ID}")
             writer.execute(f"PRAGMA user_version={FORMAT_VERSION}")
             writer.execute("COMMIT")
+        _keep_room(writer, path)
         for connection in (reader, scanner):
             connection.execute("PRAGMA query_only=ON")
             connection.execute("SELECT key FROM kv LIMIT 1").fetchall()
@@ -194,6 +200,31 @@ def _open_all(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlit
             raise _translated(error, path) from error
         raise
     return writer, reader, scanner
+
+
+def _keep_room(writer: sqlite3.Connection, path: Path) -> None:
+    """Own ``_ROOM_BYTES`` on disk beyond what is used, in the file and in SQLite's log.
+
+    Space is given back to a full disk only after a commit that says so; that commit must not need space itself. A free page
+    is used before the file grows, and SQLite's log is overwritten from its start once it was folded into the file.
+    """
+    log = path.with_name(path.name + "-wal")
+    page = writer.execute("PRAGMA page_size").fetchone()[0]
+    free = writer.execute("PRAGMA freelist_count").fetchone()[0] * page
+    if free >= _ROOM_BYTES and log.exists() and log.stat().st_size >= _ROOM_BYTES:
+        return
+    try:
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("INSERT OR REPLACE INTO kv (key, value) VALUES (?, zeroblob(?))", (_ROOM_KEY, _ROOM_BYTES))
+        writer.execute("COMMIT")
+        writer.execute("PRAGMA wal_checkpoint(RESTART)")
+        writer.execute("DELETE FROM kv WHERE key = ?", (_ROOM_KEY,))
+    except sqlite3.Error as error:
+        if writer.in_transaction:
+            writer.execute("ROLLBACK")
+        if not isinstance(_translated(error, path), StorageFullError):
+            raise
+        _log.warning("disk is full, metadata has no room of its own", extra={"file": str(path)})
 
 
 def _check_header(path: Path) -> None:

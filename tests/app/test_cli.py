@@ -136,6 +136,27 @@ def test_a_directory_in_use_is_refused_by_the_second_process(penstock, tmp_path)
         assert penstock("scope", "create", "x", "--controller", server.address, data=False)[0] == 0
 
 
+def test_a_directory_that_cannot_be_used_is_one_line_and_no_traceback(penstock, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "LOCK").mkdir()
+    status, _, err = penstock("scope", "list")
+    assert status != 0
+    assert len(err.strip().splitlines()) == 1
+    assert "LOCK" in err
+
+
+def test_output_that_nobody_reads_any_more_is_no_error(tmp_path):
+    command = f"{sys.executable} -m penstock"
+    script = (
+        f"{command} stream create s/t --data {tmp_path}/d && seq 100000 | {command} write s/t --data {tmp_path}/d"
+        f" && {command} read s/t --data {tmp_path}/d | head -1"
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "1"
+    assert "Traceback" not in done.stderr
+    assert "Broken" not in done.stderr
+
+
 def test_help_imports_nothing_heavy():
     code = (
         "import sys; sys.argv = ['penstock', '--help']\n"

@@ -13,8 +13,9 @@ import uvloop
 
 from penstock.app.embedded import Runtime, open_runtime
 from penstock.app.logs import log_to_stderr
-from penstock.app.settings import StandaloneSettings
+from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.net.grpc_server import GrpcServer
+from penstock.net.wire_limits import WireLimits
 from penstock.net.wire_server import WireServer
 from penstock.ports.controller_service import Endpoint
 
@@ -50,6 +51,7 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
                 port=settings.store_port,
                 rng=runtime.rng,
                 telemetry=runtime.telemetry,
+                limits=wire_limits(settings.store),
             )
         )
         store_port = wire.port
@@ -68,6 +70,12 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
             controller=Endpoint(host=settings.advertised, port=grpc.port),
             store=Endpoint(host=settings.advertised, port=wire.port),
         )
+
+
+def wire_limits(settings: EmbeddedSettings) -> WireLimits:
+    """Receive buffers and unanswered bytes take the quarter of the budget that caches and tiering leave."""
+    share = max(32 << 20, settings.memory_bytes // 4)
+    return WireLimits(held_bytes_total=share, arena_bytes=share)
 
 
 async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -70,3 +71,10 @@ def main() -> None:
     except PenstockError as error:
         print_error(error, as_json="--json" in sys.argv)
         sys.exit(exit_code(error))
+    except BrokenPipeError:
+        # Whoever read our output went away, as with `| head`: not an error of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -128,6 +128,7 @@ class DurableLogLaws:
         for step in range(1, 3):
             async with self.open() as log:
                 await replayed(log)
+                check(log.last == last + step - 1, "the last address outlives its frame", last=log.last)
                 check(await log.append([b"x"]) == last + step, "addresses are never reused", step=step)
 
     async def law_frame_over_the_limit_is_refused_and_the_log_goes_on(self) -> None:

@@ -17,9 +17,9 @@ class FaultyFiles:
         self._inner = inner
         self.before = before
 
-    async def open(self, path: str, *, create: bool = False) -> File:
+    async def open(self, path: str, *, create: bool = False, direct: bool = False) -> File:
         self.before("create" if create else "open", path)
-        return _FaultyFile(await self._inner.open(path, create=create), path, self)
+        return _FaultyFile(await self._inner.open(path, create=create, direct=direct), path, self)
 
     async def exists(self, path: str) -> bool:
         return await self._inner.exists(path)

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from itertools import pairwise
 from typing import TypeVar
 from uuid import UUID
 
@@ -124,7 +125,7 @@ class RawWriter:
             if self._last is None:
                 self._last = await env.insist(lambda: self.segments.setup_append(self.segment, self.id))
                 if sent and self._last >= self._number:
-                    history.acknowledged(write)
+                    history.acknowledged(write, asked=True)
                     return write
                 if sent and give_up and self.rng.random() < 0.5:
                     # The segment does not hold it, and never will: what was sent before is decided by now.
@@ -134,13 +135,18 @@ class RawWriter:
             self._number = max(self._last, 0) + 1
             sent = True
             try:
-                done = await self.segments.append(self._request(framed, expected))
+                async with asyncio.timeout(self._patience_s()):
+                    done = await self.segments.append(self._request(framed, expected))
             except (ConditionFailedError, SegmentSealedError, SegmentNotFoundError) as error:
                 history.refused(write)
                 if isinstance(error, ConditionFailedError):
                     return None
                 raise
-            except (WriterFencedError, *RETRYABLE):
+            except (WriterFencedError, TimeoutError, *RETRYABLE) as error:
+                if isinstance(error, TimeoutError):
+                    # While the append may still be under way, it is asked about, or blindly sent again.
+                    self._last = None if self.rng.random() < 0.5 else self._last
+                    continue
                 self._last = None
                 await asyncio.sleep(_PAUSE_S * self.rng.random())
             else:
@@ -154,6 +160,10 @@ class RawWriter:
                     # To be merged into another one: where it lies here says nothing about where it will be read.
                     history.acknowledged(write)
                 return write
+
+    def _patience_s(self) -> float | None:
+        """Now and then a caller gives up before the answer can be there."""
+        return 2 * self.env.config.latency_s * self.rng.random() if self.rng.random() < 0.2 else None
 
     def _request(self, framed: bytes, expected: int | None) -> Append:
         return Append(
@@ -175,12 +185,9 @@ async def read_raw(
     carry = b""
     while end is None or offset + len(carry) < end:
         at = offset + len(carry)
-        if whole:
-            found = await env.insist(lambda: segments.read(segment, at, READ_BYTES, wait=False))
-        else:
-            found = await _tail_read(env, segments, segment, at)
-            if found is None:
-                return offset
+        found = await (_read_now(env, segments, segment, at) if whole else _tail_read(env, segments, segment, at))
+        if found is None:
+            return offset
         data = b"".join(found.parts)
         if not data:
             if found.end_of_segment:
@@ -191,10 +198,14 @@ async def read_raw(
             continue
         carry += data
         bounds = event_bounds(carry, segment=segment, offset=offset)
-        for start, stop in zip(bounds, bounds[1:], strict=False):
+        for start, stop in pairwise(bounds):
             env.history.read(reading, segment, offset + start, carry[start + 8 : stop])
         offset, carry = offset + bounds[-1], carry[bounds[-1] :]
     return offset
+
+
+async def _read_now(env: Env, segments: SegmentService, segment: str, offset: int) -> SegmentRead | None:
+    return await env.insist(lambda: segments.read(segment, offset, READ_BYTES, wait=False))
 
 
 async def _tail_read(env: Env, segments: SegmentService, segment: str, offset: int) -> SegmentRead | None:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from penstock.controller.controller import Controller, open_controller
 from penstock.controller.settings import ControllerSettings
-from penstock.model.errors import ContainerOfflineError, NotConnectedError, PenstockError, StorageFullError
+from penstock.model.errors import NotConnectedError, PenstockError, StorageFullError
 from penstock.net.dial.segments import DialLimits, RemoteSegments
 from penstock.net.wire_server import WireLimits, WireServer
 from penstock.ports.chunks import ChunkStorage
@@ -59,6 +59,7 @@ class SimNode:
         self.store: SegmentStore
         self.controller: Controller
         self.chunks: FileChunks
+        self.died: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.stopping = False
         self._stop = asyncio.Event()
         self._pending: dict[int, Callable[[], None]] = {}
@@ -187,6 +188,7 @@ class SimNode:
     def kill(self) -> None:
         """The process is gone at this instant."""
         self.process.die()
+        self.died.set_result(None)
         pending, self._pending = self._pending, {}
         loop = asyncio.get_running_loop()
         for lost in pending.values():
@@ -196,7 +198,7 @@ class SimNode:
         """An orderly end: everything is checkpointed."""
         self.stopping = True
         self._stop.set()
-        await asyncio.wait({self.main})
+        await asyncio.wait({self.main, self.died}, return_when=asyncio.FIRST_COMPLETED)
 
 
 def _lost() -> NotConnectedError:
@@ -259,8 +261,9 @@ class Cluster:
         self.node: SimNode | None = None
         self.crashes = 0
         self.recoveries = 0
-        self.sync_faults = 0
-        """Syncs that were made to fail, and whose node may go offline for it."""
+        self._excuses = 0
+        self.refusals = 0
+        """Starts that failed though nothing was wrong."""
         self.crash_in_recovery_s: float | None = None
         self.recovery_power = False
         self._lives = 0
@@ -315,7 +318,7 @@ class Cluster:
                 continue
             await asyncio.sleep(rng.random() * 0.3)
             failures = 0 if await self._start() else failures + 1
-            if failures > 60:
+            if failures > 60 or self.refusals > 3:
                 self.history.violation("cannot start", f"{failures} attempts failed")
                 return
             if failures:
@@ -328,17 +331,21 @@ class Cluster:
         if self.crash_in_recovery_s is not None:
             delay_s, self.crash_in_recovery_s = self.crash_in_recovery_s, None
             self.loop.call_later(delay_s, self._crash_in_recovery, node)
-        await asyncio.wait({node.ready, node.main}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({node.ready, node.main, node.died}, return_when=asyncio.FIRST_COMPLETED)
         if node.serves:
             self.recoveries += 1
             self.history.note(f"serving {node.number}")
             return True
+        if not node.process.alive:
+            # What its tasks still wait for is nobody's concern: they were all cancelled in the same instant.
+            return True
         error = node.ready.exception() if node.ready.done() and not node.ready.cancelled() else None
         self.history.note(f"start failed {node.number} {error!r}")
-        if error is not None and node.process.alive and not self._excused(error):
+        if error is not None and not self._excused(error):
+            self.refusals += 1
             self.history.violation("recovery failed", repr(error))
         self.bury(node)
-        return not node.process.alive and error is None
+        return False
 
     def _crash_in_recovery(self, node: SimNode) -> None:
         if node is self.node and not node.ready.done():
@@ -347,21 +354,23 @@ class Cluster:
 
     def _excused(self, error: BaseException | None) -> bool:
         """Whether a fault that we made explains the failure."""
-        if isinstance(error, NodeCrashed | StorageFullError):
-            return True
-        faulty = self.sync_faults > 0 or self.disk.writes_fail is not None
-        return faulty and isinstance(error, OSError | ContainerOfflineError)
+        return isinstance(error, NodeCrashed | StorageFullError) or self._log_failed()
+
+    def _log_failed(self) -> bool:
+        """Whether a sync of the log was made to fail since this was asked last."""
+        failed = sum(path.startswith("wal/") for path in self.disk.failed_syncs)
+        before, self._excuses = self._excuses, failed
+        return failed > before
 
     def _look(self, node: SimNode) -> None:
         offline = node.store.offline if node.serves else None
         if offline is None or node.stopping:
             return
         self.history.note(f"offline {node.number} {offline}")
-        if self.sync_faults == 0:
+        if not self._log_failed():
             self.history.violation("offline without a fault", str(offline))
         # What the failed sync lost is in the page cache still, and clean: the next power loss takes it.
         self.crash(power=False)
-        self.sync_faults = 0
 
     def crash(self, *, power: bool) -> None:
         """The node dies now; with ``power`` also what it had not synced, or part of it."""
@@ -374,8 +383,6 @@ class Cluster:
             self.history.note(f"crash {node.number} power={power}")
             node.kill()
             self._dead.append(node)
-        if power:
-            self.sync_faults = 0
 
     async def stop(self) -> None:
         """An orderly stop; the supervisor starts the next node."""

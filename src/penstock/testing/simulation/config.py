@@ -84,7 +84,7 @@ def draw_config(seed: int) -> SimConfig:
         event_bytes=rng.choice((20, 100, 1000)),
         block_bytes=rng.choice((1 << 10, 4 << 10)),
         keys=rng.choice((1, 3, 10)),
-        think_s=rng.choice((0.2, 0.5, 1.2)),
+        think_s=rng.choice((0.3, 0.8, 1.5)),
         writers=rng.choice((1, 2)),
         transactions=rng.choice((0, 1, 2)),
         segments=rng.choice((1, 2)),
@@ -97,12 +97,12 @@ def _draw_faults(rng: random.Random, harsh: float) -> FaultRates:
         return mean_s * harsh if rng.random() < chance else None
 
     return FaultRates(
-        process_crash_s=often(15.0, 0.6),
-        power_loss_s=often(12.0, 0.8),
+        process_crash_s=often(12.0, 0.7),
+        power_loss_s=often(10.0, 0.8),
         clean_stop_s=often(40.0, 0.3),
         clock_jump_s=often(20.0, 0.4),
         full_disk_s=often(25.0, 0.3),
         tier_errors_s=often(15.0, 0.4),
-        sync_error_s=often(25.0, 0.4),
+        sync_error_s=often(15.0, 0.5),
         network_s=often(15.0, 0.6),
     )

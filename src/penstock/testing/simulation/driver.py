@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import heapq
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.codec.chunk_index import SUFFIX
-from penstock.model.errors import InternalError
 from penstock.testing.simulation import segment_actors as on_segments
 from penstock.testing.simulation import stream_actors as on_stream
 from penstock.testing.simulation.actors import SCOPE, STREAM, Env
-from penstock.testing.simulation.cluster import PORT, Cluster, LogWatch
+from penstock.testing.simulation.cluster import Cluster, LogWatch
 from penstock.testing.simulation.config import SimConfig, draw_config
-from penstock.testing.simulation.files import UNLIMITED
+from penstock.testing.simulation.faults import heal, make_faults
 from penstock.testing.simulation.history import Anomaly, History, check
-from penstock.testing.simulation.loop import SimLoop, VirtualDeadlineError
+from penstock.testing.simulation.loop import SimLoop, VirtualDeadlineError, make_loop
+from penstock.testing.simulation.tier_check import check_chunks
 
 DRAIN_S = 150.0
 """Virtual seconds within which everything must have ended once all faults are healed."""
-
-_HOUR_MS = 3_600_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,7 +42,7 @@ class RunResult:
 
 def run_seed(seed: int, *, seconds: float = 60.0, config: SimConfig | None = None) -> RunResult:
     """Run one seed with ``seconds`` of faults, in a fraction of that time. Never raises for what the product does."""
-    loop = SimLoop(seed)
+    loop = make_loop(seed)
     config = config or draw_config(seed)
     history = History(loop.time, loop.note)
     cluster = Cluster(loop, config, history)
@@ -65,6 +61,7 @@ def run_seed(seed: int, *, seconds: float = 60.0, config: SimConfig | None = Non
     except Exception as error:  # noqa: BLE001 - whatever a run dies of is a finding, reported with its seed
         history.violation("run failed", f"{type(error).__name__}: {error}")
     finally:
+        _bury_all(loop, cluster)
         if collecting:
             gc.enable()
         logger.removeHandler(watch)
@@ -84,6 +81,26 @@ def run_seed(seed: int, *, seconds: float = 60.0, config: SimConfig | None = Non
     )
 
 
+def _bury_all(loop: SimLoop, cluster: Cluster) -> None:
+    """Whatever a failed run has left behind ends before its loop goes."""
+
+    async def bury() -> None:
+        cluster.crash(power=False)
+        own = asyncio.current_task()
+        for _ in range(100):
+            left = [task for task in asyncio.all_tasks(loop) if task is not own]
+            if not left:
+                return
+            for task in left:
+                task.cancel()
+            await asyncio.sleep(0.05)
+
+    try:
+        loop.run(bury())
+    except Exception as error:  # noqa: BLE001 - the run's own end is known already; this is only its clean-up
+        cluster.history.note(f"clean-up failed: {error!r}")
+
+
 async def _run(env: Env, seconds: float) -> None:
     loop, cluster, history = env.loop, env.cluster, env.history
     supervisor = loop.create_task(cluster.supervise(), name="supervisor")
@@ -97,9 +114,9 @@ async def _run(env: Env, seconds: float) -> None:
                 await on_segments.create(env, cluster.local, f"{SCOPE}/{name}")
             auditor = loop.create_task(on_stream.audit_stream(env, audit), name="auditor")
             actors = [loop.create_task(work, name=name) for name, work in _actors(env, tables)]
-            faults = loop.create_task(_make_faults(env, seconds), name="faults")
+            faults = loop.create_task(make_faults(env, seconds), name="faults")
             await _until(env, [faults], seconds + DRAIN_S)
-            _heal(env)
+            heal(env)
             await _drain(env, actors, auditor)
             await _last_look(env, tables)
     finally:
@@ -154,115 +171,6 @@ async def _until(env: Env, tasks: Sequence[asyncio.Task[None]], within_s: float)
         await asyncio.wait(late)
 
 
-# --- faults -------------------------------------------------------------------------------------------------------
-
-
-async def _make_faults(env: Env, seconds: float) -> None:
-    """Each kind at its own rate, until the fault phase ends."""
-    rng, rates = env.rng("faults"), env.config.faults
-    ends = env.loop.time() + seconds
-    kinds: list[tuple[float | None, Callable[[Env], Coroutine[Any, Any, None]]]] = [
-        (rates.process_crash_s, _process_crash),
-        (rates.power_loss_s, _power_loss),
-        (rates.clean_stop_s, _clean_stop),
-        (rates.clock_jump_s, _clock_jump),
-        (rates.full_disk_s, _full_disk),
-        (rates.tier_errors_s, _tier_errors),
-        (rates.sync_error_s, _sync_error),
-        (rates.network_s, _network),
-    ]
-    due = [
-        (env.loop.time() + rng.expovariate(1 / mean_s), place)
-        for place, (mean_s, _) in enumerate(kinds)
-        if mean_s is not None
-    ]
-    heapq.heapify(due)
-    while due and due[0][0] < ends:
-        at_s, place = heapq.heappop(due)
-        await asyncio.sleep(max(0.0, at_s - env.loop.time()))
-        mean_s, make = kinds[place]
-        if mean_s is None:
-            raise InternalError("fault has no rate", kind=make.__name__)
-        await make(env)
-        heapq.heappush(due, (env.loop.time() + rng.expovariate(1 / mean_s), place))
-    await asyncio.sleep(max(0.0, ends - env.loop.time()))
-
-
-async def _process_crash(env: Env) -> None:
-    _maybe_again(env)
-    env.cluster.crash(power=False)
-
-
-async def _power_loss(env: Env) -> None:
-    _maybe_again(env)
-    env.cluster.crash(power=True)
-
-
-def _maybe_again(env: Env) -> None:
-    """Now and then the next start does not get far either."""
-    rng, cluster = env.cluster.disk.rng, env.cluster
-    if rng.random() < 0.4:
-        cluster.crash_in_recovery_s = rng.expovariate(1 / (20 * cluster.disk.latency_s))
-        cluster.recovery_power = rng.random() < 0.7
-
-
-async def _clean_stop(env: Env) -> None:
-    await env.cluster.stop()
-
-
-async def _clock_jump(env: Env) -> None:
-    clock = env.cluster.clock
-    clock.jump_ms = env.cluster.disk.rng.choice((-_HOUR_MS, 0, _HOUR_MS))
-    env.history.note(f"clock jumps to {clock.jump_ms}")
-
-
-async def _full_disk(env: Env) -> None:
-    disk = env.cluster.disk
-    disk.capacity_bytes = disk.used_bytes() + disk.rng.randrange(16 << 10)
-    env.history.note("disk is full")
-    await asyncio.sleep(0.5 + 4 * disk.rng.random())
-    disk.capacity_bytes = UNLIMITED
-    env.history.note("disk has room")
-
-
-async def _tier_errors(env: Env) -> None:
-    disk = env.cluster.disk
-    disk.writes_fail = "chunks/"
-    env.history.note("tier 2 fails")
-    await asyncio.sleep(0.5 + 4 * disk.rng.random())
-    disk.writes_fail = None
-    env.history.note("tier 2 works")
-
-
-async def _sync_error(env: Env) -> None:
-    disk = env.cluster.disk
-    disk.sync_fails_once = disk.rng.choice(("wal/", "chunks/"))
-    env.cluster.sync_faults += 1
-    env.history.note(f"next sync of {disk.sync_fails_once} fails")
-
-
-async def _network(env: Env) -> None:
-    network, rng = env.loop.network, env.cluster.disk.rng
-    if rng.random() < 0.5:
-        network.break_all(PORT)
-        env.history.note("connections are reset")
-        return
-    network.partitioned["store"] = None
-    env.history.note("network is cut")
-    await asyncio.sleep(0.2 + 5 * rng.random())
-    network.partitioned.clear()
-    env.history.note("network is healed")
-
-
-def _heal(env: Env) -> None:
-    disk = env.cluster.disk
-    disk.capacity_bytes = UNLIMITED
-    disk.writes_fail = disk.sync_fails_once = None
-    env.cluster.crash_in_recovery_s = None
-    env.loop.network.partitioned.clear()
-    env.history.note("healed")
-
-
 # --- the end ------------------------------------------------------------------------------------------------------
 
 
@@ -294,24 +202,4 @@ async def _read_all(env: Env, tables: Sequence[str]) -> None:
             await on_segments.look(env, env.cluster.local, fact.subject)
     for table in tables:
         await on_segments.look_at_counters(env, table)
-    await _check_chunks(env)
-
-
-async def _check_chunks(env: Env) -> None:
-    """Every file of tier 2 belongs to a chunk that a segment names."""
-    node = env.cluster.serving()
-    for _ in range(3):
-        await node.call(node.store.flush)
-    listed = await node.call(node.chunks.list)
-    named = await _named_chunks(env)
-    left = [name for name in listed if name.removesuffix(SUFFIX) not in named]
-    if left:
-        env.history.violation("leaked chunk", f"{left[:5]} of {len(listed)} files")
-
-
-async def _named_chunks(env: Env) -> set[str]:
-    node = env.cluster.serving()
-    found: set[str] = set()
-    for container in node.store.containers:
-        found |= await node.call(container.reclaimer._named_chunks)
-    return found
+    await check_chunks(env)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.model.errors import StorageFullError
@@ -50,13 +50,15 @@ class _Inode:
                 continue
             offset, data = change
             fate = rng.randrange(5)
+            # Damage to the zeros that pad a record is seen by nobody.
+            telling = len(data.rstrip(b"\0"))
             if fate == 0:
                 continue
             if fate == 1:
-                data = data[: rng.randrange(len(data) + 1)]
-            elif fate == 2 and data:
+                data = data[: rng.randrange(telling + 1)]
+            elif fate == 2 and telling:
                 flipped = bytearray(data)
-                flipped[rng.randrange(len(flipped))] ^= 1 << rng.randrange(8)
+                flipped[rng.randrange(telling)] ^= 1 << rng.randrange(8)
                 data = bytes(flipped)
             elif fate == 3 and len(data) > _SECTOR:
                 # Sectors of one write reach the disk in any order: one in the middle may be missing.
@@ -96,8 +98,11 @@ class SimDisk:
         self.latency_s = 0.0003
         self.sync_fails_once: str | None = None
         """The next sync of a file whose path begins so fails, and what it should have made durable never will be."""
+        self.failed_syncs: list[str] = []
         self.writes_fail: str | None = None
         """Writes to files whose path begins so fail, for as long as this is set."""
+        self.on_write: Callable[[str], None] | None = None
+        """Told the path of each write once it is in the cache, and not on the disk yet."""
 
     def crash(self, *, power: bool) -> None:
         """Kill the process that uses the disk; with ``power`` also lose what was not durable."""
@@ -147,7 +152,7 @@ class SimFiles:
         if self._generation != self._disk.generation:
             raise NodeCrashed
 
-    async def open(self, path: str, *, create: bool = False) -> SimFile:
+    async def open(self, path: str, *, create: bool = False, direct: bool = False) -> SimFile:
         await self.step()
         inode = self._disk.names.get(path)
         if inode is None:
@@ -245,6 +250,8 @@ class SimFile:
             self._write(offset, data[:cut])
             await self._files.step()
         self._write(offset + cut, data[cut:])
+        if self._disk.on_write is not None:
+            self._disk.on_write(self._path)
 
     def _write(self, offset: int, data: bytes) -> None:
         _place(self._inode.cache, offset, data)
@@ -256,6 +263,7 @@ class SimFile:
         if failing is not None and self._path.startswith(failing):
             # The kernel reports once, and forgets: the pages are clean now and were never written.
             self._disk.sync_fails_once = None
+            self._disk.failed_syncs.append(self._path)
             self._inode.unsynced.clear()
             raise OSError(5, "input/output error", self._path)
         self._inode.make_durable()

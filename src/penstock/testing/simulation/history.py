@@ -12,7 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from penstock.model.segments import SegmentId
+
 LAST_EVENTS = 200
+MOMENTS = ("write", "resolved", "decision", "group", "table", "life")
 
 
 class Outcome(enum.Enum):
@@ -160,10 +163,17 @@ class History:
         self.looks: list[Look] = []
         self.facts: list[Fact] = []
         self.sights: list[Sight] = []
-        self.heads: dict[str, list[Mapping[int, int]]] = {}
+        self.heads: dict[str, list[Mapping[SegmentId, int]]] = {}
         self.violations: list[Anomaly] = []
         self.last: deque[str] = deque(maxlen=LAST_EVENTS)
         self.acked = 0
+        self.on_moment: Callable[[str], None] | None = None
+        """Told one of ``MOMENTS`` when something was acknowledged, or is about to be decided: good moments for a crash."""
+
+    def _moment(self, kind: str, acked: int = 1) -> None:
+        self.acked += acked
+        if self.on_moment is not None:
+            self.on_moment(kind)
 
     def note(self, text: str) -> None:
         self.last.append(f"{self._now():10.4f} {text}")
@@ -193,11 +203,13 @@ class History:
             group.events.append(made)
         return made
 
-    def acknowledged(self, write: Write, *, segment: str | None = None, offset: int | None = None) -> None:
-        if write.outcome is not Outcome.OK:
-            self.acked += 1
+    def acknowledged(
+        self, write: Write, *, segment: str | None = None, offset: int | None = None, asked: bool = False
+    ) -> None:
+        """``asked``: its own answer was lost, and a question has told that it is stored."""
         write.outcome, write.segment, write.offset = Outcome.OK, segment, offset
         self.note(f"ack {write.name} {segment} {offset}")
+        self._moment("resolved" if asked else "write")
 
     def refused(self, write: Write) -> None:
         """It was said that the event is not stored, for good."""
@@ -213,12 +225,12 @@ class History:
         """The commit was asked for."""
         if group.decided_s is None:
             group.decided_s = self._now()
+            self._moment("decision", 0)
 
     def decided(self, group: Group, outcome: Outcome) -> None:
-        if outcome is Outcome.OK:
-            self.acked += 1
         group.outcome = outcome
         self.note(f"group {group.name} {outcome.value}")
+        self._moment("group", int(outcome is Outcome.OK))
 
     def reading(self, stream: str, reader: str, *, skips: bool = False) -> Reading:
         made = Reading(stream, reader, skips=skips)
@@ -238,9 +250,8 @@ class History:
 
     def incremented(self, item: Increment, outcome: Outcome) -> None:
         item.outcome, item.ended_s = outcome, self._now()
-        if outcome is Outcome.OK:
-            self.acked += 1
         self.note(f"set {item.table} {item.key}={item.value} {outcome.value}")
+        self._moment("table", int(outcome is Outcome.OK))
 
     def looked(self, table: str, values: Mapping[str, int], begun_s: float) -> None:
         self.looks.append(Look(table, values, begun_s, self._now()))
@@ -249,9 +260,9 @@ class History:
     # --- segments -------------------------------------------------------------------------------------------------
 
     def fact(self, subject: str, what: str, value: int = 0) -> None:
-        self.acked += 1
         self.facts.append(Fact(subject, what, value, self._now()))
         self.note(f"{what} {subject} {value}")
+        self._moment("life")
 
     def sight(
         self, subject: str, begun_s: float, *, exists: bool, sealed: bool = False, start: int = 0, length: int = 0
@@ -259,7 +270,7 @@ class History:
         self.sights.append(Sight(subject, exists, sealed, start, length, begun_s, self._now()))
         self.note(f"sight {subject} {exists} {sealed} {start} {length}")
 
-    def head(self, stream: str, positions: Mapping[int, int]) -> None:
+    def head(self, stream: str, positions: Mapping[SegmentId, int]) -> None:
         """The stream's head, as a call found it that began after the one before had ended."""
         self.heads.setdefault(stream, []).append(dict(positions))
         self.note(f"head {stream} {dict(positions)}")
@@ -467,7 +478,7 @@ def _check_heads(history: History) -> list[Anomaly]:
     """A stream's head never moves back: no segment to an earlier offset, and none that was passed comes again."""
     found: list[Anomaly] = []
     for stream, heads in history.heads.items():
-        passed: set[int] = set()
+        passed: set[SegmentId] = set()
         for before, after in pairwise(heads):
             passed.update(segment for segment in before if segment not in after)
             back = [segment for segment, offset in after.items() if max(0, offset) < max(0, before.get(segment, 0))]

@@ -274,3 +274,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
+
+
+def make_loop(seed: int) -> SimLoop:
+    """A loop for product code, which asks nothing else of a loop than what ``SimLoop`` has."""
+    return SimLoop(seed)  # type: ignore[abstract]

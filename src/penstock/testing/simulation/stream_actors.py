@@ -11,6 +11,7 @@ from uuid import UUID
 from penstock.client.reader import AsyncReader
 from penstock.client.retry import RETRYABLE
 from penstock.client.transaction import AsyncTransaction
+from penstock.client.writer_core import WriterSettings
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     AlreadyExistsError,
@@ -78,16 +79,16 @@ async def write_stream(env: Env, name: str) -> None:
     while not env.stopping.is_set():
         life += 1
         writer_name = f"{name}.{life}"
-        settings = {
-            "block_bytes": config.block_bytes,
-            "linger_s": rng.choice((0.0, 0.002)),
-            "max_in_flight": rng.choice((1, 4)),
-            "max_pending_bytes": rng.choice((4 << 10, 1 << 20)),
-            "deadline_s": 45.0,
-        }
+        settings = WriterSettings(
+            block_bytes=config.block_bytes,
+            linger_s=rng.choice((0.0, 0.002)),
+            max_in_flight=rng.choice((1, 4)),
+            max_pending_bytes=rng.choice((4 << 10, 1 << 20)),
+            deadline_s=45.0,
+        )
         number = 0
         try:
-            async with store.stream(STREAM).writer(**settings) as writer:
+            async with store.stream(STREAM).writer(settings) as writer:
                 for _ in range(rng.randrange(1, 30)):
                     batch: list[Write] = []
                     for _ in range(rng.randrange(1, 6)):

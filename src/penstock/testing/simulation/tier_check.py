@@ -1,0 +1,68 @@
+"""Tier 2 as it lies there at the end of a run: nothing leaked, nothing missing, every block vouched for by its sidecar."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from crc32c import crc32c
+
+from penstock.codec import records
+from penstock.codec.chunk_index import SUFFIX, decode_records, index_name
+from penstock.model.errors import CorruptDataError, NotFoundError
+from penstock.testing.simulation.actors import Env
+
+_ALL = 1 << 30
+
+
+async def check_chunks(env: Env) -> None:
+    """Everything is tiered and checkpointed first; then the files must be those that the rows name."""
+    node = env.cluster.serving()
+    for _ in range(3):
+        # What one flush lets go of, the next one gives back.
+        await node.call(node.store.flush)
+    listed = await node.call(node.chunks.list)
+    rows = await _chunk_rows(env)
+    left = [name for name in listed if name.removesuffix(SUFFIX) not in rows]
+    if left:
+        env.history.violation("leaked chunk", f"{left[:5]} of {len(listed)} files")
+    for name, row in sorted(rows.items()):
+        await _check_sidecar(env, name, row)
+
+
+async def _chunk_rows(env: Env) -> dict[str, records.ChunkRecord]:
+    node = env.cluster.serving()
+    found: dict[str, records.ChunkRecord] = {}
+    for container in node.store.containers:
+        bounds = records.range_of(records.prefix(records.TAG_CHUNK, container.index))
+        for _, value in await node.call(partial(container.rows.scan_all, bounds)):
+            record = records.decode_chunk(value)
+            found[record.name] = record
+    return found
+
+
+async def _check_sidecar(env: Env, chunk: str, row: records.ChunkRecord) -> None:
+    """Whoever reads the files alone finds every block of a chunk in its sidecar, with the right checksum."""
+    node = env.cluster.serving()
+    try:
+        data = await node.call(partial(node.chunks.read, chunk, 0, _ALL))
+        index = await node.call(partial(node.chunks.read, index_name(chunk), 0, _ALL))
+    except NotFoundError as error:
+        env.history.violation("missing file", f"{chunk}: {error}")
+        return
+    covered = _vouched_bytes(data, index, freed=row.freed)
+    if covered < row.length:
+        env.history.violation("sidecar incomplete", f"{chunk}: {covered} of {row.length} bytes")
+
+
+def _vouched_bytes(data: bytes, index: bytes, *, freed: int) -> int:
+    """How much of a chunk its sidecar vouches for; what was given back is not looked at."""
+    covered = 0
+    try:
+        for record in decode_records(index):
+            block = data[record.start : record.end]
+            if record.start >= freed and crc32c(block) != record.crc32c:
+                break
+            covered = record.end
+    except CorruptDataError:
+        return covered
+    return covered

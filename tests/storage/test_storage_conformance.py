@@ -12,7 +12,7 @@ import pytest
 
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.durable_log import DurableLog
-from penstock.ports.files import Files
+from penstock.ports.files import File, Files
 from penstock.ports.keyvalue import KeyValueStore
 from penstock.storage.file_chunks import FileChunks
 from penstock.storage.local_log import open_local_log
@@ -25,6 +25,7 @@ from penstock.storage.sqlite_keyvalue import SqliteKeyValue
 from penstock.testing.conformance import laws
 from penstock.testing.conformance.chunks import ChunkLaws
 from penstock.testing.conformance.durable_log import DurableLogLaws
+from penstock.testing.conformance.faults import FaultyFiles
 from penstock.testing.conformance.files import FilesLaws
 from penstock.testing.conformance.keyvalue import KeyValueLaws
 from penstock.testing.simulation.files import SimDisk, SimFiles
@@ -112,6 +113,16 @@ class RealFilesLaws(FilesLaws):
         return self.files
 
 
+class DirectFiles(FaultyFiles):
+    """Every file is opened for direct writes."""
+
+    def __init__(self, inner: Files) -> None:
+        super().__init__(inner, lambda operation, path: None)
+
+    async def open(self, path: str, *, create: bool = False, direct: bool = False) -> File:
+        return await super().open(path, create=create, direct=True)
+
+
 def simulated() -> SimFiles:
     disk = SimDisk(random.Random(1))
     disk.latency_s = 1e-6
@@ -172,5 +183,14 @@ def test_real_files(law: str, placement: Placement, tmp_path: Path) -> None:
     async def run() -> None:
         async with ThreadOffload() as offload:
             await getattr(RealFilesLaws(RealFiles(tmp_path / "root", offload, placement=placement)), law)()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("law", laws(FilesLaws))
+def test_real_files_written_directly(law: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with ThreadOffload() as offload:
+            await getattr(RealFilesLaws(DirectFiles(RealFiles(tmp_path / "root", offload))), law)()
 
     asyncio.run(run())

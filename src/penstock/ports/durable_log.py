@@ -25,6 +25,11 @@ class DurableLog(Protocol):
         """Grows with every opening."""
         ...
 
+    @property
+    def last(self) -> LogAddress:
+        """The address of the last durable frame, truncated or not; 0 for a new log. Known once ``replay`` has ended."""
+        ...
+
     async def append(self, parts: Sequence[Buffer]) -> LogAddress:
         """Append one frame made of the parts; return once it is durable (``fdatasync``).
 

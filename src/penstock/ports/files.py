@@ -50,8 +50,12 @@ class Files(Protocol):
     A created, renamed or unlinked name is durable only after ``sync_dir`` of its directory.
     """
 
-    async def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and writing. Raises FileNotFoundError unless ``create``."""
+    async def open(self, path: str, *, create: bool = False, direct: bool = False) -> File:
+        """Open for reading and writing. Raises FileNotFoundError unless ``create``.
+
+        ``direct`` asks for large writes past the cache of the operating system, where there is such a way: for files that
+        grow and are rarely read soon. It changes no law.
+        """
         ...
 
     async def exists(self, path: str) -> bool: ...

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from penstock.codec.chunk_index import SUFFIX
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, SegmentNotFoundError
 from penstock.ports.files import Buffer, File, Files
 from penstock.storage.chunk_names import check_chunk_name
@@ -41,6 +42,7 @@ class FileChunks:
         self._limit = handles
         self._handles: OrderedDict[str, _Handle] = OrderedDict()
         self._unnamed: set[str] = set()
+        self._named_directories: set[str] = set()
         self._suspect: dict[str, int] = {}
         self._written_from: dict[str, int] = {}
 
@@ -78,9 +80,13 @@ class FileChunks:
             handle.dirty = False
             self._written_from.pop(name, None)
         if name in self._unnamed:
-            await self._files.sync_dir(path.rpartition("/")[0])
-            await self._files.sync_dir(self._directory)
-            await self._files.sync_dir(self._directory.rpartition("/")[0] or ".")
+            directory = path.rpartition("/")[0]
+            await self._files.sync_dir(directory)
+            if directory not in self._named_directories:
+                # Directories are never removed, so that their own names need this but once.
+                await self._files.sync_dir(self._directory)
+                await self._files.sync_dir(self._directory.rpartition("/")[0] or ".")
+                self._named_directories.add(directory)
             self._unnamed.discard(name)
 
     async def read(self, name: str, offset: int, length: int) -> bytes:
@@ -137,7 +143,8 @@ class FileChunks:
             async with handle.lock:
                 if handle.file is None:
                     try:
-                        handle.file = await self._files.open(path, create=create)
+                        # The data only: a sidecar grows by records of some bytes.
+                        handle.file = await self._files.open(path, create=create, direct=not name.endswith(SUFFIX))
                     except FileNotFoundError as error:
                         raise SegmentNotFoundError("no such chunk", chunk=name) from error
                 yield handle, handle.file

@@ -149,6 +149,10 @@ class LocalLog:
     def epoch(self) -> int:
         return self._epoch.record.epoch
 
+    @property
+    def last(self) -> LogAddress:
+        return LogAddress(self._last)
+
     async def replay(self) -> AsyncIterator[tuple[LogAddress, bytes]]:
         """All frames not truncated, in order.
 
@@ -206,10 +210,16 @@ class LocalLog:
         except ContainerOfflineError as error:
             self._fail(error)
             raise
-        while self._closed_files and self._closed_files[0].last <= upto:
+        while self._closed_files and self._closed_files[0].last <= upto and self._may_retire_one():
             closed = self._closed_files.popleft()
             self._pool.retire(Retired(path=closed.path, incarnation=closed.incarnation))
         await self._pool.settled()
+
+    def _may_retire_one(self) -> bool:
+        """Whether a durable file would be left. The newest one alone knows the last address: a log without files begins
+        again at 1, and whoever remembers a higher address would take the new frames for old ones."""
+        active = self._active
+        return len(self._closed_files) > 1 or (active is not None and active.header_written)
 
     async def close(self) -> None:
         """Write what is queued, then note how far the log is durable, so that any later damage will be seen.

@@ -15,7 +15,11 @@ from penstock.storage.log_scan import LOG_SUFFIX, LogFile
 
 log = logging.getLogger(__name__)
 
-SPARES_AHEAD = 2
+SPARES_KEPT = 1
+"""Never given to a roll: recovery writes the tail of the log anew, and must be able to on a full disk, where it is the way
+back to truncation."""
+
+SPARES_AHEAD = 2 + SPARES_KEPT
 """One for the next roll, and one more, so that a roll still works once on a disk that has become full."""
 
 SPARES_MAX = 4
@@ -85,8 +89,13 @@ class FilePool:
                 await self._files.unlink(item.path)
                 removed = True
             else:
-                self._spares.append(Spare(item.path, await self._files.open(item.path)))
+                file = await self._files.open(item.path)
+                self._spares.append(Spare(item.path, file))
                 self._total += 1
+                # The mark that was read may be in the page cache alone, its writer having died before the sync. Lost with
+                # the power, the old header would count again, over frames of the next use. Not written again: that could
+                # tear the mark where it is durable.
+                await file.sync()
         if removed:
             await self._files.sync_dir(self._directory)
 
@@ -108,14 +117,15 @@ class FilePool:
             await self._spares.popleft().file.close()
 
     async def take(self) -> Spare:
-        """A spare file; waits for one while the budget is used up, until truncation retires another.
+        """A spare file beyond those kept for recovery; waits for one while the budget is used up, until truncation
+        retires another.
 
         Raises: StorageFullError (the disk has no room for a new file), ContainerOfflineError (stopped or failed).
         """
         # Space may have come back since the last attempt: whoever needs a file now has it tried once more.
         self._full = None
         self._changed()
-        while not self._spares:
+        while len(self._spares) <= SPARES_KEPT:
             if self._full is not None:
                 raise StorageFullError("disk has no room for another log file", **self._full.fields)
             if self._stopping or self._failure is not None:

@@ -194,9 +194,14 @@ async def _accept(files: Files, item: LogFile, *, seed: int) -> Accepted:
     header = item.header
     if header is None:
         raise CorruptDataError("log file has no header", file=item.path, offset=HEADER_AT)
+    if item.size_bytes < header.file_bytes:
+        # Files are written whole, and synced, before their first use: no crash shortens one.
+        raise CorruptDataError(
+            "log file is cut short", file=item.path, offset=item.size_bytes, expected_bytes=header.file_bytes
+        )
     file = await files.open(item.path)
     try:
-        reader = FrameReader(file, end=min(header.file_bytes, item.size_bytes), seed=seed)
+        reader = FrameReader(file, end=header.file_bytes, seed=seed)
         last, offset, proven = header.first_sequence - 1, FRAMES_AT, header.first_sequence - 1
         while (found := await reader.frame_at(offset)) is not None:
             frame, _ = found

@@ -65,6 +65,10 @@ class MemoryLog:
     def epoch(self) -> int:
         return self._epoch
 
+    @property
+    def last(self) -> LogAddress:
+        return LogAddress(self._state.last)
+
     async def append(self, parts: Sequence[Buffer]) -> LogAddress:
         if not self._replayed:
             raise InternalError("log is appended to before it was replayed")

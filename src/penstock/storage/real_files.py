@@ -10,12 +10,14 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
 from penstock.model.errors import InternalError, InvalidArgumentError, StorageFullError
 from penstock.ports.files import Buffer
 from penstock.ports.offload import Offload
+from penstock.storage.real_direct import DirectWriter
 from penstock.storage.serial import Serial
 
 T = TypeVar("T")
@@ -51,13 +53,23 @@ class _SyncMeter:
 class RealFile:
     """Implements ``ports.files.File`` on one descriptor. Made by ``RealFiles.open``."""
 
-    def __init__(self, descriptor: int, path: str, *, serial: Serial, meter: _SyncMeter, placement: Placement) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        path: str,
+        *,
+        serial: Serial,
+        meter: _SyncMeter,
+        placement: Placement,
+        direct: bool = False,
+    ) -> None:
         self._fd = descriptor
         self._path = path
         self._serial = serial
         self._meter = meter
         self._placement = placement
         self._unsynced_bytes = 0
+        self._direct = DirectWriter(descriptor, partial(_write_all, descriptor, path)) if direct else None
 
     async def write_at(self, offset: int, parts: Sequence[Buffer]) -> None:
         views = [memoryview(part).cast("B") for part in parts if len(part)]
@@ -65,12 +77,22 @@ class RealFile:
         self._unsynced_bytes += size
 
         def write() -> None:
-            _write_all(self._descriptor(), self._path, offset, views)
+            if self._direct is None:
+                _write_all(self._descriptor(), self._path, offset, views)
+            else:
+                self._write_direct(self._direct, offset, views)
 
         if self._in_place(size):
             write()
         else:
             await self._serial.run(write)
+
+    def _write_direct(self, direct: DirectWriter, offset: int, views: Sequence[memoryview]) -> None:
+        self._descriptor()
+        try:
+            direct.write(offset, views)
+        except OSError as error:
+            raise _translated(error, self._path) from error
 
     async def sync(self) -> None:
         small = self._unsynced_bytes <= INLINE_BYTES_MAX
@@ -129,6 +151,8 @@ class RealFile:
     def _close(self) -> None:
         if self._fd >= 0:
             descriptor, self._fd = self._fd, -1
+            if self._direct is not None:
+                self._direct.close()
             os.close(descriptor)
 
     def _descriptor(self) -> int:
@@ -160,7 +184,7 @@ class RealFiles:
         self._placement: Placement = placement
         self._meter = _SyncMeter()
 
-    async def open(self, path: str, *, create: bool = False) -> RealFile:
+    async def open(self, path: str, *, create: bool = False, direct: bool = False) -> RealFile:
         target = self._resolve(path)
         opening = _Opening(target, path, create=create)
         try:
@@ -169,7 +193,12 @@ class RealFiles:
             opening.abandon()
             raise
         return RealFile(
-            opening.taken(), path, serial=Serial(self._offload), meter=self._meter, placement=self._placement
+            opening.taken(),
+            path,
+            serial=Serial(self._offload),
+            meter=self._meter,
+            placement=self._placement,
+            direct=direct,
         )
 
     async def exists(self, path: str) -> bool:

@@ -17,11 +17,12 @@ T = TypeVar("T")
 class ThreadOffload:
     """Implements ``ports.offload.Offload`` with a bounded pool of threads.
 
-    At most ``threads`` calls run and ``queue`` more wait inside; further callers wait outside, in call order.
+    At most ``threads`` calls run and ``queue`` more wait inside; further callers wait outside, in call order. Eight, so
+    that the log's write never queues behind four containers that sync chunks; threads are started as they are needed.
     ``close`` waits for everything that was started.
     """
 
-    def __init__(self, *, threads: int = 4, queue: int = 64) -> None:
+    def __init__(self, *, threads: int = 8, queue: int = 64) -> None:
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="penstock-offload")
         self._slots = asyncio.Semaphore(threads + queue)
         self._running = 0

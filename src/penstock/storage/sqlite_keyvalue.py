@@ -112,19 +112,31 @@ class SqliteKeyValue:
         ranges = list(delete_ranges)
 
         def commit() -> None:
-            cursor = self._writer
-            cursor.execute("BEGIN IMMEDIATE")
             try:
-                cursor.executemany("DELETE FROM kv WHERE key >= ? AND key < ?", ranges)
-                cursor.executemany("DELETE FROM kv WHERE key = ?", gone)
-                cursor.executemany("INSERT OR REPLACE INTO kv (key, value) VALUES (?, ?)", rows)
-                cursor.execute("COMMIT")
-            except BaseException:
-                if cursor.in_transaction:
-                    cursor.execute("ROLLBACK")
-                raise
+                self._commit(rows, gone, ranges)
+            except sqlite3.OperationalError as error:
+                if not isinstance(_translated(error, self._path), StorageFullError):
+                    raise
+                # What lies in SQLite's own log moves into the file, so that the log is written over from its beginning.
+                self._writer.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+                self._commit(rows, gone, ranges)
 
         await self._writes.run(lambda: self._guard(commit))
+
+    def _commit(
+        self, rows: Sequence[tuple[bytes, bytes]], gone: Sequence[tuple[bytes]], ranges: Sequence[tuple[bytes, bytes]]
+    ) -> None:
+        cursor = self._writer
+        cursor.execute("BEGIN IMMEDIATE")
+        try:
+            cursor.executemany("DELETE FROM kv WHERE key >= ? AND key < ?", ranges)
+            cursor.executemany("DELETE FROM kv WHERE key = ?", gone)
+            cursor.executemany("INSERT OR REPLACE INTO kv (key, value) VALUES (?, ?)", rows)
+            cursor.execute("COMMIT")
+        except BaseException:
+            if cursor.in_transaction:
+                cursor.execute("ROLLBACK")
+            raise
 
     async def close(self) -> None:
         """Wait for what is in flight, then close the file."""

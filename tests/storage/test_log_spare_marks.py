@@ -1,0 +1,85 @@
+"""What an opening reads of the log's files may be in the page cache alone: it makes durable what it builds on."""
+
+import asyncio
+
+import pytest
+
+from penstock.ports.durable_log import LogAddress
+from penstock.storage.local_log import LocalLog
+from penstock.storage.log_limits import LogLimits
+from penstock.testing.simulation.files import SimDisk, SimFiles
+from penstock.testing.simulation.loop import SimLoop
+
+LIMITS = LogLimits(segment_bytes=16 << 10, budget_bytes=160 << 10, max_frame_bytes=8 << 10)
+
+
+def crash_at_write(disk, *, power, matches):
+    """Kill the process with the first write to a path that ``matches``, before its sync."""
+    hit = asyncio.get_running_loop().create_future()
+
+    def written(path):
+        if matches(path) and not hit.done():
+            disk.on_write = None
+            disk.crash(power=power)
+            hit.set_result(path)
+
+    disk.on_write = written
+    return hit
+
+
+async def ended(*tasks):
+    """What the dead process had begun ends, too late to change anything."""
+    own = asyncio.current_task()
+    while left := [task for task in (*tasks, *asyncio.all_tasks()) if task is not own and not task.done()]:
+        for task in left:
+            task.cancel()
+        for task in (await asyncio.wait(left))[0]:
+            if not task.cancelled():
+                task.exception()  # It died with its node.
+
+
+async def opened(disk):
+    log = await LocalLog.open(SimFiles(disk), limits=LIMITS)
+    return log, [frame async for _, frame in log.replay()]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_free_mark_that_was_never_synced_is_not_built_upon(seed):
+    async def scenario(disk):
+        log, _ = await opened(disk)
+        frames = [bytes([number]) * 1400 for number in range(20)]
+        for frame in frames:
+            await log.append([frame])
+        # The process dies between the mark of the file that is given back and its sync: the page cache has the mark.
+        truncation = asyncio.ensure_future(log.truncate(LogAddress(12)))
+        path = await crash_at_write(disk, power=False, matches=lambda path: path.endswith(".log"))
+        await ended(truncation)
+        acknowledged = frames[12:]
+
+        async def go_on():
+            log, _ = await opened(disk)
+            for number in range(100):
+                frame = bytes([number]) * 700
+                await log.append([frame])
+                acknowledged.append(frame)
+
+        # The power goes with one of the first writes of that file's next use, be it in recovery or later.
+        countdown = seed % 3
+        work = asyncio.ensure_future(go_on())
+
+        def matches(written):
+            nonlocal countdown
+            countdown -= written == path
+            return countdown < 0
+
+        await crash_at_write(disk, power=True, matches=matches)
+        await ended(work)
+        _, replayed = await opened(disk)
+        at = replayed.index(acknowledged[0])
+        assert replayed[at : at + len(acknowledged)] == acknowledged
+        disk.crash(power=False)
+        await ended()
+
+    loop = SimLoop(seed)
+    disk = SimDisk(loop.fork("disk"))
+    loop.run(scenario(disk))

@@ -24,6 +24,7 @@ class Limits:
     loopback_bytes_s: float
     round_trip_us: float
     file_read_bytes_s: float
+    cold_read_bytes_s: float
 
 
 def _recycled(path: Path, size: int) -> int:
@@ -98,30 +99,39 @@ def loopback(total: int = 1 << 30) -> tuple[float, float]:
     return total / took, percentile(trips, 0.5)
 
 
-def file_read(directory: Path, total: int = 256 * MIB) -> float:
-    """Read a file of the page cache in 1 MiB steps."""
+def file_read(directory: Path, total: int = 256 * MIB) -> tuple[float, float]:
+    """Read a file in 1 MiB steps: from the page cache, and from the disk."""
     path = directory / "read"
     path.write_bytes(os.urandom(MIB) * (total // MIB))
     handle = os.open(path, os.O_RDONLY)
+    os.fsync(handle)
     room = bytearray(MIB)
-    os.preadv(handle, [room], 0)
-    started = time.perf_counter()
-    for start in range(0, total, MIB):
-        os.preadv(handle, [room], start)
-    took = time.perf_counter() - started
+
+    def rate() -> float:
+        started = time.perf_counter()
+        for start in range(0, total, MIB):
+            os.preadv(handle, [room], start)
+        return total / (time.perf_counter() - started)
+
+    rate()
+    cached = rate()
+    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    cold = rate()
     os.close(handle)
-    return total / took
+    return cached, cold
 
 
 def measure(directory: Path) -> Limits:
     directory.mkdir(parents=True, exist_ok=True)
     syncs = sync_us(directory)
     loop_rate, trip = loopback()
+    cached, cold = file_read(directory)
     return Limits(
         sync_p50_us=percentile(syncs, 0.5),
         sync_p99_us=percentile(syncs, 0.99),
         log_bytes_s=log_rate(directory),
         loopback_bytes_s=loop_rate,
         round_trip_us=trip,
-        file_read_bytes_s=file_read(directory),
+        file_read_bytes_s=cached,
+        cold_read_bytes_s=cold,
     )

@@ -1,4 +1,4 @@
-"""The store: durable ingest, single appends, tail latency and catching up, over loopback from a process of its own."""
+"""The store: durable ingest, single appends, tail latency and transactions, over loopback from a process of its own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,12 @@ class StoreBench:
         with ServerProcess(self.directory / "store") as server, penstock.connect(server.address) as store:
             if "bench" not in store.scopes():
                 store.create_scope("bench")
-            figures = self.ingest(store)
-            figures += self.single(store, "W3", "one durable event at a time, 100 B, blocking, standalone", 1.6)
+            # Before the masses, whose tiering would still keep the disk busy.
+            figures = self.single(store, "W3", "one durable event at a time, 100 B, blocking, standalone", 1.6)
+            figures += self.ingest(store)
             figures += self.tail(store, server.address)
-            figures += self.catch_up(store)
+            figures += self.many_segments(store)
+            figures += self.transactions(store)
         shutil.rmtree(self.directory / "store", ignore_errors=True)
         with penstock.open(self.directory / "embedded") as store:
             figures += self.single(store, "W4", "one durable event at a time, 100 B, blocking, embedded", 1.2)
@@ -165,27 +168,53 @@ class StoreBench:
             figure("R1", work, "us p99", tails, target="<= 3000 us"),
         ]
 
-    def catch_up(self, store: Any) -> list[Figure]:
-        count = int(1_000_000 * self.scale)
-        stream = self.stream(store, 1)
-        with stream.writer() as writer:
-            writer.write_many(payloads(100, count))
-            writer.flush()
-        objects, arrow = [], []
-
-        def read_objects() -> None:
-            with stream.reader(until_tail=True) as reader:
-                assert sum(len(block) for block in reader.read_blocks() if block.events()) == count
-
-        def read_arrow() -> None:
-            with stream.reader(until_tail=True) as reader:
-                assert sum(batch.num_rows for batch in reader.read_arrow()) == count
-
+    def many_segments(self, store: Any) -> list[Figure]:
+        """One writer over many segments beside the same writer over one."""
+        count = int(500_000 * self.scale)
+        events = payloads(100, count)
+        keys = [f"key-{number * 7919 % 100_003}" for number in range(count)]
+        rates: dict[int, list[float]] = {1: [], 1000: []}
+        streams = {segments: self.stream(store, segments) for segments in rates}
         for _ in range(self.runs):
-            objects.append(count / seconds(read_objects))
-            arrow.append(count / seconds(read_arrow))
-        limit = ("loopback", self.limits.loopback_bytes_s / 108)
+            for segments, stream in streams.items():
+                with stream.writer() as writer:
+                    # Binding a writer to a thousand segments is not what is measured.
+                    writer.write_many(events[:20_000], keys[:20_000])
+                    writer.flush()
+
+                    def work(write: Any = writer.write, flush: Any = writer.flush) -> None:
+                        for event, key in zip(events, keys, strict=True):
+                            write(event, key)
+                        flush()
+
+                    rates[segments].append(count / seconds(work))
+        one = figure("W5", "durable ingest, 100 B, one write() each, 1 segment, 100,000 keys", "events/s", rates[1])
+        work = "durable ingest, 100 B, one write() each, 1,000 segments, 100,000 keys"
         return [
-            figure("R3", "catch up to bytes objects, 100 B", "events/s", objects, limit=limit, target=">= 3 M"),
-            figure("R3", "catch up to Arrow, 100 B", "events/s", arrow, limit=limit, target=">= 8 M"),
+            one,
+            figure("W5", work, "events/s", rates[1000], limit=("one segment", one.median), target=">= 0.9"),
+        ]
+
+    def transactions(self, store: Any) -> list[Figure]:
+        """Begin, ten events, commit, wait until readable: one after the other, and from sixteen threads."""
+        stream = self.stream(store, 1)
+        event = os.urandom(100)
+
+        def one(_: int) -> None:
+            with stream.transaction() as transaction:
+                for _ in range(10):
+                    transaction.write(event, "k")
+
+        alone, together = [], []
+        with ThreadPoolExecutor(16) as threads:
+            for _ in range(self.runs):
+                count = max(10, int(100 * self.scale))
+                alone.append(count / seconds(lambda count=count: [one(number) for number in range(count)]))
+                count *= 4
+                together.append(count / seconds(lambda count=count: list(threads.map(one, range(count)))))
+        limit = ("fdatasync/s", 1e6 / self.limits.sync_p50_us)
+        work = "transactions of 10 events, begun to readable"
+        return [
+            figure("W7", f"{work}, one after the other", "txn/s", alone, limit=limit),
+            figure("W7", f"{work}, 16 threads", "txn/s", together, limit=limit, target=">= 1,000"),
         ]

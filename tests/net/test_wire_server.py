@@ -15,7 +15,8 @@ from wire_peers import LOOPS, run, stage, until
 from penstock.codec import wire
 from penstock.codec import wire_commands as c
 from penstock.codec.wire_layout import AttributeUpdate, WireEntry, WireKey
-from penstock.model.errors import ContainerOfflineError, StorageFullError
+from penstock.model.errors import ContainerOfflineError, CorruptDataError, StorageFullError
+from penstock.net.wire_errors import DAMAGED, error_of
 from penstock.ports.segment_service import NO_EVENT
 
 SEGMENT = "s/t/0.#epoch.0"
@@ -497,6 +498,31 @@ def test_a_peer_that_does_not_read_holds_little_and_no_one_else(loop):
 
 
 @both_loops
+def test_many_peers_that_do_not_read_share_one_bound_and_all_are_answered(loop):
+    async def main():
+        async with stage(replies_bytes=1 << 20) as scene:
+            await scene.store.create_segment(SEGMENT)
+            scene.store.segments[SEGMENT].data += bytes(3 << 20)
+            slow = [await scene.peer() for _ in range(20)]
+            for peer in slow:
+                for rid in range(30):
+                    peer.writer.write(wire.encode(c.ReadSegment(SEGMENT, 0, 2 << 20, "", rid)))
+                await peer.writer.drain()
+
+            def unsent():
+                return sum(one._transport.get_write_buffer_size() for one in scene.server._share.connections)
+
+            await until(lambda: len(scene.server._share.sending) == len(slow))
+            # Each takes its share as it was when it began: nine at most (eight gathered, one sent) of 1, 1/2, 1/3 ... MiB.
+            assert unsent() <= 9 * sum((1 << 20) // place for place in range(1, len(slow) + 1))
+            for peer in slow:
+                assert sorted([(await peer.receive()).rid for _ in range(30)]) == list(range(30))
+            await until(lambda: not scene.server._share.sending)
+
+    run(main(), loop)
+
+
+@both_loops
 def test_the_socket_is_not_read_beyond_what_may_be_held(loop):
     async def main():
         async with stage(held_bytes=1 << 20) as scene:
@@ -612,6 +638,30 @@ def test_segment_requests():
             odd = struct.pack(">qH", 15, 3) + b"\xed\xa0\xbd" + b"\0\0"
             reply = await peer.ask(struct.pack(">ii", 28, len(odd)) + odd)
             assert (type(reply), reply.rid, reply.code) == (c.ErrorMessage, 15, 0)
+            # The same in a list of names; the connection lives on.
+            name = SEGMENT.encode()
+            odd = struct.pack(">qH", 16, len(name)) + name + struct.pack(">iH", 1, 3) + b"\xed\xa0\xbd" + b"\0\0"
+            reply = await peer.ask(struct.pack(">ii", 90, len(odd)) + odd)
+            assert (type(reply), reply.rid, reply.code) == (c.ErrorMessage, 16, 0)
+
+    run(main())
+
+
+def test_damaged_data_is_told_as_such_and_costs_no_connection():
+    async def main():
+        async with stage() as scene:
+            peer = await scene.peer()
+
+            async def damaged(*args, **kwargs):
+                raise CorruptDataError("chunk fails its checksum", chunk="1/2-3")
+
+            scene.store.read = damaged
+            reply = await peer.ask(c.ReadSegment(SEGMENT, 0, 100, "", 5))
+            assert (type(reply), reply.rid, reply.code) == (c.ErrorMessage, 5, DAMAGED)
+            error = error_of(reply, SEGMENT)
+            assert type(error) is CorruptDataError
+            assert "1/2-3" in str(error)
+            assert type(await peer.ask(c.KeepAlive())) is c.KeepAlive
 
     run(main())
 

@@ -74,6 +74,85 @@ def test_blocks_are_cut_at_appends_and_chunks_are_rolled() -> None:
     run(body, flush_bytes=50_000, chunk_bytes=100_000)
 
 
+class Watched:
+    """Notes what is done to chunks: the first bytes' place and the size of each write, and each sync."""
+
+    def __init__(self, world: World) -> None:
+        self.steps: list[tuple[str, str, int, int]] = []
+        self.append_of, self.sync_of = world.chunks.append, world.chunks.sync
+        world.chunks.append, world.chunks.sync = self.append, self.sync
+
+    async def append(self, name, offset, parts) -> None:
+        self.steps.append(("write", name.rpartition(".")[2][-3:], offset, sum(map(len, parts))))
+        await self.append_of(name, offset, parts)
+
+    async def sync(self, name) -> None:
+        self.steps.append(("sync", name.rpartition(".")[2][-3:], 0, 0))
+        await self.sync_of(name)
+
+
+def test_blocks_that_wait_share_the_syncs_of_one_run() -> None:
+    async def body(world: World) -> None:
+        store = world.store
+        await store.create_segment(SEGMENT)
+        one = await Writer(store, SEGMENT).setup()
+        (container,) = store.containers
+        async with container.tiering._lock:
+            for _ in range(9):
+                await one.append(bytes(20_000))
+        watched = Watched(world)
+        await store.flush()
+        assert [step[:1] + step[2:] for step in watched.steps] == [
+            ("write", 0, 80_000),
+            ("sync", 0, 0),
+            ("write", 0, 4 * 48),
+            ("sync", 0, 0),
+            ("write", 80_000, 40_000),
+            ("sync", 0, 0),
+            ("write", 4 * 48, 2 * 48),
+            ("sync", 0, 0),
+            ("write", 0, 60_000),
+            ("sync", 0, 0),
+            ("write", 0, 3 * 48),
+            ("sync", 0, 0),
+        ], "as many blocks as a run holds, no more than the chunk takes; bytes, then what vouches for them"
+        for _ in range(2):
+            ranges = await store.chunk_ranges(SEGMENT, 0, 180_000)
+            assert [(item.start_offset, item.end_offset) for item in ranges] == [(0, 120_000), (120_000, 180_000)]
+            assert [block.start_offset for item in ranges for block in item.blocks] == list(range(0, 180_000, 20_000))
+            assert await content(store, SEGMENT) == bytes(180_000)
+            store = await world.crash()
+
+    run(body, containers=1, flush_bytes=20_000, tier_run_bytes=80_000, chunk_bytes=120_000)
+
+
+@pytest.mark.parametrize("upto", [20_000, 50_000, 60_000])
+def test_a_run_that_truncation_outruns_in_part_is_named_and_its_dead_head_given_back(upto: int) -> None:
+    async def body(world: World) -> None:
+        store = world.store
+        await store.create_segment(SEGMENT)
+        one = await Writer(store, SEGMENT).setup()
+        (container,) = store.containers
+        async with container.tiering._lock:
+            for number in range(4):
+                await one.append(bytes([number]) * 20_000)
+        gate = Gate(world)
+        tiering = asyncio.ensure_future(container.tiering.tier(await container.segments.find_visible(SEGMENT)))
+        await gate.reached.wait()
+        await store.truncate(SEGMENT, upto)
+        gate.opened.set()
+        await tiering
+        await world.settle()
+        dead = upto // 20_000 * 20_000
+        for _ in range(2):
+            assert (await store.spaces([SEGMENT]))[SEGMENT].freed_bytes == dead
+            rest = b"".join(bytes([number]) * 20_000 for number in range(4))[upto:]
+            assert await content(store, SEGMENT) == rest
+            store = await world.crash()
+
+    run(body, containers=1, flush_bytes=20_000, free_head_bytes=20_000)
+
+
 def test_full_blocks_are_tiered_at_once_and_the_rest_after_the_interval() -> None:
     async def body(world: World) -> None:
         store = world.store

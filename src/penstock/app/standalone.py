@@ -75,7 +75,7 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
 def wire_limits(settings: EmbeddedSettings) -> WireLimits:
     """Receive buffers and unanswered bytes take the quarter of the budget that caches and tiering leave."""
     share = max(32 << 20, settings.memory_bytes // 4)
-    return WireLimits(held_bytes_total=share, arena_bytes=share)
+    return WireLimits(held_bytes_total=share, arena_bytes=share, replies_bytes=settings.memory_bytes // 16)
 
 
 async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,6 @@ import pyarrow.compute as pc
 
 from penstock.client.lanes import Lane, LaneMap, WriteBlock
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
-from penstock.core.routing import hash_key
 from penstock.model.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -102,7 +102,11 @@ def _key_list(keys: pa.Array) -> list[str | None]:
     return found
 
 
-def _by_lane(lanes: LaneMap, data: pa.Array, keys: pa.Array) -> list[tuple[Lane, pa.Array, pa.Array]]:
+KeysOf = Callable[[int, int], list[str | None]]
+"""The keys of rows ``start <= row < end``. Looked up only where a block has to be routed anew."""
+
+
+def _by_lane(lanes: LaneMap, data: pa.Array, keys: pa.Array) -> list[tuple[Lane, pa.Array, KeysOf]]:
     if isinstance(keys, pa.ChunkedArray):
         keys = keys.combine_chunks()
     if pa.types.is_dictionary(keys.type):
@@ -112,35 +116,32 @@ def _by_lane(lanes: LaneMap, data: pa.Array, keys: pa.Array) -> list[tuple[Lane,
     index: dict[int, int] = {}
     lane_of = []
     for key in encoded.dictionary.to_pylist():
-        lane = lanes[None] if key is None else lanes.lane_at(hash_key(key))
+        lane = lanes[key]
         if id(lane) not in index:
             index[id(lane)] = len(distinct)
             distinct.append(lane)
         lane_of.append(index[id(lane)])
     if len(distinct) == 1:
-        return [(distinct[0], data, keys)]
+        return [(distinct[0], data, lambda start, end: _key_list(keys.slice(start, end - start)))]
     place = np.asarray(lane_of, dtype=np.int32)[encoded.indices.to_numpy(zero_copy_only=False)]
-    result = []
+    result: list[tuple[Lane, pa.Array, KeysOf]] = []
     for number, lane in enumerate(distinct):
         rows = pa.array(np.flatnonzero(place == number))  # rising, so the order within a lane is kept
-        result.append((lane, data.take(rows), keys.take(rows)))
+        result.append((lane, data.take(rows), partial(_keys_of_rows, keys, rows)))
     return result
 
 
-def _blocks(data: pa.Array, keys: pa.Array | None, block_bytes: int) -> list[WriteBlock]:
+def _keys_of_rows(keys: pa.Array, rows: pa.Array, start: int, end: int) -> list[str | None]:
+    return _key_list(keys.take(rows.slice(start, end - start)))
+
+
+def _blocks(data: pa.Array, keys: KeysOf | None, block_bytes: int) -> list[WriteBlock]:
     view, bounds = frame_array(data)
     blocks = []
     for start, end in _runs(bounds, block_bytes):
-        own = None
-        if keys is not None:
-            part = keys.slice(start, end - start)
-            own = _lazy(part)
+        own = None if keys is None else partial(keys, start, end)
         blocks.append(WriteBlock(view[int(bounds[start]) : int(bounds[end])], end - start, own, 0))
     return blocks
-
-
-def _lazy(keys: pa.Array) -> Any:
-    return lambda: _key_list(keys)
 
 
 def _runs(bounds: np.ndarray[Any, Any], size: int) -> list[tuple[int, int]]:
@@ -162,9 +163,12 @@ def block_to_batch(block: Block) -> pa.RecordBatch:
     bounds = block.bounds
     if isinstance(bounds, range):
         events = _equal_array(block, bounds, count)
+        # Not from the range itself: numpy would walk it number by number.
+        offsets = np.arange(count, dtype=np.int64) * bounds.step + block.offset
     else:
-        events = pa.array(block.events(), type=pa.binary())
-    offsets = np.asarray(bounds, dtype=np.int64)[:count] + block.offset
+        starts = np.asarray(bounds, dtype=np.int64)
+        events = _any_array(block, starts)
+        offsets = starts[:count] + block.offset
     segments = np.full(count, block.segment, dtype=np.int64)
     return pa.record_batch([events, pa.array(segments), pa.array(offsets)], names=["event", "segment_id", "offset"])
 
@@ -175,6 +179,16 @@ def _equal_array(block: Block, bounds: range, count: int) -> pa.Array:
     body = np.ascontiguousarray(rows[:, HEADER_BYTES:])
     starts = np.arange(count + 1, dtype=np.int32) * (stride - HEADER_BYTES)
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(starts), pa.py_buffer(body)])
+
+
+def _any_array(block: Block, starts: np.ndarray[Any, Any]) -> pa.Array:
+    """Events of any lengths: the block's own bytes seen as header and event in turn, of which Arrow takes every second."""
+    count = len(starts) - 1
+    marks = np.empty(2 * count + 1, dtype=np.int32)
+    marks[0::2] = starts
+    marks[1::2] = starts[:-1] + HEADER_BYTES
+    both = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(marks), pa.py_buffer(block.framed)])
+    return both.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int32)))
 
 
 def blocks_to_batch(blocks: Sequence[Block]) -> pa.RecordBatch:

@@ -112,7 +112,9 @@ class Writer:
 
     def flush(self) -> None:
         """Return once every event written so far is durable. Raises what the writer failed with."""
-        self._thread.call(self._core.flush())
+        self._core.check()
+        self._thread.call_back(self._core.flush_then)
+        self._core.check()
 
     def close(self) -> None:
         """Flush and end. Raises as ``flush``; the writer is closed all the same."""

@@ -174,7 +174,7 @@ class SegmentFetcher:
             share = max(READ_BYTES_MIN, MEMORY_BYTES // (2 * max(1, len(self._active))))
             size = min(max(min(READ_BYTES, share), want), READ_MAX_BYTES, room)
             try:
-                data, ended = await self._read(name, at, size)
+                raw, ended = await self._read(name, at, size, state.carry)
             except TruncatedError as error:
                 if not self._skip:
                     raise
@@ -186,11 +186,10 @@ class SegmentFetcher:
                 raise TruncatedError(
                     "segment was truncated away or deleted", segment=name, start_offset=LONG_MAX, offset=at
                 ) from error
-            if ended and not data:
+            if ended and len(raw) == len(state.carry):
                 if state.carry:
                     raise CorruptDataError("segment ends inside an event", segment=name, offset=state.offset)
                 return SegmentEnd(stream, segment, state.offset)
-            raw = state.carry + data if state.carry else data
             bounds = event_bounds(raw, segment=name, offset=state.offset)
             end = bounds[-1]
             if end == 0:
@@ -202,7 +201,8 @@ class SegmentFetcher:
             state.offset += end
             return block
 
-    async def _read(self, name: str, offset: int, size: int) -> tuple[bytes, bool]:
+    async def _read(self, name: str, offset: int, size: int, before: bytes) -> tuple[bytes, bool]:
+        """What is there from ``offset`` on, behind the bytes ``before``; and whether the segment ends with it."""
         backoff = Backoff(self._rng)
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + self._deadline_s
@@ -215,8 +215,8 @@ class SegmentFetcher:
                 await backoff.sleep()
                 continue
             # The one copy: views of the store's buffers are valid only until it is given control again.
-            data = b"".join(found.parts)
-            if data or found.end_of_segment:
+            data = b"".join((before, *found.parts))
+            if len(data) > len(before) or found.end_of_segment:
                 return data, found.end_of_segment
             if found.offset != offset:
                 raise CorruptDataError("read answers another offset", segment=name, asked=offset, got=found.offset)

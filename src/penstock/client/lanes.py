@@ -162,15 +162,22 @@ def close_blocks(
 ) -> list[WriteBlock]:
     """Frame the events into blocks of about ``block_bytes``, at most twice that unless one event alone is larger."""
     count = len(events)
-    size = sum(map(len, events)) + HEADER_BYTES * count
-    if count == 1 or size <= 2 * block_bytes:
-        if keys is not None and all(key is None for key in keys):
-            keys = None
-        kept = keys
-        return [WriteBlock(frame_events(events), count, None if kept is None else lambda: kept, group)]
-    step = -(-count // -(-size // block_bytes))
+    limit = 2 * block_bytes
+    # Framing tells the size: all lengths are added up only where the first event's makes more than one block likely.
+    if count == 1 or count * (HEADER_BYTES + len(events[0])) <= limit or _framed_bytes(events) <= limit:
+        data = frame_events(events)
+        if count == 1 or len(data) <= limit:
+            if keys is not None and all(key is None for key in keys):
+                keys = None
+            kept = keys
+            return [WriteBlock(data, count, None if kept is None else lambda: kept, group)]
+    step = -(-count // -(-_framed_bytes(events) // block_bytes))
     blocks: list[WriteBlock] = []
     for start in range(0, count, step):
         part = None if keys is None else keys[start : start + step]
         blocks += close_blocks(events[start : start + step], part, group, block_bytes)
     return blocks
+
+
+def _framed_bytes(events: Sequence[bytes]) -> int:
+    return sum(map(len, events)) + HEADER_BYTES * len(events)

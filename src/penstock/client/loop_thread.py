@@ -104,12 +104,15 @@ class LoopThread:
                 raise NotConnectedError("store has failed", reason=str(self._failure)) from self._failure
             raise InvalidArgumentError("store is closed")
 
+    def _check_caller(self) -> None:
+        self.check()
+        if threading.current_thread() is self._thread:
+            raise InvalidArgumentError("blocking calls cannot be made from the store's own thread")
+
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start ``work`` in the loop. Raises InvalidArgumentError once closed, or what the store failed with."""
         try:
-            self.check()
-            if threading.current_thread() is self._thread:
-                raise InvalidArgumentError("blocking calls cannot be made from the store's own thread")
+            self._check_caller()
         except PenstockError:
             work.close()
             raise
@@ -140,6 +143,24 @@ class LoopThread:
                     left_s -= step_s
                     if left_s <= 0:
                         raise
+
+    def call_back(self, start: Callable[[Callable[[], None]], object]) -> None:
+        """Call ``start`` in the loop with a function, and return once that was called. One switch each way, no task.
+
+        Raises as ``submit``, and NotConnectedError where the store failed meanwhile.
+        """
+        self._check_caller()
+        answered = threading.Lock()
+        answered.acquire()
+
+        def answer() -> None:
+            if answered.locked():
+                answered.release()
+
+        self.post(start, answer)
+        while not answered.acquire(timeout=POLL_S):
+            if not self._thread.is_alive():
+                raise NotConnectedError("store has failed", reason=str(self._failure)) from self._failure
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` in the loop and return its answer. Interrupted: it is cancelled."""

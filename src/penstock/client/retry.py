@@ -20,12 +20,13 @@ T = TypeVar("T")
 
 
 class Backoff:
-    """Growing pauses with jitter: 20 ms, doubled each time up to 2 s, each between half and the whole of that."""
+    """Growing pauses with jitter: ``first_s``, doubled each time up to 2 s, each between half and the whole of that."""
 
-    __slots__ = ("_rng", "_tries")
+    __slots__ = ("_first_s", "_rng", "_tries")
 
-    def __init__(self, rng: Rng) -> None:
+    def __init__(self, rng: Rng, *, first_s: float = PAUSE_MIN_S) -> None:
         self._rng = rng
+        self._first_s = first_s
         self._tries = 0
 
     def reset(self) -> None:
@@ -34,7 +35,7 @@ class Backoff:
 
     def pause_s(self) -> float:
         """The next pause, in seconds."""
-        pause = min(PAUSE_MAX_S, PAUSE_MIN_S * (1 << min(self._tries, 10)))
+        pause = min(PAUSE_MAX_S, self._first_s * (1 << min(self._tries, 16)))
         self._tries += 1
         return pause * (0.5 + self._rng.random() / 2)
 

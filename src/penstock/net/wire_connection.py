@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import cast
 
 from penstock.codec import wire_commands as c
@@ -17,10 +18,10 @@ from penstock.codec.wire import (
     encode,
     segment_read_parts,
 )
-from penstock.model.errors import PenstockError, ProtocolError, SegmentNotFoundError, ThrottledError
+from penstock.model.errors import CorruptDataError, PenstockError, ProtocolError, SegmentNotFoundError, ThrottledError
 from penstock.net.wire_appends import AppendSide
 from penstock.net.wire_errors import ILLEGAL_ARGUMENT, reply_of
-from penstock.net.wire_frames import FrameReceiver, Outbox
+from penstock.net.wire_frames import FrameReceiver, Outbox, tune
 from penstock.net.wire_requests import RequestHandlers, subject_of, writer_id
 from penstock.net.wire_share import ServerShare
 from penstock.ports.segment_service import READ_MAX_BYTES, SegmentRead
@@ -51,6 +52,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._held_bytes = 0
         self._requests = 0
         self._parked = 0
+        self._gathering = 0
+        self._high_bytes = share.limits.write_buffer_bytes
         self._paused = False
         self._pump_due = False
         self._closing = False
@@ -67,7 +70,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
         self._outbox = Outbox(self._loop, transport)
-        transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
+        tune(transport)
+        transport.set_write_buffer_limits(high=self._high_bytes)
         self._share.connections[self] = None
         self._share.telemetry.gauge("wire_connections", len(self._share.connections))
         if len(self._share.connections) > self._limits.connections:
@@ -87,9 +91,11 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writable.clear()
+        self._share.sending[self] = None
 
     def resume_writing(self) -> None:
         self._writable.set()
+        self._sent()
         self.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -254,7 +260,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             raise ProtocolError("versions do not overlap", high=high, low=low)
 
     def _request(self, command: Command, size: int) -> None:
-        if not all(_is_text(value) for value in command if isinstance(value, str)):
+        if not all(map(_is_text, _texts(command))):
             self.reply(c.ErrorMessage(_rid(command), subject_of(command), "name is not text", ILLEGAL_ARGUMENT))
             return
         if isinstance(command, c.ReadSegment):
@@ -331,6 +337,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         if reply is None:
             self.fail(error)
             return
+        if isinstance(error, CorruptDataError):
+            log.error("stored data is damaged", extra={**self._fields(), "reason": str(error)})
         if isinstance(reply, c.OperationUnsupported):
             log.warning("wire request is not offered", extra={**self._fields(), "request": type(command).__name__})
         self.reply(reply)
@@ -340,19 +348,20 @@ class ServerConnection(asyncio.BufferedProtocol):
         store = self._share.store
         limit = min(READ_MAX_BYTES, max(_READ_MIN_BYTES, command.suggested_bytes))
         try:
-            async with self._reading:
-                # A peer that does not collect its replies gets no more data gathered for it.
-                await self._writable.wait()
-                found = await store.read(command.segment, command.offset, limit, wait=False)
-                if any(map(len, found.parts)) or found.end_of_segment or self._parked >= self._limits.parked_reads:
+            while True:
+                async with self._reading:
+                    found = await self._gather(command, limit)
+                    if any(map(len, found.parts)) or found.end_of_segment or self._parked >= self._limits.parked_reads:
+                        self._send_read(command, found)
+                        return
+                self._parked += 1
+                try:
+                    found = await store.read(command.segment, command.offset, limit)
+                finally:
+                    self._parked -= 1
+                if self._may_send():
                     self._send_read(command, found)
                     return
-            self._parked += 1
-            try:
-                found = await store.read(command.segment, command.offset, limit)
-            finally:
-                self._parked -= 1
-            self._send_read(command, found)
         except asyncio.CancelledError:
             if self._draining:
                 self._send_nothing(command)
@@ -362,6 +371,34 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._send_nothing(command)
         except PenstockError as error:
             self._refuse(error, command, command.rid, command.offset)
+
+    async def _gather(self, command: c.ReadSegment, limit: int) -> SegmentRead:
+        """What can be read now. A peer that does not collect its replies gets no more data gathered for it."""
+        while not self._may_send():
+            await self._writable.wait()
+        self._gathering += 1
+        self._share.sending[self] = None
+        try:
+            fair = self._share.reply_bytes
+            if self._transport is not None and fair != self._high_bytes:
+                self._high_bytes = fair
+                self._transport.set_write_buffer_limits(high=fair)
+            found = await self._share.store.read(command.segment, command.offset, min(limit, fair), wait=False)
+            # A view keeps the whole block alive that it is a part of: under pressure only what is sent may stay.
+            return found if fair >= limit else replace(found, parts=(b"".join(found.parts),))
+        finally:
+            self._gathering -= 1
+            self._sent()
+
+    def _may_send(self) -> bool:
+        """Whether the peer collects. Many reads may wake with the same large append, before any of it is written."""
+        if self._outbox is not None and self._outbox.data_bytes >= self._share.reply_bytes:
+            self._outbox.flush()
+        return self._writable.is_set()
+
+    def _sent(self) -> None:
+        if not self._gathering and self._writable.is_set():
+            self._share.sending.pop(self, None)
 
     def _send_nothing(self, command: c.ReadSegment) -> None:
         self._send_read(command, SegmentRead(offset=command.offset, parts=(), at_tail=True, end_of_segment=False))
@@ -427,6 +464,14 @@ class ServerConnection(asyncio.BufferedProtocol):
 
 def _rid(command: Command) -> int:
     return int(getattr(command, "rid", 0))
+
+
+def _texts(command: Command) -> Iterator[str]:
+    for value in command:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from (item for item in value if isinstance(item, str))
 
 
 def _is_text(value: str) -> bool:

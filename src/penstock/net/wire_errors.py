@@ -9,6 +9,7 @@ from penstock.model.errors import (
     BadKeyVersionError,
     ConditionFailedError,
     ContainerOfflineError,
+    CorruptDataError,
     FencedError,
     InternalError,
     InvalidArgumentError,
@@ -24,6 +25,8 @@ from penstock.model.errors import (
 )
 
 ILLEGAL_ARGUMENT = 0
+DAMAGED = 64
+"""Our own code of an ErrorMessage. Pravega's clients take a code that they do not know for "unspecified"."""
 _MESSAGE_MAX = 1000
 
 
@@ -54,6 +57,8 @@ def reply_of(error: PenstockError, rid: int, segment: str, *, offset: int = c.NO
             reply = c.WrongHost(rid, segment, "")
         case UnsupportedError():
             reply = c.OperationUnsupported(rid, error.message)
+        case CorruptDataError():
+            reply = c.ErrorMessage(rid, segment, str(error)[:_MESSAGE_MAX], DAMAGED)
         case InvalidArgumentError():
             reply = c.ErrorMessage(rid, segment, str(error)[:_MESSAGE_MAX], ILLEGAL_ARGUMENT)
     return reply
@@ -80,6 +85,8 @@ def error_of(reply: Command, segment: str) -> PenstockError:
             error = InvalidArgumentError("token was refused", code=code, segment=segment)
         case c.ErrorMessage(message=message, code=0):
             error = InvalidArgumentError("store refused the request", reason=message, segment=segment)
+        case c.ErrorMessage(message=message, code=64):
+            error = CorruptDataError("stored data is damaged", reason=message, segment=segment)
         case c.ErrorMessage(message=message):
             error = InternalError("store failed", reason=message, segment=segment)
         case c.TableSegmentNotEmpty():

@@ -26,6 +26,9 @@ class WireLimits:
     connections: int = 4096
     write_buffer_bytes: int = 4 << 20
     """Replies that may wait for a slow peer before its socket is no longer read."""
+    replies_bytes: int = 16 << 20
+    """Read data on its way to peers that are slow to collect it, all connections together: the more of them, the smaller
+    the buffer and the reads of each."""
     arena_bytes: int = 256 << 20
     """Receive memory that is kept and recycled."""
     throttle_pause_s: float = 0.02

@@ -7,7 +7,7 @@ import logging
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.model.errors import InternalError
+from penstock.model.errors import AddressInUseError, InternalError
 from penstock.net.arena import MEDIUM_BYTES, SMALL_BYTES, ArenaPool
 from penstock.net.wire_connection import ServerConnection
 from penstock.net.wire_limits import WireLimits
@@ -66,7 +66,14 @@ class WireServer:
         self._share = ServerShare(
             store=self._store, limits=self._limits, pool=pool, telemetry=self._telemetry, loop=loop
         )
-        self._server = await loop.create_server(self._connection, self._host, self._port, backlog=_BACKLOG)
+        try:
+            self._server = await loop.create_server(self._connection, self._host, self._port, backlog=_BACKLOG)
+        except OSError as error:
+            raise AddressInUseError(
+                "the segment store's address is taken by another process, or is not one of this host; choose another",
+                host=self._host,
+                port=self._port,
+            ) from error
         if self._port == 0:
             self._port = _port_of(self._server)
         log.info("wire server listens", extra={"host": self._host, "port": self._port})

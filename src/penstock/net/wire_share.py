@@ -14,6 +14,8 @@ from penstock.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
+_REPLY_BYTES_MIN = 64 << 10
+
 
 class SharedConnection(Protocol):
     """A connection, as the server sees it."""
@@ -56,6 +58,8 @@ class ServerShare:
         # Dicts for their order: what is done to all of them is done in the same order in every run of a simulation.
         self.connections: dict[SharedConnection, None] = {}
         self.cleanups: dict[asyncio.Task[None], None] = {}
+        self.sending: dict[SharedConnection, None] = {}
+        """Those that gather data of a read, or whose peers are slow to collect it."""
         self._starved: dict[SharedConnection, None] = {}
         self._held_bytes = 0
 
@@ -63,6 +67,12 @@ class ServerShare:
     def room(self) -> int:
         """Bytes that all connections together may still take."""
         return self.limits.held_bytes_total - self._held_bytes
+
+    @property
+    def reply_bytes(self) -> int:
+        """Read data that one connection may hold unsent now."""
+        fair = self.limits.replies_bytes // max(1, len(self.sending))
+        return max(_REPLY_BYTES_MIN, min(self.limits.write_buffer_bytes, fair))
 
     @property
     def full(self) -> bool:
@@ -84,6 +94,7 @@ class ServerShare:
 
     def forget(self, connection: SharedConnection) -> None:
         self._starved.pop(connection, None)
+        self.sending.pop(connection, None)
         self.connections.pop(connection, None)
         self.telemetry.gauge("wire_connections", len(self.connections))
 

@@ -34,6 +34,13 @@ async def checksum_of(offload: Offload, parts: Sequence[Buffer]) -> int:
     return await offload.run(lambda: _checksum(parts))
 
 
+async def checksums_of(offload: Offload, blocks: Sequence[Sequence[Buffer]]) -> Sequence[int]:
+    """CRC32C of each block, given as parts that lie back to back."""
+    if sum(len(part) for block in blocks for part in block) < _OFFLOADED_BYTES:
+        return [_checksum(block) for block in blocks]
+    return await offload.run(lambda: [_checksum(block) for block in blocks])
+
+
 def _checksum(parts: Sequence[Buffer]) -> int:
     checksum = 0
     for part in parts:

@@ -86,7 +86,7 @@ class Container:
         self._log_floor: int | None = None
         """While a frame is in flight: its address, not known yet, is above this one."""
         self._wake: asyncio.Future[None] | None = None
-        self._parked: dict[str, deque[tuple[Append, AppendDone]]] = {}
+        self._parked: dict[str, deque[tuple[Append | None, AppendDone]]] = {}
         self._parked_count = 0
         self._next_uid = 1
         self._offline: ContainerOfflineError | None = None
@@ -232,9 +232,28 @@ class Container:
         parked.append((request, done))
         self._parked_count += 1
 
-    async def _unpark(self, name: str, parked: deque[tuple[Append, AppendDone]]) -> None:
+    async def parked_decided(self, name: str) -> None:
+        """Return once the appends that wait for the segment to be loaded have taken their places in the queue."""
+        parked = self._parked.get(name)
+        if parked is not None:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+            def decided(_: object) -> None:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+            parked.append((None, decided))
+            self._parked_count += 1
+            await waiter
+
+    async def _unpark(self, name: str, parked: deque[tuple[Append | None, AppendDone]]) -> None:
         while parked:
             request, done = parked[0]
+            if request is None:
+                parked.popleft()
+                self._parked_count -= 1
+                self._call(done, None)
+                continue
             segment: Segment | None = None
             error: PenstockError = SegmentNotFoundError("no such segment", segment=name)
             try:

@@ -112,6 +112,9 @@ async def find(container: Container, name: str) -> Segment:
 
 
 async def setup_append(container: Container, name: str, writer: UUID) -> int:
+    # What the writer sent before, perhaps on a connection that is lost, is decided first: told that an append is not
+    # there, it must not be applied afterwards.
+    await container.parked_decided(name)
     while True:
         segment = (await find(container, name)).require_plain()
         state = await container.segments.attribute(segment, writer.int)

@@ -18,6 +18,8 @@ class StoreSettings:
     read_cache_bytes: memory for verified chunk blocks, per container; 4 MiB spares re-reading a block for small reads.
     chunk_bytes: a chunk is rolled at this size; 16 MiB is one task of a Spark job and a fair unit to give back.
     flush_bytes: size of a block in tier 2; 1 MiB is read and verified in under a millisecond.
+    tier_run_bytes: blocks of a segment that are written to its chunk with one sync, bytes; 8 MiB, for a sync costs as much
+        as writing one or two.
     flush_interval_s: seconds that bytes may wait to be tiered; 10 bounds the log that recovery replays.
     checkpoint_interval_s: seconds between checkpoints of a container that changed; 5 bounds replay of metadata.
     checkpoint_bytes: bytes of log after which every container tiers and checkpoints; 256 MiB replays in about a second.
@@ -43,6 +45,7 @@ class StoreSettings:
     read_cache_bytes: int = 4 * MIB
     chunk_bytes: int = 16 * MIB
     flush_bytes: int = MIB
+    tier_run_bytes: int = 8 * MIB
     flush_interval_s: float = 10.0
     checkpoint_interval_s: float = 5.0
     checkpoint_bytes: int = 256 * MIB

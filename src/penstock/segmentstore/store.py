@@ -117,7 +117,8 @@ class SegmentStore:
     async def recover(self) -> None:
         """Rebuild the state. Raises: CorruptDataError, VersionTooNewError, InvalidArgumentError (another number of
         containers than the store was created with)."""
-        await self._check_containers()
+        is_new = await self._check_containers()
+        first = 0
         recoveries = [Recovery(container) for container in self.containers]
         for recovery in recoveries:
             await recovery.begin()
@@ -125,23 +126,41 @@ class SegmentStore:
             header = codec.decode_frame_header(frame)
             if header.container >= len(recoveries):
                 raise CorruptDataError("log frame of an unknown container", container=header.container)
+            if is_new and first == 0 and address > 1:
+                # Frames before it were let go once the metadata held them. Without it no chunk has a name any more.
+                raise CorruptDataError("metadata is gone, and the log does not hold all of it", first_address=address)
+            first = address
             await recoveries[header.container].replay(address, header, frame)
-            self._shared_log.last_address = address
+        self._check_log_reaches()
         for recovery in recoveries:
             await recovery.finish()
-        applied = max(container.applied_address for container in self.containers)
-        self._shared_log.last_address = max(self._shared_log.last_address, applied)
+        self._shared_log.last_address = self._log.last
+        if is_new:
+            await self._keyvalue.commit([(records.STORE_KEY, records.encode_store(len(self.containers)))])
 
-    async def _check_containers(self) -> None:
+    def _check_log_reaches(self) -> None:
+        # Going on would delete the chunks that only the lost frames name, and use addresses a second time.
+        for container in self.containers:
+            if container.applied_address > self._log.last:
+                raise CorruptDataError(
+                    "log has lost its end: the metadata knows later frames",
+                    container=container.index,
+                    known_address=container.applied_address,
+                    log_last=self._log.last,
+                )
+
+    async def _check_containers(self) -> bool:
+        """Whether the metadata is empty, as that of a new store."""
         (row,) = await self._keyvalue.get_many([records.STORE_KEY])
         if row is None:
-            await self._keyvalue.commit([(records.STORE_KEY, records.encode_store(len(self.containers)))])
-        elif records.decode_store(row) != len(self.containers):
+            return True
+        if records.decode_store(row) != len(self.containers):
             raise InvalidArgumentError(
                 "number of containers is fixed when a store is created",
                 containers=len(self.containers),
                 created_with=records.decode_store(row),
             )
+        return False
 
     def start(self) -> None:
         """Begin to serve, after ``recover``."""

@@ -152,19 +152,35 @@ class TailCache:
                 return entry.end
         return self._starts[index + 1] if index + 1 < len(self._starts) else None
 
-    def next_run(self, limit_bytes: int) -> Sequence[Entry]:
-        """The oldest bytes not tiered, without a gap, cut to one block. No append joins these entries afterwards."""
+    def next_blocks(self, block_bytes: int, run_bytes: int) -> Sequence[Sequence[Entry]]:
+        """The oldest bytes not tiered, without a gap, cut to blocks: one, and as many more as ``run_bytes`` hold.
+
+        No append joins these entries afterwards.
+        """
         run: list[Entry] = []
         total = 0
+        whole = True
         for entry in self.untiered:
-            if run and (entry.start != run[-1].end or total > limit_bytes):
+            if run and entry.start != run[-1].end:
+                break
+            if total > max(run_bytes, block_bytes):
+                whole = False
                 break
             run.append(entry)
             total += entry.end - entry.start
-        run = run[: block_cut([entry.end - entry.start for entry in run], limit_bytes)]
-        if run and run[-1] is self._open:
+        sizes = [entry.end - entry.start for entry in run]
+        blocks: list[Sequence[Entry]] = []
+        at = 0
+        while at < len(run):
+            count = block_cut(sizes[at:], block_bytes)
+            blocks.append(run[at : at + count])
+            at += count
+        if not whole and len(blocks) > 1:
+            # Cut by the bound of a run, not by its own size: it is left for the next one.
+            blocks.pop()
+        if blocks and blocks[-1][-1] is self._open:
             self._open = None
-        return run
+        return blocks
 
     def mark_tiered(self, upto: int) -> None:
         """The first entries not tiered, up to this offset, are durable in a chunk."""

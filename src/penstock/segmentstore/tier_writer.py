@@ -13,22 +13,23 @@ from penstock.core.rolling import continues_chunk
 from penstock.core.throttle import tiering_is_urgent
 from penstock.model.errors import CorruptDataError, NotFoundError, UnavailableError
 from penstock.ports.segment_service import ChunkBlock
-from penstock.segmentstore.blocks import checksum_of
+from penstock.segmentstore.blocks import checksums_of
 from penstock.segmentstore.segment import Chunk, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.segmentstore.container import Container
+    from penstock.segmentstore.tail_cache import Entry
 
 _log = logging.getLogger(__name__)
 
 
 class TierWriter:
-    """Writes what is not tiered, one block at a time, oldest first within a segment.
+    """Writes what is not tiered, one run of blocks at a time, oldest first within a segment.
 
-    A block is written and synced, then its index record; only then does the segment name it. A segment that was
-    truncated, merged or deleted meanwhile names nothing: what was written for it is garbage.
+    The blocks of a run are written and synced together, then their index records; only then does the segment name them.
+    A segment that was truncated, merged or deleted meanwhile names nothing: what was written for it is garbage.
     """
 
     def __init__(self, container: Container) -> None:
@@ -153,79 +154,115 @@ class TierWriter:
             await self.tier(segment)
 
     async def tier(self, segment: Segment, *, least_bytes: int = 1) -> None:
-        """Tier what the segment holds when this is called, block by block, while that is ``least_bytes`` or more."""
+        """Tier what the segment holds when this is called, run by run, while that is ``least_bytes`` or more."""
         async with self._lock:
             goal = segment.length
             cache = segment.cache
             while cache.untiered and cache.untiered_bytes >= least_bytes and cache.untiered[0].start < goal:
-                await self._tier_block(segment)
+                await self._tier_run(segment, goal, least_bytes)
 
-    # --- one block ----------------------------------------------------------------------------------------
+    # --- one run of blocks --------------------------------------------------------------------------------
 
-    async def _tier_block(self, segment: Segment) -> None:
-        container = self._container
-        run = segment.cache.next_run(container.settings.flush_bytes)
-        start, end = run[0].start, run[-1].end
-        parts = [entry.view(entry.start, entry.end) for entry in run]
-        checksum = await checksum_of(container.offload, parts)
-        chunk = self._chunk_for(segment, start, end - start)
-        block = ChunkBlock(
-            start_offset=chunk.length,
-            end_offset=chunk.length + end - start,
-            crc32c=checksum,
-            event_count=sum(entry.events for entry in run),
-        )
+    async def _tier_run(self, segment: Segment, goal: int, least_bytes: int) -> None:
+        chunk, run = self._next_run(segment, goal, least_bytes)
+        start, end = run[0][0].start, run[-1][-1].end
+        # All that is needed of the entries is taken now: a merge moves them while we wait.
+        base = chunk.length - start
+        bounds = [(base + block[0].start, base + block[-1].end) for block in run]
+        counts = [sum(entry.events for entry in block) for block in run]
+        parts = [[entry.view(entry.start, entry.end) for entry in block] for block in run]
         self.writing[chunk.name] = None
         try:
-            await self._write(chunk, block, parts, start)
+            checksums = await checksums_of(self._container.offload, parts)
+            blocks = [
+                ChunkBlock(start_offset=first, end_offset=last, crc32c=checksum, event_count=count)
+                for (first, last), count, checksum in zip(bounds, counts, checksums, strict=True)
+            ]
+            await self._write(chunk, blocks, [part for block in parts for part in block], start)
         except BaseException:
             self._abandon(segment, chunk)
             raise
         finally:
             del self.writing[chunk.name]
-        self._record(segment, chunk, block, start, end)
+        self._record(segment, chunk, blocks, start, end)
 
-    async def _write(self, chunk: Chunk, block: ChunkBlock, parts: Sequence[memoryview], segment_start: int) -> None:
-        """Durable when it returns: the bytes first, then the record that vouches for them."""
+    def _next_run(self, segment: Segment, goal: int, least_bytes: int) -> tuple[Chunk, Sequence[Sequence[Entry]]]:
+        """A chunk and the blocks that go into it next: one, and further full ones as long as the chunk takes them.
+
+        A sync costs as much as writing megabytes: what has gathered while the run before was written shares one.
+        """
+        settings, cache = self._container.settings, segment.cache
+        found = cache.next_blocks(settings.flush_bytes, settings.tier_run_bytes)
+        left = cache.untiered_bytes
+        size = found[0][-1].end - found[0][0].start
+        chunk = self._chunk_for(segment, found[0][0].start, size)
+        length, count = chunk.length, chunk.block_count
+        for index, block in enumerate(found):
+            size = block[-1].end - block[0].start
+            if index and (
+                left < least_bytes
+                or block[0].start >= goal
+                or not continues_chunk(
+                    chunk_bytes=length, block_count=count, block_bytes=size, limit_bytes=self._limit_of(segment)
+                )
+            ):
+                return chunk, found[:index]
+            left, length, count = left - size, length + size, count + 1
+        return chunk, found
+
+    async def _write(
+        self, chunk: Chunk, blocks: Sequence[ChunkBlock], parts: Sequence[memoryview], segment_start: int
+    ) -> None:
+        """Durable when it returns: the bytes first, then the records that vouch for them."""
         storage = self._container.chunks
-        await storage.append(chunk.name, block.start_offset, parts)
+        at = blocks[0].start_offset
+        await storage.append(chunk.name, at, parts)
         await storage.sync(chunk.name)
-        record = IndexRecord(
-            index=chunk.block_count,
-            start=block.start_offset,
-            end=block.end_offset,
-            segment_start=segment_start,
-            event_count=block.event_count,
-            crc32c=block.crc32c,
-        )
+        found = [
+            encode_record(
+                IndexRecord(
+                    index=index,
+                    start=block.start_offset,
+                    end=block.end_offset,
+                    segment_start=segment_start + block.start_offset - at,
+                    event_count=block.event_count,
+                    crc32c=block.crc32c,
+                )
+            )
+            for index, block in enumerate(blocks, chunk.block_count)
+        ]
         name = index_name(chunk.name)
-        await storage.append(name, chunk.block_count * RECORD_BYTES, [encode_record(record)])
+        await storage.append(name, chunk.block_count * RECORD_BYTES, found)
         await storage.sync(name)
 
-    def _record(self, segment: Segment, chunk: Chunk, block: ChunkBlock, start: int, end: int) -> None:
-        """The block is durable: the segment names it, unless it was truncated, merged or deleted meanwhile."""
+    def _record(self, segment: Segment, chunk: Chunk, blocks: Sequence[ChunkBlock], start: int, end: int) -> None:
+        """The blocks are durable: the segment names them, unless it was truncated, merged or deleted meanwhile."""
         container = self._container
         known = segment.chunks.holds(chunk)
         if segment.gone or (chunk.length and not known) or end <= segment.start_offset:
             if not chunk.length:
                 container.reclaimer.discard(chunk.name)
             return
-        container.rows.put(
-            records.block_key(container.index, chunk.name, block.start_offset),
-            records.encode_block(
-                records.BlockRecord(end=block.end_offset, event_count=block.event_count, crc32c=block.crc32c)
-            ),
-        )
+        for block in blocks:
+            container.rows.put(
+                records.block_key(container.index, chunk.name, block.start_offset),
+                records.encode_block(
+                    records.BlockRecord(end=block.end_offset, event_count=block.event_count, crc32c=block.crc32c)
+                ),
+            )
         if chunk.blocks is not None:
-            chunk.blocks.append(block)
-        chunk.length = block.end_offset
-        chunk.block_count += 1
+            chunk.blocks += blocks
+        chunk.length = blocks[-1].end_offset
+        chunk.block_count += len(blocks)
         if not known:
             segment.chunks.add(chunk)
         segment.open_chunk = chunk
         container.rows.put(
             records.chunk_key(container.index, segment.uid, chunk.start), records.encode_chunk(chunk.record())
         )
+        if start < segment.start_offset:
+            # Truncated while it was written: its first blocks may be dead already.
+            container.reclaimer.head_moved(segment)
         segment.cache.mark_tiered(end)
         if not segment.cache.untiered:
             self.remove(segment)
@@ -235,15 +272,20 @@ class TierWriter:
                 self._filled.pop(segment, None)
         container.telemetry.add("tiered_bytes", end - start)
 
+    def _limit_of(self, segment: Segment) -> int:
+        return segment.rollover_bytes or self._container.settings.chunk_bytes
+
     def _chunk_for(self, segment: Segment, start: int, size_bytes: int) -> Chunk:
         """The chunk that takes a block at ``start``: the open one, or one that begins there."""
         chunk = segment.open_chunk or self._reopened(segment)
-        limit = segment.rollover_bytes or self._container.settings.chunk_bytes
         if (
             chunk is not None
             and chunk.end == start
             and continues_chunk(
-                chunk_bytes=chunk.length, block_count=chunk.block_count, block_bytes=size_bytes, limit_bytes=limit
+                chunk_bytes=chunk.length,
+                block_count=chunk.block_count,
+                block_bytes=size_bytes,
+                limit_bytes=self._limit_of(segment),
             )
         ):
             return chunk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
@@ -10,7 +11,7 @@ from uuid import UUID
 from penstock.codec import wire_commands as c
 from penstock.codec.wire import Command
 from penstock.codec.wire_layout import WireEntry, WireKey
-from penstock.model.errors import EventTooLargeError, InvalidArgumentError
+from penstock.model.errors import EventTooLargeError, InvalidArgumentError, NotConnectedError, PenstockError
 from penstock.net.dial.native_port import NativePort
 from penstock.net.dial.wire_append_pool import RemoteAppends
 from penstock.net.dial.wire_dial import DialLimits
@@ -26,6 +27,7 @@ from penstock.ports.segment_service import (
     TABLE_BATCH_MAX,
     VALUE_MAX_BYTES,
     Append,
+    AppendDone,
     Appended,
     ChunkRange,
     SegmentInfo,
@@ -95,6 +97,27 @@ class RemoteSegments:
         """As the port says. Cancelled: the append may or may not happen, and its data must stay unchanged until the
         connection has sent it."""
         return await self._appends.append(request)
+
+    def submit_append(self, request: Append, done: AppendDone) -> None:
+        """As ``LocalSegmentService.submit_append``: the answer comes by a call, and costs no task."""
+
+        def answer(outcome: asyncio.Future[Appended]) -> None:
+            if outcome.cancelled():
+                done(NotConnectedError("append was given up", segment=request.segment))
+                return
+            error = outcome.exception()
+            if error is None:
+                done(outcome.result())
+            elif isinstance(error, PenstockError):
+                done(error)
+            else:
+                done(NotConnectedError("connection failed", segment=request.segment, reason=str(error)))
+
+        try:
+            self._appends.append(request).add_done_callback(answer)
+        except PenstockError as error:
+            # Never from within the call: the caller may not be ready for its answer yet.
+            asyncio.get_running_loop().call_soon(done, error)
 
     async def read(self, name: str, offset: int, max_bytes: int, *, wait: bool = True) -> SegmentRead:
         if not wait:

@@ -11,7 +11,7 @@ from penstock.codec import wire_commands as c
 from penstock.codec.wire import REPLY_CODES, VERSION_HIGH, VERSION_LOW, Command, decode, encode
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError, ProtocolError
 from penstock.net.arena import ArenaPool
-from penstock.net.wire_frames import FrameReceiver, Outbox
+from penstock.net.wire_frames import FrameReceiver, Outbox, tune
 from penstock.ports.controller_service import Endpoint
 from penstock.ports.files import Buffer
 
@@ -80,6 +80,7 @@ class DialConnection(asyncio.BufferedProtocol):
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
         self._outbox = Outbox(self._loop, transport)
+        tune(transport)
         transport.set_write_buffer_limits(high=self.limits.write_buffer_bytes)
         self.send(encode(c.Hello(VERSION_HIGH, VERSION_LOW)))
         self._timer = self._loop.call_later(self.limits.keepalive_s, self._tick)

@@ -6,6 +6,7 @@ A segment id is ``epoch of creation << 32 | number``; comparing ids compares age
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NewType
@@ -59,4 +60,4 @@ def even_ranges(count: int) -> Sequence[KeyRange]:
     if count < 1:
         raise InvalidArgumentError("a stream has at least one segment", count=count)
     bounds = [index / count for index in range(count)] + [1.0]
-    return tuple(KeyRange(low=low, high=high) for low, high in zip(bounds, bounds[1:], strict=False))
+    return tuple(KeyRange(low=low, high=high) for low, high in itertools.pairwise(bounds))

@@ -259,7 +259,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def _step(self) -> None:
         choice = 0
-        if _is_task_step(self._ready[0]):
+        if len(self._ready) > 1 and _is_task_step(self._ready[0]):
             run = 1
             while run < min(len(self._ready), _SHUFFLE_MAX) and _is_task_step(self._ready[run]):
                 run += 1

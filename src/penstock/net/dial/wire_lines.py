@@ -142,8 +142,22 @@ class Line:
             self._rid = connection.dialled.attach(self._receive)
             self.connection = connection
         self._last_number = last_number
+        self._drop_in_flight()
         self._ready = True
         self.pump()
+
+    def _drop_in_flight(self) -> None:
+        """Fail what was sent before the line was set up anew and is not answered yet.
+
+        The store answers what it holds before it answers a setup, and drops what waits there for room.
+        """
+        items = list(self._in_flight)
+        self._in_flight.clear()
+        self._condition_open = False
+        if items and self.connection is not None:
+            self.connection.answered(sum(len(item.request.data) for item in items))
+        for item in items:
+            item.fail(NotConnectedError("append was overtaken by a setup of its writer", segment=self.segment))
 
     def pump(self) -> None:
         """Send what may be sent."""

@@ -1,0 +1,65 @@
+"""A line that is set up anew: what was in flight is decided, and nothing behind it waits for ever."""
+
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from penstock.model.errors import NotConnectedError
+from penstock.net.dial.wire_dial import DialLimits
+from penstock.net.dial.wire_lines import AppendConnection, Line
+from penstock.ports.segment_service import NO_EVENT, Append
+
+
+class SilentStore:
+    """The client's end of a connection whose store answers nothing."""
+
+    def __init__(self):
+        self.limits = DialLimits()
+        self.is_open = self.writable = True
+        self.on_writable = None
+        self.sent = []
+        self._rid = 0
+
+    def attach(self, sink):
+        self._rid += 1
+        return self._rid
+
+    def detach(self, rid):
+        pass
+
+    def send_parts(self, parts):
+        self.sent.append(b"".join(bytes(part) for part in parts))
+
+
+def append(number, previous, *, expected=None):
+    return Append(
+        segment="s",
+        writer=UUID(int=1),
+        data=b"data",
+        event_number=number,
+        previous=previous,
+        expected_offset=expected,
+    )
+
+
+@pytest.mark.parametrize("expected", [None, 0])
+def test_what_the_store_dropped_at_a_setup_fails_and_the_line_goes_on(expected):
+    async def scenario():
+        store = SilentStore()
+        connection = AppendConnection(store)
+        line = Line("s", UUID(int=1), lambda line: None)
+        line.opened(connection, NO_EVENT)
+        dropped = line.append(append(1, NO_EVENT, expected=expected))
+        assert len(store.sent) == 1
+        # The caller has given up, and asks what is stored. The store answers what it holds first: nothing.
+        line.hold()
+        again = line.append(append(1, NO_EVENT))
+        assert len(store.sent) == 1, "nothing is sent before the setup is answered"
+        line.opened(connection, NO_EVENT)
+        with pytest.raises(NotConnectedError):
+            await dropped
+        assert len(store.sent) == 2
+        assert not again.done()
+
+    asyncio.run(scenario())

@@ -58,6 +58,14 @@ def test_reading_stops_at_max_and_tells_places_as_json(penstock):
     assert penstock("read", "s/t", "--from", "tail")[1] == ""
 
 
+def test_a_line_without_its_key_stops_the_write_and_says_how_far_it_came(penstock):
+    penstock("stream", "create", "s/t")
+    status, _, err = penstock("write", "s/t", "--key", ".user", stdin=b'{"user": 1}\n{"nobody": 2}\n')
+    assert status == 2
+    assert "written_before=0" in err
+    assert "nobody" in err
+
+
 def test_streams_are_described_scaled_truncated_sealed_and_deleted(penstock):
     penstock("stream", "create", "s/t", "--type", "size", "--min", "1MB", "--max", "2MB", "--tag", "x")
     penstock("write", "s/t", stdin=b"a\nb\n")

@@ -257,6 +257,8 @@ class SegmentSender:
                 if not await self._exists():
                     await self.host.replace(self, error)
                     return
+        if self.state is SenderState.RETIRED:
+            return  # the writer failed or was closed meanwhile, and has taken the block back
         self.queue.popleft()
         self._backoff.reset()
         self.host.settled(block)

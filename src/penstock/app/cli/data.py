@@ -42,7 +42,12 @@ def write(
         _require_stream(store, stream)
         with store.stream(stream).writer() as writer:
             for lines in _lines(sys.stdin.buffer):
-                writer.write_many(lines, None if choose is None else [choose(line) for line in lines])
+                try:
+                    keys = None if choose is None else [choose(line) for line in lines]
+                except InvalidArgumentError as error:
+                    writer.flush()
+                    raise InvalidArgumentError(error.message, **error.fields, written_before=events) from error
+                writer.write_many(lines, keys)
                 events += len(lines)
                 size_bytes += sum(map(len, lines))
             writer.flush()

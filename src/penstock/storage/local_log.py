@@ -164,6 +164,7 @@ class LocalLog:
         self._replaying = True
         await self._epoch.check()
         image = await read_log(self._files, self._directory, epoch=self.epoch, seed=self._seed)
+        await self._sync_all(image)
         await self._recover(image)
         for index, accepted in enumerate(image.chain):
             upto = image.last_of(index)
@@ -245,6 +246,19 @@ class LocalLog:
             await self._epoch.close()
 
     # --- recovery
+
+    async def _sync_all(self, image: LogImage) -> None:
+        """Make durable what was read: an opening that died may have left it in the page cache alone.
+
+        Else a power loss could tear the header of a file whose frames have been copied by then, and a later recovery
+        could not tell that from damage.
+        """
+        for item in image.chain:
+            file = await self._files.open(item.path)
+            try:
+                await file.sync()
+            finally:
+                await file.close()
 
     async def _recover(self, image: LogImage) -> None:
         """Make the accepted tail durable in a file whose every sync is known, and never touch the old one again."""

@@ -79,23 +79,23 @@ class FilePool:
         self._task: asyncio.Task[None] | None = None
 
     async def adopt(self, *, used: Sequence[str], free: Sequence[LogFile], torn: Sequence[LogFile]) -> None:
-        """Take over what recovery found: count the used, keep free files of the right size, remove the others."""
+        """Take over what recovery found: count the used, keep files never used and of the right size, remove the others.
+
+        A file that was given back is removed too. Its mark may be in the page cache alone, where its writer died before
+        the sync, or its sync failed; lost with the power, the old use would count again, over frames of the next one or
+        behind a gap. Writing the mark again could tear it where it is durable.
+        """
         names = [*used, *(item.path for item in (*free, *torn))]
         self._slot = max((_slot_of(name) for name in names), default=0)
         self._total = len(used)
         removed = False
         for item in (*free, *torn):
-            if item.damaged or item.size_bytes != self._file_bytes:
+            if item.damaged or item.freed or item.size_bytes != self._file_bytes:
                 await self._files.unlink(item.path)
                 removed = True
             else:
-                file = await self._files.open(item.path)
-                self._spares.append(Spare(item.path, file))
+                self._spares.append(Spare(item.path, await self._files.open(item.path)))
                 self._total += 1
-                # The mark that was read may be in the page cache alone, its writer having died before the sync. Lost with
-                # the power, the old header would count again, over frames of the next use. Not written again: that could
-                # tear the mark where it is durable.
-                await file.sync()
         if removed:
             await self._files.sync_dir(self._directory)
 

@@ -6,7 +6,7 @@ BIN := .venv/bin
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    set up, then run the main job: flights through a store, Spark and retention (3 minutes)"
+	@echo "make demo    set up, then run the main job: flights through a store, Spark and retention (2 minutes)"
 	@echo "make test    set up, then lint, type-check and run all tests (under 15 minutes on two cores)"
 	@echo "make setup   only set up: .venv from the hash-locked requirements"
 	@echo "make lint | format | bench | soak | proto | lock | clean"
@@ -35,10 +35,11 @@ format: setup
 	$(BIN)/ruff format .
 
 bench: setup
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench --out bench/results.json
 
 soak: setup
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m penstock.testing.simulation --seeds 2000
+	$(BIN)/python tests/crash/kill_cycles.py --cycles 1000
 
 proto: setup
 	$(BIN)/python -m penstock.net.proto.generate
@@ -49,4 +50,4 @@ lock: setup
 	$(BIN)/pip-compile -q --generate-hashes --allow-unsafe --strip-extras --extra demo --extra dev --constraint requirements/build.txt -o requirements/lock.txt pyproject.toml
 
 clean:
-	rm -rf .venv data build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv data build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -96,7 +96,9 @@ def main() -> None:
     check_machine()
     started = time.monotonic()
     install(wanted)
-    print(f"setup: done in {time.monotonic() - started:.0f} s")
+    print(
+        f"setup: done in {time.monotonic() - started:.0f} s; `source .venv/bin/activate` puts `penstock` on your path"
+    )
 
 
 if __name__ == "__main__":

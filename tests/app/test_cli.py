@@ -29,7 +29,7 @@ def penstock(tmp_path, capfdbinary, monkeypatch):
 def test_no_arguments_teach(penstock):
     status, out, _ = penstock(data=False)
     assert status == 0
-    assert "penstock standalone --data ./data" in out
+    assert "penstock standalone --data ./store" in out
     assert "retention" in out
 
 
@@ -123,6 +123,7 @@ def test_retention_is_set_shown_explained_and_run(penstock):
     ],
 )
 def test_what_cannot_be_honoured_is_refused_with_its_reason(penstock, words, status, says):
+    penstock("scope", "create", "other")
     got, out, err = penstock(*words)
     assert got == status, (out, err)
     assert says in err
@@ -147,10 +148,25 @@ def test_a_directory_in_use_is_refused_by_the_second_process(penstock, tmp_path)
 def test_a_directory_that_cannot_be_used_is_one_line_and_no_traceback(penstock, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "LOCK").mkdir()
-    status, _, err = penstock("scope", "list")
+    status, _, err = penstock("scope", "create", "x")
     assert status != 0
     assert len(err.strip().splitlines()) == 1
     assert "LOCK" in err
+
+
+def test_reading_makes_no_store_where_none_is(penstock, tmp_path):
+    status, _, err = penstock("scope", "list")
+    assert status == 2
+    assert "no store" in err
+    assert not (tmp_path / "data").exists()
+
+
+def test_if_absent_tells_what_is_there(penstock):
+    penstock("stream", "create", "s/t", "--segments", "4", "--type", "size", "--min", "1MB")
+    said = penstock("stream", "create", "s/t", "--segments", "2", "--if-absent")[1]
+    assert "exists already" in said
+    assert "4 segments" in said
+    assert "at least 1 MB" in said
 
 
 def test_output_that_nobody_reads_any_more_is_no_error(tmp_path):

@@ -17,7 +17,7 @@ def test_the_first_example_runs_as_printed(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 1001, "a thousand events, and why nothing went"
-    assert "retention policy" in lines[-1]
+    assert "subscriber shop/dashboards" in lines[-1]
 
 
 def test_every_linked_file_exists():

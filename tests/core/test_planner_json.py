@@ -67,7 +67,7 @@ def test_a_line_gives_a_whole_decision() -> None:
         "evict": [],
         "frees_bytes": 5,
         "next_due_ms": None,
-        "why": "Truncated, freeing 5 bytes: all subscribers have acknowledged what lies before the cut.",
+        "why": "Truncation frees 5 bytes: all subscribers have acknowledged what lies before the cut.",
     }
 
 

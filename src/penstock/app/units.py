@@ -9,6 +9,10 @@ from penstock.model.errors import InvalidArgumentError
 _SIZES = {
     "": 1,
     "b": 1,
+    "k": 1 << 10,
+    "m": 1 << 20,
+    "g": 1 << 30,
+    "t": 1 << 40,
     "kb": 10**3,
     "mb": 10**6,
     "gb": 10**9,
@@ -23,7 +27,7 @@ _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
 
 
 def parse_size(text: str) -> int:
-    """Bytes in ``text``: a number with B, kB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024).
+    """Bytes in ``text``: a number with B, kB, MB, GB, TB (powers of 1000) or k, m, g, t, KiB, MiB, GiB, TiB (powers of 1024).
 
     Raises InvalidArgumentError for anything else, negative sizes included.
     """

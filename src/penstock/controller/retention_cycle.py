@@ -29,7 +29,7 @@ from penstock.core.cut_order import (
     upper_bound,
 )
 from penstock.core.history import StreamHistory
-from penstock.core.retention import RetentionDecision, RetentionFacts, StreamCutRecord, decide, explain
+from penstock.core.retention import RetentionDecision, RetentionFacts, StreamCutRecord, decide
 from penstock.core.retention_json import encode_decision, encode_ranges
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
@@ -168,8 +168,10 @@ class RetentionCycle:
         subscribers = await load_subscribers(ctx, view)
         facts = await gather(ctx, view, head, history, tail, subscribers, frequency_ms=0)
         now_ms = ctx.clock.now_ms()
-        answer = encode_decision(str(name), decide(facts, now_ms=now_ms))
-        return {**answer, "ranges": encode_ranges(explain(facts, now_ms=now_ms))}
+        decision = decide(facts, now_ms=now_ms)
+        answer = encode_decision(str(name), decision)
+        why = f"{decision.why} {decision.stays}".strip()
+        return {**answer, "why": why, "ranges": encode_ranges(decision.ranges())}
 
     async def evictions(self, name: StreamName) -> list[Mapping[str, Any]]:
         """The latest evictions of the stream's subscribers, oldest first."""

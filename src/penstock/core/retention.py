@@ -333,9 +333,9 @@ class _Cycle:
         if choice.cut is None:
             return f"Nothing is truncated: {reason}."
         if self.truncate is choice.cut:
-            return f"Truncated, freeing {frees} bytes: {reason}."
+            return f"Truncation frees {frees} bytes: {reason}."
         if self.truncate is not None:
-            return f"Truncated before that cut, at a hold or the tail, freeing {frees} bytes: {reason}."
+            return f"Truncation before that cut, at a hold or the tail, frees {frees} bytes: {reason}."
         if self.facts.truncating:
             return f"Nothing is truncated while a truncation is in flight, though {reason}."
         if at_or_after(self.history, choice.cut, self.head):

@@ -73,6 +73,16 @@ class RetentionDecision:
         holders.sort(key=lambda holder: -holder.bytes)
         return tuple(holders)
 
+    @property
+    def stays(self) -> str:
+        """Who keeps what is left, as a sentence; empty where nothing is left."""
+        held = self.held_by
+        if not held:
+            return ""
+        total = sum(holder.bytes for holder in held)
+        parts = ", ".join(f"{holder.bytes} by {holder.in_words()}" for holder in held)
+        return f"{total} bytes stay: {parts}."
+
     def ranges(self) -> tuple[HeldRange, ...]:
         """The stream from head to tail, as ``penstock.core.retention.explain`` gives it."""
         return () if self.situation is None else held_ranges(self.situation)

@@ -105,6 +105,25 @@ class Holder:
     name: str
     bytes: int
 
+    def in_words(self) -> str:
+        """The holder as people name it."""
+        return holder_in_words(f"{self.kind.value} {self.name}".strip())
+
+
+_WORDS = {
+    "due": "nobody, it goes with the next cycle",
+    "minimum": "the retention minimum",
+    "no-policy": "no retention policy, so all is kept",
+    "truncating": "nobody, a truncation is under way",
+    "unrecorded": "the retention minimum, to the nearest recorded cut",
+    "": "nobody, the stream is empty",
+}
+
+
+def holder_in_words(held_by: str) -> str:
+    """A kind of holder, or kind and name, as people say it: subscribers and holds go by their name."""
+    return _WORDS.get(held_by, held_by)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldRange:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json as jsonlib
 import sys
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 
+from penstock.app.cli.streams import cut_of
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
 from penstock.app.units import format_size
 from penstock.model.cuts import StreamCut
@@ -54,7 +56,8 @@ def write(
     if json:
         print(jsonlib.dumps({"stream": stream, "events": events, "bytes": size_bytes}))
     else:
-        print(f"wrote {events} events, {format_size(size_bytes)}, to {stream}", file=sys.stderr)
+        noun = "event" if events == 1 else "events"
+        print(f"wrote {events} {noun}, {format_size(size_bytes)}, to {stream}", file=sys.stderr)
 
 
 def _require_stream(store: Store, stream: str) -> None:
@@ -108,7 +111,7 @@ def read(
     if limit is not None and limit < 1:
         raise InvalidArgumentError("--max is at least 1", max=limit)
     begin: Literal["head", "tail"] | StreamCut = (
-        "head" if start == "head" else "tail" if start == "tail" else StreamCut.from_text(start)
+        "head" if start == "head" else "tail" if start == "tail" else cut_of(start, "head", "tail")
     )
     out = sys.stdout.buffer
     left = limit if limit is not None else -1
@@ -133,5 +136,10 @@ def _as_json(data: bytes, segment: int, offset: int) -> bytes:
     try:
         event: Any = jsonlib.loads(data)
     except ValueError:
-        event = data.decode("utf-8", "backslashreplace")
+        try:
+            event = data.decode()
+        except UnicodeDecodeError:
+            # Bytes that are no text must come back as they were.
+            place = {"event_base64": base64.b64encode(data).decode(), "segment": segment, "offset": offset}
+            return jsonlib.dumps(place).encode()
     return jsonlib.dumps({"event": event, "segment": segment, "offset": offset}, ensure_ascii=False).encode()

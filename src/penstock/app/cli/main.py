@@ -15,7 +15,7 @@ OVERVIEW = """\
 Penstock keeps ordered, durable streams of events, and promises when data goes away.
 
 Start here:
-  penstock standalone --data ./data                     a store on localhost:9090, in this terminal
+  penstock standalone --data ./store                    a store on localhost:9090, in this terminal
   penstock stream create demo/clicks --segments 4       in another one
   echo '{"user": 7}' | penstock write demo/clicks
   penstock read demo/clicks                             what is there; --follow waits for more
@@ -26,7 +26,11 @@ Every command takes --help and --json. They reach a store on localhost:9090, or 
 or work on --data DIR without any server.
 """
 
-EXIT_HELP = "Exit status: 0 done; " + "; ".join(f"{code} {text}" for _, code, text in EXIT_CODES if text) + "."
+EXIT_HELP = (
+    "Exit status: 0 done; "
+    + "; ".join(f"{code} {text}" for code, text in sorted((c, t) for _, c, t in EXIT_CODES if t))
+    + "."
+)
 
 app = typer.Typer(
     name="penstock",

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from penstock.app.cli.output import print_facts, print_json, say
 from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, as_fields, parse_policy, sentence
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
+from penstock.app.units import format_size
+from penstock.core.retention_facts import holder_in_words
 from penstock.model.errors import InvalidArgumentError
 
 app = typer.Typer(help="What a stream keeps, what would go, and who holds it.", no_args_is_help=True)
@@ -58,7 +61,7 @@ def run(
     """Run one retention cycle now, and print what it decided."""
     with open_target(controller, data) as store:
         decision = store.stream(stream).retention.run()
-    print_facts(decision, as_json=json)
+    print_facts(decision if json else _in_words(decision), as_json=json)
 
 
 @app.command()
@@ -68,7 +71,28 @@ def explain(
     """Print what a cycle would decide now, and who holds the rest. Changes nothing."""
     with open_target(controller, data) as store:
         decision = store.stream(stream).retention.explain()
-    print_facts(decision, as_json=json)
+    print_facts(decision if json else _in_words(decision), as_json=json)
+
+
+def _in_words(decision: Mapping[str, Any]) -> dict[str, object]:
+    """A decision for people: what goes, why, and who holds the rest, from head to tail."""
+    facts: dict[str, object] = {"why": decision["why"], "rule": decision["rule"]}
+    facts["frees"] = format_size(decision["frees_bytes"])
+    if decision["truncate"]:
+        facts["new head"] = _cut(decision["truncate"])
+    for item in decision["evict"]:
+        facts[f"evicts {item['subscriber']}"] = f"{format_size(item['bytes'])} unread, by {item['rule']}"
+    ranges = decision.get("ranges", [])
+    if ranges:
+        facts["head to tail"] = [
+            f"{format_size(item['bytes']):>8}  {holder_in_words((item['kind'] + ' ' + item['name']).strip())}"
+            for item in ranges
+        ]
+    return facts
+
+
+def _cut(cut: Mapping[str, int]) -> str:
+    return "  ".join(f"{segment}:{offset}" for segment, offset in cut.items())
 
 
 @app.command()

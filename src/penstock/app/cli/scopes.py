@@ -19,7 +19,7 @@ def create(
     scope: ScopeArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
 ) -> None:
     """Create a scope."""
-    with open_target(controller, data) as store:
+    with open_target(controller, data, create=True) as store:
         store.create_scope(scope)
     say(f"created scope {scope}", as_json=json, scope=scope)
 

@@ -15,7 +15,7 @@ from penstock.app.units import parse_duration_ms, parse_size
 
 
 def standalone(
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Where everything is kept.")] = Path("./data"),
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Where everything is kept.")] = Path("./store"),
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     controller_port: Annotated[int, typer.Option(help="Controller API; 0 takes a free port.")] = CONTROLLER_PORT,
     store_port: Annotated[int, typer.Option(help="Segment store; 0 takes a free port.")] = STORE_PORT,

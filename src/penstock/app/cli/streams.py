@@ -9,9 +9,11 @@ import typer
 from penstock.app.cli.output import print_facts, print_rows, say
 from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, as_fields, parse_policy, sentence
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
-from penstock.app.holders import holder_in_words
 from penstock.app.units import format_size
+from penstock.core.retention_facts import holder_in_words
 from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidArgumentError, InvalidCutError
+from penstock.model.policies import ScaleType
 from penstock.model.segments import epoch_of, number_of
 from penstock.ports.controller_service import StreamDescription
 
@@ -33,11 +35,21 @@ def create(
 ) -> None:
     """Create a stream, and its scope where that is missing."""
     policy = parse_policy(kind, minimum, maximum)
-    with open_target(controller, data) as store:
+    with open_target(controller, data, create=True) as store:
+        if if_absent and store.stream(stream).exists():
+            found = store.stream(stream).describe()
+            kept = f"{stream} exists already, and stays as it is: {_count(len(found.segments))}"
+            say(f"{kept}; {sentence(found.config.retention)}", as_json=json, stream=stream, created=False)
+            return
         store.create_stream(
             stream, segments=segments, retention=policy, tags=tuple(tag or ()), if_absent=if_absent, create_scope=True
         )
-    say(f"created stream {stream} with {segments} segments; {sentence(policy)}", as_json=json, stream=stream)
+    said = f"created stream {stream} with {_count(segments)}; {sentence(policy)}"
+    say(said, as_json=json, stream=stream, created=True)
+
+
+def _count(segments: int) -> str:
+    return f"{segments} segment{'' if segments == 1 else 's'}"
 
 
 @app.command("list")
@@ -129,6 +141,16 @@ def _offsets(cut: StreamCut) -> dict[str, int]:
     return {f"{number_of(item)}#{epoch_of(item)}": offset for item, offset in sorted(cut.positions.items())}
 
 
+def cut_of(text: str, *words: str) -> StreamCut:
+    """The cut that the text stands for. Raises InvalidArgumentError that names the words which would do as well."""
+    try:
+        return StreamCut.from_text(text)
+    except InvalidCutError as error:
+        raise InvalidArgumentError(
+            f"neither {', '.join(words)} nor the text of a stream cut", value=repr(text[:60])
+        ) from error
+
+
 def _show(cut: StreamCut) -> str:
     return "  ".join(f"{name}:{offset}" for name, offset in _offsets(cut).items()) or "empty"
 
@@ -144,13 +166,19 @@ def scale(
     """Replace the active segments by another number of equal ones. Order per key is kept."""
     with open_target(controller, data) as store:
         handle = store.stream(stream)
-        before = len(handle.describe().segments)
-        result = handle.scale(segments=segments)
+        found = handle.describe()
+        before = len(found.segments)
+        if found.config.scaling.min_segments != segments and found.config.scaling.type is ScaleType.FIXED:
+            # A fixed stream is as wide as its policy says: changing that scales it, down as well as up.
+            handle.update(segments=segments)
+        else:
+            handle.scale(segments=segments)
+        epoch = handle.describe().epoch
     say(
-        f"{stream}: {before} segments became {segments}, epoch {result.epoch_before + 1}",
+        f"{stream}: {_count(before)} became {segments}, epoch {epoch}",
         as_json=json,
         stream=stream,
-        epoch=result.epoch_before + 1,
+        epoch=epoch,
     )
 
 
@@ -165,7 +193,7 @@ def truncate(
     """Drop everything before a cut. Subscribers that have not read it lose it."""
     with open_target(controller, data) as store:
         handle = store.stream(stream)
-        cut = handle.tail() if at == "tail" else StreamCut.from_text(at)
+        cut = handle.tail() if at == "tail" else cut_of(at, "tail")
         handle.truncate(cut)
     say(f"truncated {stream} at {_show(cut)}", as_json=json, stream=stream, head=_offsets(cut))
 

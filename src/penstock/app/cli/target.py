@@ -32,18 +32,21 @@ DataOption = Annotated[
     Path | None,
     typer.Option("--data", metavar="DIR", help="Work on this data directory, without a server.", show_default=False),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON: one object, or one a line for lists.")]
 StreamArgument = Annotated[str, typer.Argument(metavar="SCOPE/STREAM", show_default=False)]
 
 
 @contextmanager
-def open_target(controller: str | None, data: Path | None) -> Iterator[Store]:
-    """The store that the options name. Raises InvalidArgumentError where both are given."""
+def open_target(controller: str | None, data: Path | None, *, create: bool = False) -> Iterator[Store]:
+    """The store that the options name. Raises InvalidArgumentError where both are given, or where the
+    directory holds no store and ``create`` does not ask for a new one."""
     if controller is not None and data is not None:
         raise InvalidArgumentError("give --controller or --data, not both")
     import penstock
 
     if data is not None:
+        if not create and not (data / "VERSION").exists():
+            raise InvalidArgumentError("there is no store in this directory", data=str(data))
         with penstock.open(data) as store:
             yield store
     else:

@@ -15,14 +15,19 @@ from penstock.app.demo import check, flights
 from penstock.app.demo.picture import Sample, draw
 from penstock.app.demo.processes import Child
 from penstock.app.demo.view import Board, View
-from penstock.app.holders import holder_in_words
 from penstock.app.remote import open_remote
 from penstock.app.units import format_size
+from penstock.core.retention_facts import holder_in_words
 from penstock.model.errors import InvalidArgumentError, PenstockError, StorageFullError, UnavailableError
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.ports.controller_service import ControllerService
 
+_STORY = """\
+{total:,} flights go, in time order, through a store in a process of its own. A Spark query reads them as subscriber 'delays',
+keeps delay statistics per carrier and hour, and writes every update to a second stream, exactly once, and to Parquet. In the
+middle the store is killed (kill -9). Retention: at least 4 MB stay, at most 64 MB, else what the query has consumed goes.
+Everything is in {data}, logs in {data}/logs. First, Spark starts."""
 SCOPE = "demo"
 FLIGHTS = f"{SCOPE}/flights"
 DELAYS = f"{SCOPE}/delays"
@@ -210,6 +215,7 @@ def run_demo(data: Path, *, limit: int | None, plain: bool) -> int:
     flights.source_file()
     _prepare(data)
     demo = Demo(data, limit=limit, plain=plain)
+    demo.view.console.print(_STORY.format(data=data, total=demo.total), highlight=False, soft_wrap=True)
     try:
         demo.start_store()
         asyncio.run(_create(demo.address))
@@ -245,7 +251,10 @@ def _report(demo: Demo) -> int:
     last = demo.samples[-1]
     table = [
         ("events written", f"{demo.board.written_events:,}"),
-        ("events processed", f"{from_stream.processed:,} in {from_stream.groups:,} groups of carrier and hour"),
+        (
+            "events processed",
+            f"{from_stream.processed:,} in {from_stream.groups:,} groups of carrier and hour, {len(results):,} updates",
+        ),
         ("duplicates", f"{from_stream.duplicates} in the result stream, {from_files.duplicates} in Parquet"),
         ("losses", f"{from_stream.losses} in the result stream, {from_files.losses} in Parquet"),
         ("wrong delay sums", f"{from_stream.wrong_sums + from_files.wrong_sums} (against pandas over the source)"),
@@ -255,7 +264,10 @@ def _report(demo: Demo) -> int:
             "bytes reclaimed",
             f"{format_size(last.written - last.disk)}: du of the stream's chunks is {format_size(last.disk)}",
         ),
-        ("official client", f"read {official.last['read']:,} results, the first: {official.last['first'][0]}"),
+        (
+            "official client",
+            f"read all {official.last['read']:,} updates of the result stream, the first: {official.last['first'][0]}",
+        ),
         ("took", f"{demo.at():.0f} s"),
         ("picture", str(picture)),
     ]

@@ -42,7 +42,7 @@ class Board:
         if self.sample is not None:
             facts.add_row("head .. tail", f"{format_size(self.sample.head)} .. {format_size(self.sample.written)}")
             facts.add_row("bytes held", format_size(self.sample.held))
-            facts.add_row("bytes freed", format_size(self.sample.head))
+            facts.add_row("bytes truncated", format_size(self.sample.head))
             facts.add_row("on disk (du)", format_size(self.sample.disk))
         facts.add_row("head held by", self.held_by)
         facts.add_row("store", self.store)
@@ -81,10 +81,13 @@ class View:
         elif at_s - self._printed_at >= 5:
             self._printed_at = at_s
             board, sample = self.board, self.board.sample
-            held = f"held {format_size(sample.held)}, freed {format_size(sample.head)}" if sample else ""
+            line = "Spark is starting"
+            if board.written_events and sample is not None:
+                held = f"held {format_size(sample.held)}, truncated {format_size(sample.head)}"
+                done = f"written {board.written_events:,}  processed {board.processed_rows:,}"
+                line = f"{done}  {held}  head held by {board.held_by}"
             self.console.print(
-                f"{at_s:5.0f} s  written {board.written_events:,}  processed {board.processed_rows:,}  {held}  "
-                f"head held by {board.held_by or '-'}",
+                f"{at_s:5.0f} s  {line}",
                 highlight=False,
                 soft_wrap=True,
             )

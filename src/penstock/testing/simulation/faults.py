@@ -83,7 +83,7 @@ def _crash_with_write(env: Env, *, power: bool, prefix: str, left: int) -> None:
 
 def _crash_at_moment(env: Env, *, power: bool) -> None:
     rng, cluster = env.cluster.disk.rng, env.cluster
-    wanted = rng.choice((*MOMENTS, "decision", "decision", "resolved", "resolved"))
+    wanted = rng.choice((*MOMENTS, "decision", "decision", "decision", "decision", "resolved", "resolved"))
     left = rng.randrange(2)
     # What a decision sets going takes a few log writes and some dozens of I/Os; each of them is a good place to die.
     # A question that was answered sets nothing going: what it told must be durable at this very instant.

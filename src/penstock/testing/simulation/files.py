@@ -126,6 +126,11 @@ class SimDisk:
     def used_bytes(self) -> int:
         return sum(len(inode.cache) - _punched_bytes(inode) for inode in self.names.values())
 
+    def punched(self, path: str) -> Sequence[tuple[int, int]]:
+        """The parts of a file that were given back."""
+        inode = self.names.get(path)
+        return () if inode is None else tuple(inode.punched)
+
     def check_room(self, growth_bytes: int) -> None:
         """Raises StorageFullError."""
         if (

@@ -15,7 +15,7 @@ from itertools import pairwise
 from penstock.model.segments import SegmentId
 
 LAST_EVENTS = 200
-MOMENTS = ("write", "resolved", "decision", "group", "table", "life")
+MOMENTS = ("write", "resolved", "decision", "merge", "group", "table", "life")
 
 
 class Outcome(enum.Enum):
@@ -221,11 +221,11 @@ class History:
         self.groups.append(made)
         return made
 
-    def deciding(self, group: Group) -> None:
-        """The commit was asked for."""
+    def deciding(self, group: Group, *, moment: str = "decision") -> None:
+        """The commit, or the merge, is about to be asked for."""
         if group.decided_s is None:
             group.decided_s = self._now()
-            self._moment("decision", 0)
+            self._moment(moment, 0)
 
     def decided(self, group: Group, outcome: Outcome) -> None:
         group.outcome = outcome

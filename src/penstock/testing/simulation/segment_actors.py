@@ -97,7 +97,7 @@ async def merge_segments(env: Env, name: str, target: str) -> None:
             await writer.append(stream=target, group=group, give_up=False)
         await env.pause(rng, factor=rng.choice((0.1, 3, 10)))
         history.fact(source, "deleting")
-        history.deciding(group)
+        history.deciding(group, moment="merge")
         await env.insist(partial(segments.merge, target, source))
         history.decided(group, Outcome.OK)
         if rng.random() < 0.3:

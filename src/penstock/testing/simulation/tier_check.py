@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from crc32c import crc32c
@@ -49,18 +50,21 @@ async def _check_sidecar(env: Env, chunk: str, row: records.ChunkRecord) -> None
     except NotFoundError as error:
         env.history.violation("missing file", f"{chunk}: {error}")
         return
-    covered = _vouched_bytes(data, index, freed=row.freed)
+    punched = env.cluster.disk.punched(f"chunks/{chunk}")
+    covered = _vouched_bytes(data, index, punched)
     if covered < row.length:
         env.history.violation("sidecar incomplete", f"{chunk}: {covered} of {row.length} bytes")
 
 
-def _vouched_bytes(data: bytes, index: bytes, *, freed: int) -> int:
-    """How much of a chunk its sidecar vouches for; what was given back is not looked at."""
+def _vouched_bytes(data: bytes, index: bytes, punched: Sequence[tuple[int, int]]) -> int:
+    """How much of a chunk its sidecar vouches for. What was given back is not looked at: the row that says so may have
+    been lost by a crash, which costs nothing."""
     covered = 0
     try:
         for record in decode_records(index):
             block = data[record.start : record.end]
-            if record.start >= freed and crc32c(block) != record.crc32c:
+            whole = all(end <= record.start or start >= record.end for start, end in punched)
+            if whole and crc32c(block) != record.crc32c:
                 break
             covered = record.end
     except CorruptDataError:

@@ -22,6 +22,7 @@ from penstock.model.errors import (
     StreamSealedError,
     TransactionStateError,
 )
+from penstock.model.names import StreamName
 from penstock.ports.controller_service import TransactionStatus
 from penstock.storage.real_clock import RealClock
 from penstock.storage.real_rng import RealRng
@@ -137,12 +138,97 @@ def test_transactions_commit_or_abort(store):
     with pytest.raises(RuntimeError), stream.transaction() as failed:  # noqa: PT012
         failed.write("never")
         raise RuntimeError("while writing")
-    assert failed.status() in (TransactionStatus.ABORTING, TransactionStatus.ABORTED)
-    with pytest.raises(TransactionStateError):  # noqa: PT012 - the write is buffered, the flush is refused
-        failed.write("late")
-        failed.flush()
+    assert failed.status() is TransactionStatus.ABORTED
     with stream.reader(until_tail=True) as reader:
         assert sorted(event.data for event in reader) == sorted([b"%d" % number for number in range(50)])
+
+
+def test_a_transaction_that_takes_no_events_says_so(store):
+    stream = store.create_stream("a/s", create_scope=True)
+    never, committed, aborted = (stream.transaction() for _ in range(3))
+    with committed:
+        committed.write("1")
+    aborted.open()
+    aborted.write("2")
+    aborted.open()  # repeating does nothing
+    aborted.abort()
+    pa = pytest.importorskip("pyarrow")
+    for txn, error in (
+        (never, InvalidArgumentError),
+        (committed, TransactionStateError),
+        (aborted, TransactionStateError),
+    ):
+        uses = (
+            lambda: txn.write("late"),  # noqa: B023 - called within this turn
+            lambda: txn.write_many(["late"]),  # noqa: B023
+            lambda: txn.write_many([]),  # noqa: B023
+            lambda: txn.write_arrow(pa.array([b"late"])),  # noqa: B023
+            txn.flush,
+            txn.commit,
+        )
+        for use in uses:
+            with pytest.raises(error, match=r"not open|decided"):
+                use()
+    for txn in (committed, aborted):
+        with pytest.raises(TransactionStateError, match="begin another"), txn:
+            pass
+    with never:
+        never.write("3")
+    with stream.reader(until_tail=True) as reader:
+        assert [event.data for event in reader] == [b"1", b"3"]
+
+
+def test_a_writer_opens_itself_with_its_first_write(store):
+    pa = pytest.importorskip("pyarrow")
+    stream = store.create_stream("a/s", segments=2, create_scope=True)
+    first_uses = (
+        lambda writer: writer.write("x", "k"),
+        lambda writer: writer.write_many(["x"], ["k"]),
+        lambda writer: writer.write_arrow(pa.array([b"x"]), pa.array(["k"])),
+        lambda writer: writer.write(bytes(9 << 20), "k"),
+    )
+    for use in first_uses:
+        writer = stream.writer()
+        use(writer)
+        writer.write("y", "k")
+        writer.close()
+        for late in (lambda: writer.write("z", "k"), lambda: writer.write_many(["z"]), writer.open):  # noqa: B023
+            with pytest.raises(InvalidArgumentError, match="closed"):
+                late()
+    with stream.reader(until_tail=True) as reader:
+        assert [len(event.data) for event in reader] == [1, 1, 1, 1, 1, 1, 9 << 20, 1]
+    for _ in range(2):
+        with pytest.raises(StreamNotFoundError):
+            store.stream("a/none").writer().write("x")
+    unused = stream.writer()
+    unused.flush()
+    unused.close()
+
+
+def test_what_an_open_writer_holds_is_written_when_the_store_is_closed():
+    written = []
+
+    @asynccontextmanager
+    async def opener():
+        async with open_services(RealClock(), RealRng()) as (segments, controller):
+            yield segments, controller
+            written.append((await controller.describe_stream(StreamName("a", "s"))).size_bytes)
+
+    store = Store(opener)
+    stream = store.create_stream("a/s", create_scope=True)
+    writer = stream.writer(linger_s=3600)
+    for number in range(1000):
+        writer.write(b"%03d" % number)
+    txn = stream.transaction()
+    txn.open()
+    txn.write("never committed")
+    txn.flush()
+    store.close()
+    with pytest.raises(InvalidArgumentError, match="store is closed"):
+        txn.write("late")
+    told = ValueError("what the user did wrong")
+    txn.__exit__(ValueError, told, None)  # does not hide it
+    assert written == [1000 * (8 + 3)]
 
 
 def test_reader_groups_and_checkpoints(store):

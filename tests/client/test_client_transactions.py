@@ -27,7 +27,7 @@ def test_a_transaction_is_read_once_whole_or_not_at_all_under_loss(seed):
                         raise RuntimeError("while writing")
             except RuntimeError:
                 assert number % 3 == 1
-                assert await txn.status() in (TransactionStatus.ABORTING, TransactionStatus.ABORTED)
+                assert await txn.status() is TransactionStatus.ABORTED
             else:
                 expected += [b"%d:%d" % (number, event) for event in range(100)]
                 assert await txn.status() is TransactionStatus.COMMITTED
@@ -70,5 +70,49 @@ def test_an_open_transaction_keeps_its_lease_and_a_lost_one_says_so():
         with pytest.raises(InvalidArgumentError):
             stream.transaction(lease_s=1)
         assert await read_all(stream) == [b"x"]
+
+    simulate(test)
+
+
+def test_a_transaction_takes_events_only_between_its_beginning_and_its_end():
+    async def test(world):
+        stream = await world.store.create_stream("a/s", create_scope=True)
+        never = stream.transaction()
+        committed, aborted = stream.transaction(), stream.transaction()
+        async with committed:
+            await committed.write(b"1")
+            assert committed.id.int != 0
+        await aborted.open()
+        await aborted.open()
+        await aborted.write(b"2")
+        await aborted.abort()
+        assert await aborted.status() is TransactionStatus.ABORTED
+        for txn, error in (
+            (never, InvalidArgumentError),
+            (committed, TransactionStateError),
+            (aborted, TransactionStateError),
+        ):
+            for use in (txn.write(b"late"), txn.write_many([b"late"]), txn.write_many([]), txn.flush(), txn.commit()):
+                with pytest.raises(error):
+                    await use
+        for txn in (committed, aborted):
+            with pytest.raises(TransactionStateError, match="begin another"):
+                await txn.__aenter__()
+        assert await read_all(stream) == [b"1"]
+
+    simulate(test)
+
+
+def test_an_async_writer_opens_itself_once_for_all_who_write():
+    async def test(world):
+        stream = await world.store.create_stream("a/s", segments=3, create_scope=True)
+        writer = stream.writer()
+        await asyncio.gather(*(writer.write(b"%d" % number, "k") for number in range(20)))
+        with pytest.raises(InvalidArgumentError, match="routing key"):
+            await stream.writer().write(b"x", [])
+        await writer.close()
+        with pytest.raises(InvalidArgumentError, match="closed"):
+            await writer.write(b"late", "k")
+        assert sorted(await read_all(stream)) == sorted(b"%d" % number for number in range(20))
 
     simulate(test)

@@ -267,13 +267,18 @@ def test_memory_is_bounded_while_the_store_does_not_answer():
     simulate(test, loss=0.01)
 
 
-def test_a_writer_that_is_not_open_says_so():
+def test_a_writer_that_is_not_open_opens_itself_and_a_closed_one_says_so():
     async def test(world):
         stream = await world.store.create_stream("a/s", create_scope=True)
-        with pytest.raises(InvalidArgumentError, match="not open"):
-            await stream.writer().write(b"x")
-        with pytest.raises(InvalidArgumentError, match="not open"):
-            await stream.writer().write_many([b"x"], ["k"])
+        first, second = stream.writer(), stream.writer()
+        await first.write(b"x")
+        await first.close()
+        await second.write_many([b"y"], ["k"])
+        await second.close()
+        for late in (first.write(b"z"), first.write_many([b"z"]), first.open(), first.flush()):
+            with pytest.raises(InvalidArgumentError, match="closed"):
+                await late
+        assert await read_all(stream) == [b"x", b"y"]
 
     simulate(test)
 

@@ -52,7 +52,7 @@ def test_a_free_mark_that_was_never_synced_is_not_built_upon(seed):
             await log.append([frame])
         # The process dies between the mark of the file that is given back and its sync: the page cache has the mark.
         truncation = asyncio.ensure_future(log.truncate(LogAddress(12)))
-        path = await crash_at_write(disk, power=False, matches=lambda path: path.endswith(".log"))
+        await crash_at_write(disk, power=False, matches=lambda path: path.endswith(".log"))
         await ended(truncation)
         acknowledged = frames[12:]
 
@@ -63,13 +63,13 @@ def test_a_free_mark_that_was_never_synced_is_not_built_upon(seed):
                 await log.append([frame])
                 acknowledged.append(frame)
 
-        # The power goes with one of the first writes of that file's next use, be it in recovery or later.
-        countdown = seed % 3
+        # The power goes with one of the next writes, be it in recovery or later.
+        countdown = seed % 8
         work = asyncio.ensure_future(go_on())
 
         def matches(written):
             nonlocal countdown
-            countdown -= written == path
+            countdown -= written.endswith(".log")
             return countdown < 0
 
         await crash_at_write(disk, power=True, matches=matches)
@@ -77,6 +77,49 @@ def test_a_free_mark_that_was_never_synced_is_not_built_upon(seed):
         _, replayed = await opened(disk)
         at = replayed.index(acknowledged[0])
         assert replayed[at : at + len(acknowledged)] == acknowledged
+        disk.crash(power=False)
+        await ended()
+
+    loop = SimLoop(seed)
+    disk = SimDisk(loop.fork("disk"))
+    loop.run(scenario(disk))
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_a_recovery_that_died_leaves_nothing_that_a_power_loss_could_make_damage_of(seed):
+    async def die_within(disk, writes, *, power):
+        """Open and write a little; die with one of the first writes to a log file, or after all."""
+        countdown = writes
+
+        def matches(written):
+            nonlocal countdown
+            countdown -= written.endswith(".log")
+            return countdown < 0
+
+        async def life():
+            log, _ = await opened(disk)
+            await log.append([b"more"])
+
+        hit = crash_at_write(disk, power=power, matches=matches)
+        work = asyncio.ensure_future(life())
+        await asyncio.wait({hit, work}, return_when=asyncio.FIRST_COMPLETED)
+        if not hit.done():
+            disk.on_write = None
+            disk.crash(power=power)
+        await ended(work)
+
+    async def scenario(disk):
+        log, _ = await opened(disk)
+        acknowledged = [bytes([number]) * 100 for number in range(3)]
+        for frame in acknowledged:
+            await log.append([frame])
+        disk.crash(power=False)
+        await ended()
+        await die_within(disk, seed % 5, power=False)
+        await die_within(disk, seed // 5 % 5, power=seed % 2 == 0)
+        await die_within(disk, seed // 25, power=True)
+        _, replayed = await opened(disk)
+        assert replayed[: len(acknowledged)] == acknowledged
         disk.crash(power=False)
         await ended()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,8 @@ from pathlib import Path
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.telemetry import Counters
 from penstock.client.blocking import Store
+from penstock.client.options import settings_of
+from penstock.client.store import AsyncStore
 from penstock.controller.controller import Controller, open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.ports.clock import Clock
@@ -119,11 +121,23 @@ def open_store(path: str | Path, **settings: int) -> Store:
 
     ``settings`` are fields of ``EmbeddedSettings``. Close it, or use it in a ``with`` block. Raises as ``open_runtime``.
     """
-    wanted = EmbeddedSettings(data=Path(path), **settings)
+    wanted = embedded_settings(path, settings)
 
     @asynccontextmanager
     async def opener() -> AsyncIterator[tuple[SegmentStore, Controller]]:
         async with open_runtime(wanted) as runtime:
             yield runtime.segments, runtime.controller
 
-    return Store(opener)
+    return Store(opener, place=f"in {wanted.data}")
+
+
+@asynccontextmanager
+async def open_async_store(path: str | Path, settings: Mapping[str, int]) -> AsyncIterator[AsyncStore]:
+    """The same for the running event loop, which then also does the store's work. Raises as ``open_runtime``."""
+    async with open_runtime(embedded_settings(path, settings)) as runtime:
+        yield AsyncStore(runtime.segments, runtime.controller, runtime.clock, runtime.rng)
+
+
+def embedded_settings(path: str | Path, settings: Mapping[str, int]) -> EmbeddedSettings:
+    """Settings as a user names them. Raises InvalidArgumentError for those that there are not."""
+    return settings_of(EmbeddedSettings, "an embedded store", settings, data=Path(path))

@@ -7,9 +7,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from penstock.app.telemetry import Counters
 from penstock.client.blocking import Store
+from penstock.client.store import AsyncStore
 from penstock.net.dial.controller import RemoteController, dial_controller
 from penstock.net.dial.segments import RemoteSegments
+from penstock.storage.real_clock import RealClock
 from penstock.storage.real_rng import RealRng
+
+DIAL_S = 5.0
+"""How long people wait for a server that is not there. Once it has answered, a restart of 30 s goes unnoticed."""
 
 
 @asynccontextmanager
@@ -29,6 +34,15 @@ async def open_remote(
         yield segments, controller
 
 
-def connect_store(address: str = "localhost:9090", *, dial_s: float | None = None) -> Store:
+def connect_store(address: str = "localhost:9090", *, dial_s: float | None = DIAL_S) -> Store:
     """A store that runs elsewhere, with the same API as an embedded one. Close it, or use it in a ``with`` block."""
-    return Store(lambda: open_remote(address, dial_s=dial_s))
+    return Store(lambda: open_remote(address, dial_s=dial_s), place=f"at {address}")
+
+
+@asynccontextmanager
+async def connect_async_store(
+    address: str = "localhost:9090", *, dial_s: float | None = DIAL_S
+) -> AsyncIterator[AsyncStore]:
+    """The same for the running event loop. Raises as ``open_remote``."""
+    async with open_remote(address, dial_s=dial_s) as (segments, controller):
+        yield AsyncStore(segments, controller, RealClock(), RealRng())

@@ -6,21 +6,21 @@ closed blocks, readers take whole blocks. Interrupting a wait (Ctrl-C) leaves ev
 
 from __future__ import annotations
 
-import atexit
 import random
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 from uuid import UUID
 
 from penstock.client.blocking_io import GroupReader, Reader, Transaction, Writer
 from penstock.client.loop_thread import LoopThread, Opener
-from penstock.client.reader import Bound, OnTruncated
+from penstock.client.options import Bound, settings_of
+from penstock.client.reader import OnTruncated
 from penstock.client.reader_group import AsyncReaderGroup
 from penstock.client.retry import DEADLINE_S
-from penstock.client.store import UNCHANGED, AsyncRetention, AsyncStore, AsyncStream, Unchanged
+from penstock.client.store import UNCHANGED, AsyncRetention, AsyncStore, AsyncStream, GroupStart, Unchanged
 from penstock.client.writer_core import WriterSettings
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
@@ -55,58 +55,81 @@ class _SystemRng:
 
 
 class ReaderGroup:
-    """As ``AsyncReaderGroup``."""
+    """Several readers that share streams; their progress can hold and release data.
+
+    Its ``retention`` says when: none, never; manual, when ``publish`` is called; automatic, at each completed checkpoint,
+    which its readers begin every ``checkpoint_interval_s`` while they read. Calls raise ReaderGroupNotFoundError once the
+    group is deleted, UnavailableError where the store cannot be reached.
+    """
 
     def __init__(self, thread: LoopThread, inner: AsyncReaderGroup) -> None:
         self._thread = thread
         self._inner = inner
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     @property
     def scope(self) -> str:
+        """The scope that the group is in."""
         return self._inner.scope
 
     @property
     def name(self) -> str:
+        """The group's name, without its scope."""
         return self._inner.name
 
     @property
     def streams(self) -> Sequence[StreamName]:
+        """The streams that it reads, sorted."""
         return self._inner.streams
 
     def reader(self, name: str, *, on_truncated: OnTruncated = "raise") -> GroupReader:
-        """A reader, not joined yet: use it in a ``with`` block."""
+        """A reader, not joined yet: use it in a ``with`` block. A second one of the ``name`` takes the place of the first.
+
+        ``on_truncated``: where data was truncated before it was read, "raise" TruncatedError or "skip" it.
+        """
         return GroupReader(self._thread, self._inner.reader(name, on_truncated=on_truncated))
 
     def readers(self) -> list[str]:
-        """Names of the readers that are in the group."""
+        """Names of the readers that are in the group, sorted; dead ones until their lease has run out."""
         return self._thread.call(self._inner.readers())
 
     def remove_reader(self, name: str) -> None:
-        """Take what a dead reader held from it now."""
+        """Take what the dead reader ``name`` held from it now, without waiting for its lease."""
         self._thread.call(self._inner.remove_reader(name))
 
     def positions(self) -> Mapping[StreamName, StreamCut]:
-        """How far the group is, as its readers reported last."""
+        """How far the group is, as its readers reported last: one cut per stream."""
         return self._thread.call(self._inner.positions())
 
     def checkpoint(self, *, deadline_s: float = DEADLINE_S) -> Mapping[StreamName, StreamCut]:
-        """Collect the positions of all readers, one consistent cut per stream. They must be open meanwhile."""
+        """Collect the positions of all readers, one consistent cut per stream. They must be open meanwhile.
+
+        Raises DeadlineExceededError after ``deadline_s``, naming the readers that did not take part. Under automatic
+        retention the cuts are published.
+        """
         return self._thread.call(self._inner.checkpoint(deadline_s=deadline_s))
 
-    def publish(self, cuts: StreamCut | Mapping[StreamName, StreamCut]) -> None:
-        """Tell the streams that everything before the cuts is done with."""
+    def publish(self, cuts: StreamCut | str | Mapping[StreamName, StreamCut]) -> None:
+        """Tell the streams that everything before the cuts is done with, so that retention may release it.
+
+        ``cuts``: one cut, its text, or a mapping as ``positions`` gives it. Raises UnsupportedError (retention is not
+        manual), InvalidCutError (behind the last one, or no position of its stream), SubscriberNotFoundError.
+        """
         self._thread.call(self._inner.publish(cuts))
 
     def delete(self) -> None:
-        """Remove the group, its state and its subscriptions."""
+        """Remove the group, its state and its subscriptions. Its readers fail with ReaderGroupNotFoundError."""
         self._thread.call(self._inner.delete())
 
     def close(self) -> None:
+        """Nothing: a group holds nothing open; its readers close on their own."""
         self._thread.call(self._inner.close())
 
 
 class Retention:
-    """As ``AsyncRetention``."""
+    """How long one stream keeps its data. Calls raise StreamNotFoundError, UnavailableError."""
 
     def __init__(self, thread: LoopThread, inner: AsyncRetention) -> None:
         self._thread = thread
@@ -117,28 +140,33 @@ class Retention:
         return self._thread.call(self._inner.get())
 
     def set(self, policy: RetentionPolicy | None) -> None:
-        """Replace the policy."""
+        """Replace the policy; None keeps all data for ever. It takes effect at the next cycle. Raises StreamSealedError."""
         self._thread.call(self._inner.set(policy))
 
     def run(self) -> Mapping[str, Any]:
-        """Run one cycle now, and return what was decided."""
+        """Run one cycle now, and return what was decided and why, as ``explain``."""
         return self._thread.call(self._inner.run())
 
     def explain(self) -> Mapping[str, Any]:
-        """What a cycle would do now, and why, without doing it."""
+        """What a cycle would do now, without doing it: ``why`` in words, ``held_by``, sizes in bytes, times in ms."""
         return self._thread.call(self._inner.explain())
 
 
 class Stream:
-    """As ``AsyncStream``."""
+    """One stream by name. Having one does no I/O; calls raise StreamNotFoundError where there is no such stream, and
+    UnavailableError where the store cannot be reached."""
 
     def __init__(self, thread: LoopThread, inner: AsyncStream, rng: Rng) -> None:
         self._thread = thread
         self._inner = inner
         self._rng = rng
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     @property
     def name(self) -> StreamName:
+        """Scope and name; its text is ``scope/stream``."""
         return self._inner.name
 
     def describe(self) -> StreamDescription:
@@ -146,29 +174,35 @@ class Stream:
         return self._thread.call(self._inner.describe())
 
     def exists(self) -> bool:
+        """Whether there is such a stream, sealed or not."""
         return self._thread.call(self._inner.exists())
 
     def config(self) -> StreamConfig:
+        """What its user set: scaling, retention, tags."""
         return self._thread.call(self._inner.config())
 
     def head(self) -> StreamCut:
-        """Where data begins."""
+        """Where data begins: the first position that was not truncated."""
         return self._thread.call(self._inner.head())
 
     def tail(self) -> StreamCut:
-        """Where data ends now."""
+        """Where data ends now, behind the last durable event."""
         return self._thread.call(self._inner.tail())
 
-    def truncate(self, cut: StreamCut) -> None:
-        """Drop what lies before ``cut``. Raises InvalidCutError, StreamSealedError, RetentionHoldError."""
+    def truncate(self, cut: StreamCut | str) -> None:
+        """Drop what lies before ``cut``, or the cut of which it is the text (``StreamCut.to_text``), for ever.
+
+        Raises InvalidArgumentError (not a cut), InvalidCutError (not one of this stream), StreamSealedError,
+        RetentionHoldError.
+        """
         self._thread.call(self._inner.truncate(cut))
 
     def seal(self) -> None:
-        """End the stream. Idempotent."""
+        """End the stream: it takes no more events; readers end behind the last one. Idempotent."""
         self._thread.call(self._inner.seal())
 
     def delete(self) -> None:
-        """Remove the stream and its data. Raises StreamNotSealedError."""
+        """Remove the stream and its data, for ever. Raises StreamNotSealedError: seal it first."""
         self._thread.call(self._inner.delete())
 
     def update(
@@ -179,7 +213,10 @@ class Stream:
         segments: int | Unchanged = UNCHANGED,
         tags: Sequence[str] | Unchanged = UNCHANGED,
     ) -> StreamConfig:
-        """Change what is given, keep the rest; returns the new configuration."""
+        """Change what is given, keep the rest; returns the new configuration. ``segments`` is the least number of them.
+
+        Raises InvalidArgumentError, StreamSealedError.
+        """
         work = self._inner.update(retention=retention, scaling=scaling, segments=segments, tags=tags)
         return self._thread.call(work)
 
@@ -190,11 +227,15 @@ class Stream:
         sealed: Sequence[SegmentId] = (),
         new_ranges: Sequence[KeyRange] = (),
     ) -> ScaleResult:
-        """Replace all active segments by ``segments`` equal ones, or the ``sealed`` ones by ``new_ranges``."""
+        """Replace all active segments by ``segments`` equal ones, or the ``sealed`` ones by ``new_ranges``.
+
+        Returns once the old segments are sealed. Raises ScaleConflictError, InvalidArgumentError, StreamSealedError.
+        """
         return self._thread.call(self._inner.scale(segments, sealed=sealed, new_ranges=new_ranges))
 
     @property
     def retention(self) -> Retention:
+        """The stream's retention: ``get`` and ``set`` its policy, ``explain`` or ``run`` a cycle."""
         return Retention(self._thread, self._inner.retention)
 
     def subscribers(self) -> Sequence[str]:
@@ -202,25 +243,42 @@ class Stream:
         return self._thread.call(self._inner.subscribers())
 
     def writer(self, settings: WriterSettings | None = None, **options: Any) -> Writer:
-        """A writer, not opened: use it in a ``with`` block. ``options`` are fields of ``WriterSettings``."""
-        return Writer(self._thread, self._inner.layout(), self._rng, settings or WriterSettings(**options))
+        """A writer: use it in a ``with`` block; without one, the first write opens it, and you close it.
+
+        ``options`` are fields of ``WriterSettings``: ``block_bytes``, ``linger_s``, ``max_in_flight``, ``max_pending_bytes``,
+        ``deadline_s``. Raises InvalidArgumentError for others.
+        """
+        chosen = settings or settings_of(WriterSettings, "a writer", options)
+        return Writer(self._thread, self._inner.layout(), self._rng, chosen)
 
     def reader(
         self,
         *,
         start: Bound = None,
-        end: StreamCut | Literal["tail"] | None = None,
+        end: Bound = None,
         until_tail: bool = False,
         on_truncated: OnTruncated = "raise",
     ) -> Reader:
-        """A reader, not opened: use it in a ``with`` block. ``start=None`` is the head; ``end="tail"`` and
-        ``until_tail`` stop at the tail as it is on opening."""
+        """A reader: use it in a ``with`` block; without one, the first read opens it.
+
+        Args:
+            start: None or "head", "tail", a cut of this stream, or the text of one.
+            end: None (go on for ever), "tail" (as it is on opening), a cut, or the text of one.
+            until_tail: The same as ``end="tail"``.
+            on_truncated: What to do where data was truncated before it was read: "raise" TruncatedError, or "skip" it.
+        Raises:
+            InvalidArgumentError: Anything else.
+        """
         inner = self._inner.reader(start=start, end=end, until_tail=until_tail, on_truncated=on_truncated)
         return Reader(self._thread, inner)
 
     def transaction(self, *, lease_s: float = 30.0, **options: Any) -> Transaction:
-        """A transaction, not begun: use it in a ``with`` block. ``lease_s``: 10 to 600."""
-        settings = WriterSettings(**options)
+        """A transaction, not begun: use it in a ``with`` block, or call ``open`` and then ``commit`` or ``abort``.
+
+        ``lease_s``, 10 to 600: how long after this process died the store aborts it. ``options`` are fields of
+        ``WriterSettings``. Raises InvalidArgumentError.
+        """
+        settings = settings_of(WriterSettings, "a transaction", options)
         inner = self._inner.transaction(lease_s=lease_s, settings=settings)
         return Transaction(self._thread, inner, settings.block_bytes)
 
@@ -228,34 +286,41 @@ class Stream:
 class Store:
     """A store, opened on construction by entering ``opener()`` in a thread of its own, closed by ``close`` or ``with``.
 
-    Raises what the opener raises. Safe to use from several threads; writers and readers belong to one at a time.
+    Raises what the opener raises. Safe to use from several threads; writers and readers belong to one at a time. A store
+    that is still open when the process ends is closed then. ``place`` is where it is, for its ``repr``.
     """
 
-    def __init__(self, opener: Opener, *, clock: Clock | None = None, rng: Rng | None = None) -> None:
+    def __init__(
+        self, opener: Opener, *, clock: Clock | None = None, rng: Rng | None = None, place: str = "store"
+    ) -> None:
+        self._place = place
         self._thread = LoopThread(opener)
         self._rng = rng or _SystemRng()
         segments, controller = self._thread.services
         self._inner = AsyncStore(segments, controller, clock or _SystemClock(), self._rng)
-        atexit.register(self.close)
+
+    def __repr__(self) -> str:
+        return f"<Store {self._place}, {'closed' if self._thread.closed else 'open'}>"
 
     def call(self, work: Callable[[AsyncStore], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine over the asynchronous store in the store's own loop, and return its answer."""
+        """Run the coroutine ``work(async_store)`` in the store's own loop, and return its answer or raise its error."""
         return self._thread.call(work(self._inner))
 
     def create_scope(self, scope: str, *, if_absent: bool = False) -> None:
-        """Raises AlreadyExistsError unless ``if_absent``, InvalidNameError."""
+        """Create an empty scope. Raises AlreadyExistsError unless ``if_absent``, InvalidNameError."""
         self._thread.call(self._inner.create_scope(scope, if_absent=if_absent))
 
     def delete_scope(self, scope: str) -> None:
-        """Raises ScopeNotFoundError, NotEmptyError."""
+        """Remove an empty scope. Raises ScopeNotFoundError, NotEmptyError."""
         self._thread.call(self._inner.delete_scope(scope))
 
     def scopes(self) -> list[str]:
-        """All scopes, sorted."""
+        """Names of all scopes, sorted."""
         return self._thread.call(self._inner.scopes())
 
     def streams(self, scope: str, *, tag: str | None = None, internal: bool = False) -> list[str]:
-        """Names of the scope's streams, sorted."""
+        """Names of the scope's streams, sorted: those with the ``tag``, if one is given; those of the system itself only
+        with ``internal``. Raises ScopeNotFoundError."""
         return self._thread.call(self._inner.streams(scope, tag=tag, internal=internal))
 
     def create_stream(
@@ -269,8 +334,11 @@ class Store:
         if_absent: bool = False,
         create_scope: bool = False,
     ) -> Stream:
-        """Create ``scope/stream``. Raises AlreadyExistsError unless ``if_absent``, ScopeNotFoundError unless
-        ``create_scope``, InvalidNameError."""
+        """Create ``scope/stream``. Without ``retention`` all data is kept; ``scaling`` replaces ``segments``.
+
+        Raises AlreadyExistsError unless ``if_absent`` (its configuration is then left as it is), ScopeNotFoundError unless
+        ``create_scope``, InvalidNameError, InvalidArgumentError.
+        """
         work = self._inner.create_stream(
             name,
             segments=segments,
@@ -283,7 +351,7 @@ class Store:
         return Stream(self._thread, self._thread.call(work), self._rng)
 
     def stream(self, name: str | StreamName) -> Stream:
-        """The stream ``scope/stream``, whether it exists or not."""
+        """The stream ``scope/stream``, whether it exists or not. Raises InvalidNameError."""
         return Stream(self._thread, self._inner.stream(name), self._rng)
 
     def reader_group(
@@ -291,13 +359,29 @@ class Store:
         name: str,
         streams: Sequence[str | StreamName],
         *,
-        start: Literal["head", "tail"] | Mapping[str | StreamName, StreamCut] = "head",
+        start: GroupStart = "head",
         retention: str = "none",
         checkpoint_interval_s: float = 30.0,
         lease_s: float = 10.0,
         refresh_s: float = 1.0,
     ) -> ReaderGroup:
-        """Create or open a reader group; see ``AsyncStore.reader_group``."""
+        """Create the group ``name`` or ``scope/name`` (else of the first stream's scope), or open it where it exists.
+
+        Args:
+            streams: The streams to read, as a list.
+            start: head, tail, a cut (or its text) of one of the streams, or a mapping from stream to any of these; where it
+                is silent, a stream is read from its head. An existing group goes on where it is.
+            retention: When its progress releases data of its streams: "none" (never), "manual" (on ``publish``) or
+                "automatic" (at each checkpoint). With the last two the streams keep what the group has not done with, within
+                their own limits.
+            checkpoint_interval_s: How often readers begin a checkpoint while they read.
+            lease_s: After this long without a word a reader counts as dead, and others take over its segments.
+            refresh_s: How often readers report, and look for work; less than ``lease_s``.
+        Raises:
+            InvalidArgumentError, StreamNotFoundError; InvalidCutError: a start is no position of its stream;
+            AlreadyExistsError: the group exists with other streams or another retention;
+            GenerationMismatchError: it exists, and a stream was deleted and made anew since.
+        """
         work = self._inner.reader_group(
             name,
             streams,
@@ -310,18 +394,30 @@ class Store:
         return ReaderGroup(self._thread, self._thread.call(work))
 
     def open_reader_group(self, name: str, *, lease_s: float = 10.0, refresh_s: float = 1.0) -> ReaderGroup:
-        """The group ``scope/name``. Raises ReaderGroupNotFoundError."""
+        """The group ``scope/name``; times as for ``reader_group``.
+
+        Raises ReaderGroupNotFoundError, GenerationMismatchError (a stream of it was deleted and made anew since).
+        """
         work = self._inner.open_reader_group(name, lease_s=lease_s, refresh_s=refresh_s)
         return ReaderGroup(self._thread, self._thread.call(work))
 
     def reader_groups(self, scope: str) -> Sequence[str]:
-        """Names of the scope's reader groups."""
+        """Names of the scope's reader groups, sorted. Raises ScopeNotFoundError."""
         return self._thread.call(self._inner.reader_groups(scope))
 
     def close(self) -> None:
-        """End the background thread and close the store. Close writers first: what they hold is dropped. Idempotent."""
-        atexit.unregister(self.close)
+        """End the background thread and close the store. Idempotent.
+
+        Close writers first, and learn of their errors: what open ones hold is flushed for up to 10 seconds, then dropped.
+        Open transactions are left to be aborted by the store when their lease runs out.
+        """
         self._thread.close()
+
+    async def __aenter__(self) -> NoReturn:
+        raise TypeError("this store is for `with`; for `async with` use penstock.open_async or penstock.connect_async")
+
+    async def __aexit__(self, *error: object) -> None:
+        """Never reached: a blocking store is not entered with ``async with``."""
 
     def __enter__(self) -> Self:
         return self

@@ -12,7 +12,7 @@ from uuid import UUID
 from penstock.client.blocks import Block, Event
 from penstock.client.group_reader import AsyncGroupReader
 from penstock.client.group_state import SegmentKey
-from penstock.client.lanes import Lane
+from penstock.client.lanes import Lane, WriterNotOpenError, check_key
 from penstock.client.loop_thread import POLL_S, LoopThread
 from penstock.client.reader import AsyncReader
 from penstock.client.transaction import AsyncTransaction
@@ -20,7 +20,7 @@ from penstock.client.writer import Prepared, as_bytes, prepare_events, prepare_l
 from penstock.client.writer_core import Layout, WriterCore, WriterSettings
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import PenstockError
+from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.model.names import StreamName
 from penstock.ports.controller_service import TransactionStatus
 from penstock.ports.files import Buffer
@@ -31,7 +31,12 @@ if TYPE_CHECKING:
 
 
 class Writer:
-    """As ``AsyncWriter``. For one thread at a time. A write costs two list appends; no lock, no thread switch."""
+    """Writes to one stream, each event exactly once. For one thread at a time.
+
+    Use it in a ``with`` block, which flushes at its end. Without one, the first write opens it, and ``close`` must be called;
+    what is then still here when the store is closed, or the process ends, is flushed for up to 10 seconds. A write costs two
+    list appends; no lock, no thread switch.
+    """
 
     def __init__(self, thread: LoopThread, layout: Layout, rng: Rng, settings: WriterSettings) -> None:
         self._thread = thread
@@ -40,30 +45,52 @@ class Writer:
         self._core = WriterCore(layout, thread.services[0], rng, settings, on_change=self._on_change)
         self._lanes = self._core.lanes
         self._closed = False
+        self._opened = False
 
     def open(self) -> None:
-        """Find the stream's segments. Raises StreamNotFoundError, StreamSealedError, UnavailableError."""
-        self._thread.call(self._core.open())
-        self._thread.own(self, self._core.close)
-        self._lanes = self._core.lanes
+        """Find the stream's segments; entering ``with`` does it, and so does the first write. Repeating does nothing.
+
+        Raises StreamNotFoundError, StreamSealedError, UnavailableError, InvalidArgumentError (closed).
+        """
+        if self._closed:
+            raise InvalidArgumentError("writer is closed", stream=str(self._core.layout.stream))
+        if not self._opened:
+            self._thread.call(self._core.open())
+            self._thread.own(self, self._core.close, self._flush_left)
+            self._lanes = self._core.lanes
+            self._opened = True
+
+    async def _flush_left(self) -> None:
+        if self._core.error is None:
+            await self._core.flush()
+
+    def _open_lane(self, key: str | None) -> Lane:
+        check_key(key)
+        self.open()
+        return self._lanes[key]
 
     def _on_change(self) -> None:
         self._lanes = self._core.lanes
         self._changed.set()
 
     def write(self, event: Buffer | str, key: str | None = None) -> None:
-        """Buffer one event. Waits only while more than ``max_pending_bytes`` are unacknowledged.
+        """Buffer one event, bytes or text (sent as UTF-8). Events of one ``key`` keep their order.
 
-        Raises: EventTooLargeError (over 64 MiB), and what the writer failed with: StreamSealedError, StreamNotFoundError,
-        DeadlineExceededError.
+        Waits only while more than ``max_pending_bytes`` are unacknowledged. Raises EventTooLargeError (over 64 MiB),
+        InvalidArgumentError (an event or key of another type; a closed writer), and what the writer failed with:
+        StreamSealedError, StreamNotFoundError, DeadlineExceededError.
         """
         if type(event) is not bytes:
             event = as_bytes(event)
         length = len(event)
         if length > EVENT_MAX_BYTES:
+            self.open()
             self._send(prepare_large(self._lanes, event, key))
             return
-        lane = self._lanes[key]
+        try:
+            lane = self._lanes[key]
+        except (WriterNotOpenError, TypeError):  # TypeError: a key that cannot be looked up, which is then refused
+            lane = self._open_lane(key)
         # Key first: the loop takes as many keys as there are events.
         lane.keys.append(key)
         lane.events.append(event)
@@ -93,7 +120,9 @@ class Writer:
         core.check()
 
     def write_many(self, events: Sequence[Buffer | str], keys: Sequence[str | None] | None = None) -> None:
-        """Buffer many events at less cost than one by one, in order. Raises as ``write``."""
+        """Buffer a list of events at less cost than one by one, in order; ``keys``, if any, has one for each event.
+        Raises as ``write``."""
+        self.open()
         self._send(prepare_events(self._lanes, events, keys, self._settings.block_bytes))
 
     def write_arrow(self, array: pa.Array, keys: pa.Array | None = None) -> None:
@@ -101,6 +130,7 @@ class Writer:
         InvalidArgumentError (another type, or nulls among the events). Null keys: no key."""
         from penstock.client.arrow import prepare_arrow
 
+        self.open()
         self._send(prepare_arrow(self._lanes, array, keys, self._settings.block_bytes))
 
     def _send(self, prepared: Prepared) -> None:
@@ -236,10 +266,15 @@ class _BlockReader(Generic[R]):
 
 
 class Reader(_BlockReader[AsyncReader]):
-    """As ``AsyncReader``. For one thread at a time."""
+    """Reads one stream from a start to an end, in order per routing key. For one thread at a time.
+
+    Iterate it for events; ``read_blocks`` and ``read_arrow`` give many at once. Data that was truncated before it was read
+    raises TruncatedError, unless the reader was made with ``on_truncated="skip"``.
+    """
 
     @property
     def stream(self) -> StreamName:
+        """The stream that is read."""
         return self._inner.stream
 
     def position(self) -> StreamCut:
@@ -247,6 +282,7 @@ class Reader(_BlockReader[AsyncReader]):
         return self._inner.position()
 
     def close(self) -> None:
+        """Stop reading and drop what was fetched ahead. Idempotent."""
         self._forget_request()
         self._thread.call(self._inner.close())
 
@@ -257,10 +293,15 @@ class Reader(_BlockReader[AsyncReader]):
 
 
 class GroupReader(_BlockReader[AsyncGroupReader]):
-    """As ``AsyncGroupReader``. For one thread at a time; it reports to its group in the background."""
+    """One reader of a group: reads the segments that the group gives it. For one thread at a time.
+
+    It reports to its group in the background. Events handed out count as done with once the next one is asked for; a clean
+    close says so of the last one, an exception leaves it to the next reader.
+    """
 
     @property
     def name(self) -> str:
+        """The reader's name, unique in its group."""
         return self._inner.name
 
     def _usable(self, block: Block) -> Iterator[Event]:
@@ -274,11 +315,14 @@ class GroupReader(_BlockReader[AsyncGroupReader]):
         return self._inner.assigned()
 
     def sync(self) -> None:
-        """Report to the group now, and take or give up segments."""
+        """Report to the group now, and take or give up segments. Raises ReaderGroupNotFoundError, UnavailableError."""
         self._thread.call(self._inner.sync())
 
     def close(self, *, clean: bool = True) -> None:
-        """Leave the group. ``clean``: the last event handed out is done with."""
+        """Leave the group. ``clean``: the last event handed out is done with.
+
+        Raises UnavailableError where the group could not be told: it finds out when the reader's lease has run out.
+        """
         self._forget_request()
         self._thread.call(self._inner.close(clean=clean))
 
@@ -290,7 +334,10 @@ class GroupReader(_BlockReader[AsyncGroupReader]):
 
 
 class Transaction:
-    """As ``AsyncTransaction``: ``with`` commits on success and aborts on an exception. For one thread at a time."""
+    """Events that become readable together, or not at all. For one thread at a time.
+
+    ``with`` commits on success and aborts on an exception. While it is open its lease is renewed in the background.
+    """
 
     def __init__(self, thread: LoopThread, inner: AsyncTransaction, block_bytes: int) -> None:
         self._thread = thread
@@ -302,14 +349,27 @@ class Transaction:
 
     @property
     def id(self) -> UUID:
+        """The transaction's id. Raises InvalidArgumentError before it is open."""
         return self._inner.id
 
     def open(self) -> None:
+        """Begin; entering ``with`` does it. Nothing happens where it is open.
+
+        Raises StreamNotFoundError, StreamSealedError, UnavailableError, TransactionStateError (committed or aborted: a
+        decided transaction is not begun again).
+        """
         self._thread.call(self._inner.open())
+        self._thread.own(self, self._inner.abandon)
 
     def write(self, event: Buffer | str, key: str | None = None) -> None:
-        """Buffer one event; every ``block_bytes`` the events are handed over."""
+        """Buffer one event, bytes or text; every ``block_bytes`` the events are handed over.
+
+        Raises InvalidArgumentError (not open; an event or key of another type), TransactionStateError (committed or
+        aborted), TransactionNotFoundError (its lease ran out), EventTooLargeError.
+        """
+        self._inner.check()
         data = as_bytes(event)
+        check_key(key)
         self._events.append(data)
         self._keys.append(key)
         self._size += len(data) + HEADER_BYTES
@@ -325,34 +385,50 @@ class Transaction:
         self._thread.call(self._inner.write_many(events, keys if keyed else None))
 
     def write_many(self, events: Sequence[Buffer | str], keys: Sequence[str | None] | None = None) -> None:
+        """Buffer a list of events, in order; ``keys``, if any, has one for each event. Raises as ``write``."""
+        self._inner.check()
         self._hand_over()
         self._thread.call(self._inner.write_many(events, keys))
 
     def write_arrow(self, array: pa.Array, keys: pa.Array | None = None) -> None:
+        """Buffer an Arrow array of binary or text. Raises as ``write``."""
+        self._inner.check()
         self._hand_over()
         self._thread.call(self._inner.write_arrow(array, keys))
 
     def flush(self) -> None:
-        """Return once every event written so far is durable, though not readable."""
+        """Return once every event written so far is durable, though not readable. Raises as ``write``."""
+        self._inner.check()
         self._hand_over()
         self._thread.call(self._inner.flush())
 
     def ping(self) -> None:
-        """Renew the lease; done in the background too."""
+        """Renew the lease; done in the background too. Raises TransactionStateError, TransactionNotFoundError."""
         self._thread.call(self._inner.ping())
 
     def status(self) -> TransactionStatus:
+        """Where the transaction is now. Raises InvalidArgumentError before it is open."""
         return self._thread.call(self._inner.status())
 
     def commit(self, *, wait: bool = True) -> None:
-        """Make all events readable at once. ``wait``: return when they are."""
+        """Make all events readable at once. ``wait``: return when they are; else when it is decided.
+
+        Raises TransactionStateError (decided before), TransactionNotFoundError (its lease ran out), DeadlineExceededError
+        (decided; readable later), InvalidArgumentError (not open).
+        """
+        self._inner.check()
         self._hand_over()
         self._thread.call(self._inner.commit(wait=wait))
+        self._thread.disown(self)
 
-    def abort(self) -> None:
-        """Drop all events."""
+    def abort(self, *, wait: bool = True) -> None:
+        """Drop all events. ``wait``: return when the status is ABORTED; else when it is decided.
+
+        Raises TransactionStateError (committed), InvalidArgumentError (not open).
+        """
         self._events, self._keys, self._size = [], [], 0
-        self._thread.call(self._inner.abort())
+        self._thread.call(self._inner.abort(wait=wait))
+        self._thread.disown(self)
 
     def __enter__(self) -> Self:
         self.open()
@@ -361,6 +437,9 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._thread.disown(self)
+        if kind is not None and self._thread.closed:
+            return  # the caller's exception tells more than that nothing can be aborted any more
         if kind is None:
             try:
                 self._hand_over()

@@ -71,6 +71,7 @@ class LaneMap(dict[str | None, Lane]):
         self[None] = self._lanes[0]
 
     def __missing__(self, key: str) -> Lane:
+        check_key(key)
         lane = self._lanes[bisect_right(self._highs, hash_key(key))]
         if len(self) < KEYS_CACHED_MAX:
             self[key] = lane
@@ -87,8 +88,19 @@ class LaneMap(dict[str | None, Lane]):
             self[None] = self._lanes[self._turn]
 
 
+class WriterNotOpenError(InvalidArgumentError):
+    """The writer has no segments yet, or no more. Caught by writers, which then open themselves, or say that they are
+    closed."""
+
+
+def check_key(key: object) -> None:
+    """Raises InvalidArgumentError for a routing key that is neither text nor None."""
+    if key is not None and not isinstance(key, str):
+        raise InvalidArgumentError("a routing key is text or None", key=repr(key)[:60], type=type(key).__name__)
+
+
 class NoLanes(LaneMap):
-    """The map of a writer that is not open: every look-up raises InvalidArgumentError."""
+    """The map of a writer that is not open, or closed: every look-up raises WriterNotOpenError."""
 
     __slots__ = ()
 
@@ -96,7 +108,10 @@ class NoLanes(LaneMap):
         dict.__init__(self)
 
     def __missing__(self, key: str | None) -> Lane:
-        raise InvalidArgumentError("writer is not open: use it in a with block")
+        raise WriterNotOpenError("writer is not open: use it in a with block")
+
+    def rotate(self, lane: Lane) -> None:
+        """Nothing: what comes late to a closed writer goes nowhere."""
 
 
 @dataclass(frozen=True, slots=True)

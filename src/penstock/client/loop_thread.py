@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import concurrent.futures.thread  # noqa: F401, TID251 - its end of executors must be registered before ours
+import logging
 import threading  # noqa: TID251 - the blocking face is the one place where the client has a thread
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future  # noqa: TID251 - answers cross from the loop's thread to the caller's
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError
 from penstock.ports.controller_service import ControllerService
 from penstock.ports.segment_service import SegmentService
 
 T = TypeVar("T")
+Close = Callable[[], Awaitable[None]]
 Services = tuple[SegmentService, ControllerService]
 Opener = Callable[[], AbstractAsyncContextManager[Services]]
+
+log = logging.getLogger(__name__)
+
+FLUSH_S = 10.0
+"""How long closing a store waits for what its open writers hold."""
 
 POLL_S = 1.0
 """How often a wait looks whether the background thread still lives; answers end it at once."""
@@ -40,7 +50,7 @@ class LoopThread:
         self._failure: BaseException | None = None
         self._stop = asyncio.Event()
         self._calls: dict[asyncio.Task[Any] | None, None] = {}
-        self._owned: dict[int, Callable[[], Awaitable[None]]] = {}
+        self._owned: dict[int, tuple[object, Close, Close | None]] = {}  # with the thing, so that its id stays its own
         self._thread = threading.Thread(target=self._run, args=(opener,), name="penstock-client", daemon=True)
         self._thread.start()
         try:
@@ -48,6 +58,7 @@ class LoopThread:
         except BaseException:
             self.close()
             raise
+        _open_threads.add(self)
 
     def _run(self, opener: Opener) -> None:
         asyncio.set_event_loop(self.loop)
@@ -66,13 +77,23 @@ class LoopThread:
             self._opened.set_result(services)
             await self._stop.wait()
             # Ours end first: they must not see the services close under them.
-            for close in list(self._owned.values()):
+            await self._flush_owned()
+            for _, close, _ in list(self._owned.values()):
                 await close()
             calls = [call for call in self._calls if call is not None]
             for call in calls:
                 call.cancel()
             if calls:
                 await asyncio.wait(calls)
+
+    async def _flush_owned(self) -> None:
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                for _, _, flush in list(self._owned.values()):
+                    if flush is not None:
+                        await flush()
+        except (PenstockError, TimeoutError) as error:
+            log.warning("store is closed before its writers were done", extra={"error": str(error)})
 
     def _end_tasks(self) -> None:
         left = asyncio.all_tasks(self.loop)
@@ -82,9 +103,14 @@ class LoopThread:
             self.loop.run_until_complete(asyncio.wait(left))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
 
-    def own(self, thing: object, close: Callable[[], Awaitable[None]]) -> None:
-        """Close ``thing`` before the services, should its user not do it."""
-        self._owned[id(thing)] = close
+    def own(
+        self,
+        thing: object,
+        close: Close,
+        flush: Close | None = None,
+    ) -> None:
+        """Flush and close ``thing`` before the services, should its user not do it."""
+        self._owned[id(thing)] = thing, close, flush
 
     def disown(self, thing: object) -> None:
         self._owned.pop(id(thing), None)
@@ -97,9 +123,14 @@ class LoopThread:
         finally:
             del self._calls[task]
 
+    @property
+    def closed(self) -> bool:
+        """Whether calls are refused by now."""
+        return self._closing or not self._thread.is_alive()
+
     def check(self) -> None:
         """Raise InvalidArgumentError once closed, NotConnectedError where the store failed."""
-        if self._closing or not self._thread.is_alive():
+        if self.closed:
             if self._failure is not None:
                 raise NotConnectedError("store has failed", reason=str(self._failure)) from self._failure
             raise InvalidArgumentError("store is closed")
@@ -172,9 +203,23 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """End the loop and close the services. Idempotent."""
+        """Flush open writers for up to ``FLUSH_S``, end the loop and close the services. Idempotent."""
+        _open_threads.discard(self)
         if not self._closing:
             self._closing = True
             if self._thread.is_alive():
                 self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
+
+
+_open_threads: WeakSet[LoopThread] = WeakSet()
+
+
+def _close_open_threads() -> None:
+    for thread in list(_open_threads):
+        thread.close()
+
+
+# A plain ``atexit`` comes after the executors have ended, on which an embedded store does its writing: its log would go
+# offline, and say so over whatever the script itself died of.
+getattr(threading, "_register_atexit", atexit.register)(_close_open_threads)

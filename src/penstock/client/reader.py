@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from penstock.client.blocks import Block, Event
 from penstock.client.fetching import SegmentEnd, SegmentFailure, SegmentFetcher
 from penstock.client.frontier import normalised, readable
+from penstock.client.options import Bound, end_of, one_of, start_of
 from penstock.client.retry import retrying
 from penstock.model.cuts import NOT_STARTED, StreamCut
 from penstock.model.errors import InvalidCutError
@@ -22,7 +23,6 @@ from penstock.ports.segment_service import SegmentService
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Bound: TypeAlias = StreamCut | Literal["head", "tail"] | None
 OnTruncated: TypeAlias = Literal["raise", "skip"]
 
 
@@ -60,8 +60,9 @@ class AsyncReader:
         self.stream = stream
         self._controller = controller
         self._rng = rng
-        self._start = start
-        self._end = "tail" if until_tail and end is None else end
+        self._start = start_of(start)
+        self._end = "tail" if until_tail and end is None else end_of(end)
+        one_of(on_truncated, "on_truncated", ("raise", "skip"))
         self._fetcher = SegmentFetcher(segments, rng, skip_truncated=on_truncated == "skip")
         self._ranges: dict[SegmentId, KeyRange] = {}
         self._unfinished: dict[SegmentId, int] = {}
@@ -79,7 +80,7 @@ class AsyncReader:
             return
         controller, stream = self._controller, self.stream
         start = await retrying(lambda: resolve_cut(controller, stream, self._start), self._rng)
-        if self._end not in (None, "head"):
+        if self._end is not None:
             end = await retrying(lambda: resolve_cut(controller, stream, self._end), self._rng)
             between = await retrying(lambda: controller.segments_between(stream, start, end), self._rng)
             self._allowed = frozenset(between)

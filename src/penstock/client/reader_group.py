@@ -10,6 +10,7 @@ from functools import partial
 from penstock.client.group_reader import AsyncGroupReader
 from penstock.client.group_state import GroupState, SegmentKey, initial_state
 from penstock.client.group_table import GroupTable
+from penstock.client.options import cut_of, one_of
 from penstock.client.reader import OnTruncated, resolve_cut
 from penstock.client.retry import DEADLINE_S, Backoff, retrying
 from penstock.model.cuts import StreamCut
@@ -18,6 +19,7 @@ from penstock.model.errors import (
     GenerationMismatchError,
     InvalidArgumentError,
     InvalidCutError,
+    SegmentNotFoundError,
     UnsupportedError,
 )
 from penstock.model.names import StreamName
@@ -74,6 +76,11 @@ class AsyncReaderGroup:
         self._refresh_s = refresh_s
         self._table = GroupTable(segments, rng, config.scope, config.name)
 
+    def __repr__(self) -> str:
+        streams = [str(name) for name in self.streams]
+        words = {value: word for word, value in RETENTION_WORDS.items()}
+        return f"<ReaderGroup {self.config.full_name} of {', '.join(streams)}, retention {words[self.retention]}>"
+
     @property
     def scope(self) -> str:
         return self.config.scope
@@ -91,13 +98,23 @@ class AsyncReaderGroup:
         return self.config.retention
 
     async def initialise(self) -> None:
-        """Store the start positions, unless that was done before. Raises InvalidCutError, StreamNotFoundError."""
+        """Store the start positions, unless that was done before.
+
+        Raises InvalidCutError, StreamNotFoundError, GenerationMismatchError (a stream was deleted and made anew since).
+        """
         starts: dict[StreamName, StreamCut] = {}
         ranges: dict[SegmentKey, KeyRange] = {}
         for stream, cut in self.config.start_cuts.items():
             start = await retrying(partial(resolve_cut, self._controller, stream, cut), self._rng)
             found = partial(self._controller.segment_ranges, stream, list(start.positions))
-            known = await retrying(found, self._rng)
+            try:
+                known = await retrying(found, self._rng)
+            except SegmentNotFoundError as error:
+                raise GenerationMismatchError(
+                    "stream was deleted and created anew since the reader group was made; delete the group and make it again",
+                    group=self.config.full_name,
+                    stream=str(stream),
+                ) from error
             starts[stream] = start
             ranges.update({(stream, segment): keys for segment, keys in known.items()})
         await self._table.create(initial_state(str(self.config.id), starts, ranges))
@@ -105,8 +122,9 @@ class AsyncReaderGroup:
     def reader(self, name: str, *, on_truncated: OnTruncated = "raise") -> AsyncGroupReader:
         """A reader, not joined yet: use it with ``async with``. Names are unique among live readers: a second one of the
         name takes the place of the first."""
-        if not name:
-            raise InvalidArgumentError("a reader has a name")
+        if not name or not isinstance(name, str):
+            raise InvalidArgumentError("a reader has a name", name=repr(name)[:60])
+        one_of(on_truncated, "on_truncated", ("raise", "skip"))
         return AsyncGroupReader(
             name,
             self.config,
@@ -153,15 +171,18 @@ class AsyncReaderGroup:
                 raise DeadlineExceededError("readers did not take part in the checkpoint", readers=waiting)
             await backoff.sleep()
 
-    async def publish(self, cuts: StreamCut | Mapping[StreamName, StreamCut]) -> None:
+    async def publish(self, cuts: StreamCut | str | Mapping[StreamName, StreamCut]) -> None:
         """Tell the streams that everything before the cuts is done with, so that retention may release it.
+
+        ``cuts``: one cut, its text, or a mapping as ``positions`` gives it.
 
         Raises: UnsupportedError (retention is not manual), InvalidCutError (behind the last one, or no cut of its stream),
         SubscriberNotFoundError, GenerationMismatchError.
         """
         if self.retention is not ReaderGroupRetention.MANUAL:
             raise UnsupportedError("only a group with manual retention publishes cuts", retention=self.retention.name)
-        for cut in [cuts] if isinstance(cuts, StreamCut) else cuts.values():
+        given = list(cuts.values()) if isinstance(cuts, Mapping) else [cuts]
+        for cut in [cut_of(cut, name="cuts") for cut in given]:
             await self._publish_cut(cut)
 
     async def _publish_cut(self, cut: StreamCut) -> None:

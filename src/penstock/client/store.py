@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final, TypeAlias
 
-from penstock.client.reader import AsyncReader, Bound, OnTruncated, resolve_cut
+from penstock.client.options import Bound, cut_of, settings_of, start_of
+from penstock.client.reader import AsyncReader, OnTruncated, resolve_cut
 from penstock.client.reader_group import AsyncReaderGroup, retention_of
 from penstock.client.retry import Backoff, retrying
 from penstock.client.transaction import AsyncTransaction
 from penstock.client.writer import AsyncWriter
 from penstock.client.writer_core import StreamLayout, WriterSettings
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import AlreadyExistsError, InvalidArgumentError
+from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, InvalidCutError
 from penstock.model.names import StreamName, check_name, segment_name
 from penstock.model.policies import RetentionPolicy, ScalingPolicy, StreamConfig
 from penstock.model.segments import KeyRange, SegmentId, even_ranges
@@ -27,6 +28,9 @@ from penstock.ports.controller_service import (
 )
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import SegmentService
+
+GroupStart: TypeAlias = Bound | Mapping[str | StreamName, Bound]
+"""Where a reader group begins: in all of its streams, or stream by stream."""
 
 
 class Unchanged:
@@ -70,6 +74,9 @@ class AsyncStream:
         self._controller = controller
         self._rng = rng
 
+    def __repr__(self) -> str:
+        return f"<Stream {self.name}>"
+
     async def describe(self) -> StreamDescription:
         """The stream as it stands: segments, sizes, policy, subscribers, and who holds the head."""
         return await self._controller.describe_stream(self.name)
@@ -88,9 +95,13 @@ class AsyncStream:
         """Where data ends now."""
         return await self._controller.tail(self.name)
 
-    async def truncate(self, cut: StreamCut) -> None:
-        """Drop what lies before ``cut``. Raises InvalidCutError, StreamSealedError, RetentionHoldError."""
-        await self._controller.truncate_stream(self.name, cut)
+    async def truncate(self, cut: StreamCut | str) -> None:
+        """Drop what lies before ``cut``, or the cut of which it is the text.
+
+        Raises InvalidArgumentError (not a cut), InvalidCutError (not one of this stream), StreamSealedError,
+        RetentionHoldError.
+        """
+        await self._controller.truncate_stream(self.name, cut_of(cut))
 
     async def seal(self) -> None:
         """End the stream: it takes no more events; readers end behind the last one. Idempotent."""
@@ -117,7 +128,7 @@ class AsyncStream:
         if not isinstance(segments, Unchanged):
             config = replace(config, scaling=replace(config.scaling, min_segments=segments))
         if not isinstance(tags, Unchanged):
-            config = replace(config, tags=tuple(tags))
+            config = replace(config, tags=_tags(tags))
         await self._controller.update_stream(self.name, config)
         return config
 
@@ -154,7 +165,8 @@ class AsyncStream:
 
     def writer(self, settings: WriterSettings | None = None, **options: Any) -> AsyncWriter:
         """A writer, not opened: use it with ``async with``. ``options`` are fields of ``WriterSettings``."""
-        return AsyncWriter(self.layout(), self._segments, self._rng, settings or WriterSettings(**options))
+        chosen = settings or settings_of(WriterSettings, "a writer", options)
+        return AsyncWriter(self.layout(), self._segments, self._rng, chosen)
 
     def layout(self) -> StreamLayout:
         """Where writers of this stream write to."""
@@ -167,12 +179,20 @@ class AsyncStream:
         self,
         *,
         start: Bound = None,
-        end: StreamCut | Literal["tail"] | None = None,
+        end: Bound = None,
         until_tail: bool = False,
         on_truncated: OnTruncated = "raise",
     ) -> AsyncReader:
-        """A reader, not opened: use it with ``async with``. ``start=None`` is the head; ``end="tail"`` and ``until_tail``
-        stop at the tail as it is on opening."""
+        """A reader, not opened: use it with ``async with``.
+
+        Args:
+            start: None or "head", "tail", a cut of this stream, or the text of one.
+            end: None (go on for ever), "tail" (as it is on opening), a cut, or the text of one.
+            until_tail: The same as ``end="tail"``.
+            on_truncated: What to do where data was truncated before it was read: "raise", or "skip" it.
+        Raises:
+            InvalidArgumentError: Anything else.
+        """
         return AsyncReader(
             self.name,
             self._segments,
@@ -187,8 +207,9 @@ class AsyncStream:
     def transaction(
         self, *, lease_s: float = 30.0, settings: WriterSettings | None = None, **options: Any
     ) -> AsyncTransaction:
-        """A transaction, not begun: use it with ``async with``. ``lease_s``: 10 to 600."""
-        chosen = settings or WriterSettings(**options)
+        """A transaction, not begun: use it with ``async with``. ``lease_s``: 10 to 600; ``options`` are fields of
+        ``WriterSettings``. Raises InvalidArgumentError."""
+        chosen = settings or settings_of(WriterSettings, "a transaction", options)
         return AsyncTransaction(self.name, self._segments, self._controller, self._rng, chosen, lease_s=lease_s)
 
 
@@ -248,7 +269,7 @@ class AsyncStore:
         stream = self.stream(name)
         stream.name.checked()
         policy = scaling or ScalingPolicy(min_segments=segments)
-        config = StreamConfig(scaling=policy, retention=retention, tags=tuple(tags))
+        config = StreamConfig(scaling=policy, retention=retention, tags=_tags(tags))
         if create_scope:
             await self.create_scope(stream.name.scope, if_absent=True)
         try:
@@ -268,7 +289,7 @@ class AsyncStore:
         name: str,
         streams: Sequence[str | StreamName],
         *,
-        start: Literal["head", "tail"] | Mapping[str | StreamName, StreamCut] = "head",
+        start: GroupStart = "head",
         retention: str = "none",
         checkpoint_interval_s: float = 30.0,
         lease_s: float = 10.0,
@@ -277,9 +298,15 @@ class AsyncStore:
         """Create the group ``name`` or ``scope/name`` (else of the first stream's scope), or open it where it exists.
 
         With ``retention`` manual or automatic it is a subscriber: registering publishes its start, so that the streams keep
-        what it has not done with, within their own limits. Raises AlreadyExistsError where the group exists with other
-        streams or another retention.
+        what it has not done with, within their own limits. ``start`` is head, tail, a cut (or its text) of one of the
+        streams, or a mapping from stream to any of these; where it is silent, a stream is read from its head.
+
+        Raises: InvalidArgumentError; InvalidCutError (a start that is no position of its stream); AlreadyExistsError (the
+        group exists with other streams or another retention); GenerationMismatchError (it exists, and a stream was deleted
+        and made anew since).
         """
+        if isinstance(streams, str | StreamName):
+            raise InvalidArgumentError("streams of a reader group are given as a list", streams=str(streams))
         names = [self.stream(item).name for item in streams]
         if not names:
             raise InvalidArgumentError("a reader group reads at least one stream", group=name)
@@ -307,7 +334,8 @@ class AsyncStore:
         return await self._open(stored, lease_s=lease_s, refresh_s=refresh_s)
 
     async def open_reader_group(self, name: str, *, lease_s: float = 10.0, refresh_s: float = 1.0) -> AsyncReaderGroup:
-        """The group ``scope/name``. Raises ReaderGroupNotFoundError."""
+        """The group ``scope/name``. Raises ReaderGroupNotFoundError, GenerationMismatchError (a stream of it was deleted and
+        made anew since)."""
         scope, slash, short = name.rpartition("/")
         if not slash:
             raise InvalidArgumentError("a reader group is written SCOPE/GROUP", name=name)
@@ -325,17 +353,27 @@ class AsyncStore:
         await group.initialise()
         return group
 
-    async def _starts(
-        self, names: Sequence[StreamName], start: Literal["head", "tail"] | Mapping[str | StreamName, StreamCut]
-    ) -> dict[StreamName, StreamCut]:
-        if isinstance(start, str):
-            if start not in ("head", "tail"):
-                raise InvalidArgumentError("a group starts at head, tail, or given cuts", start=start)
-            return {name: await resolve_cut(self.controller, name, start) for name in names}
-        given = {self.stream(item).name: cut for item, cut in start.items()}
+    async def _starts(self, names: Sequence[StreamName], start: GroupStart) -> dict[StreamName, StreamCut]:
+        if isinstance(start, Mapping):
+            given = {self.stream(item).name: start_of(bound) for item, bound in start.items()}
+        else:
+            bound = start_of(start)
+            given = {bound.stream: bound} if isinstance(bound, StreamCut) else dict.fromkeys(names, bound)
         if set(given) - set(names):
             raise InvalidArgumentError(
                 "a start cut names a stream that the group does not read",
                 streams=[str(item) for item in sorted(set(given) - set(names))],
             )
-        return {name: await resolve_cut(self.controller, name, given.get(name, "head")) for name in names}
+        starts: dict[StreamName, StreamCut] = {}
+        for name in names:
+            starts[name] = await resolve_cut(self.controller, name, given.get(name))
+            # Before the group is stored: with a cut of an earlier stream of the name it could never be opened.
+            if isinstance(given.get(name), StreamCut) and not await self.controller.is_cut_valid(name, starts[name]):
+                raise InvalidCutError("start is not a position of the stream", stream=str(name), cut=repr(starts[name]))
+        return starts
+
+
+def _tags(tags: object) -> tuple[str, ...]:
+    if isinstance(tags, str) or not isinstance(tags, Iterable):
+        raise InvalidArgumentError("tags are given as a list of text", tags=repr(tags)[:60])
+    return tuple(tags)

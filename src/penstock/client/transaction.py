@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _COMMIT_PAUSE_S = 0.002
+_ABORT_S = 10.0
+"""How long leaving a block by an exception may take: the caller's exception waits for it."""
 
 
 class _TransactionLayout:
@@ -77,6 +79,8 @@ class AsyncTransaction:
         lease_s: float,
     ) -> None:
         self.stream = stream
+        if isinstance(lease_s, bool) or not isinstance(lease_s, int | float):
+            raise InvalidArgumentError("lease_s is a number of seconds", lease_s=lease_s, type=type(lease_s).__name__)
         self.lease_ms = round(lease_s * 1000)
         if not LEASE_MIN_MS <= self.lease_ms <= LEASE_MAX_MS:
             raise InvalidArgumentError(
@@ -103,7 +107,15 @@ class AsyncTransaction:
         return self._transaction, self._writer
 
     async def open(self) -> None:
-        """Begin. Raises StreamNotFoundError, StreamSealedError, UnavailableError."""
+        """Begin. Nothing happens where it is open.
+
+        Raises StreamNotFoundError, StreamSealedError, UnavailableError, TransactionStateError (committed or aborted: a
+        decided transaction is not begun again).
+        """
+        if self._transaction is not None and self._writer is not None:
+            if self._decided:
+                raise TransactionStateError("transaction is decided; begin another one", txn=self._transaction.id)
+            return
         self._transaction = await retrying(
             lambda: self._controller.create_transaction(self.stream, lease_ms=self.lease_ms), self._rng
         )
@@ -130,6 +142,11 @@ class AsyncTransaction:
             raise TransactionNotFoundError("transaction is not known", txn=txn)
         if status is not PingStatus.OK:
             raise TransactionStateError("lease was not renewed", txn=txn, state=status.value)
+
+    def check(self) -> None:
+        """Raise what keeps it from taking events: InvalidArgumentError (not open), TransactionStateError (decided), or how
+        its lease was lost."""
+        self._writable()
 
     def _writable(self) -> AsyncWriter:
         writer = self._opened()[1]
@@ -169,13 +186,25 @@ class AsyncTransaction:
         if wait:
             await self._wait_for(TransactionStatus.COMMITTED, deadline_s)
 
-    async def abort(self) -> None:
-        """Drop all events. Raises TransactionStateError (committed)."""
+    async def abort(self, *, wait: bool = True, deadline_s: float = DEADLINE_S) -> None:
+        """Drop all events. ``wait``: return when the status is ABORTED; else when it is decided.
+
+        Raises: TransactionStateError (committed), DeadlineExceededError (decided; the removal goes on).
+        """
         writer = self._opened()[1]
         await writer.abort()
         await self._decide_end()
         txn = self.id
-        await retrying(lambda: self._controller.abort_transaction(self.stream, txn), self._rng)
+        await retrying(lambda: self._controller.abort_transaction(self.stream, txn), self._rng, deadline_s=deadline_s)
+        if wait:
+            await self._wait_for(TransactionStatus.ABORTED, deadline_s)
+
+    async def abandon(self) -> None:
+        """End this side of it without a word: the store aborts it when its lease runs out."""
+        if self._writer is not None:
+            await self._writer.abort()
+        self._lost = self._lost or InvalidArgumentError("store is closed")
+        await self._tasks.close()
 
     async def _decide_end(self) -> None:
         self._decided = True
@@ -194,10 +223,13 @@ class AsyncTransaction:
             status = await self.status()
             if status is wanted:
                 return
-            if status in (TransactionStatus.ABORTING, TransactionStatus.ABORTED, TransactionStatus.UNKNOWN):
+            if wanted is TransactionStatus.ABORTED:
+                if status is TransactionStatus.UNKNOWN:
+                    return  # gone, and forgotten by now
+            elif status in (TransactionStatus.ABORTING, TransactionStatus.ABORTED, TransactionStatus.UNKNOWN):
                 raise TransactionStateError("transaction was not committed", txn=self.id, state=status.value)
             if asyncio.get_running_loop().time() > give_up_at:
-                raise DeadlineExceededError("commit goes on without us", txn=self.id, state=status.value)
+                raise DeadlineExceededError("transaction ends without us", txn=self.id, state=status.value)
             await backoff.sleep()
 
     async def __aenter__(self) -> AsyncTransaction:
@@ -216,7 +248,8 @@ class AsyncTransaction:
                 await self._tasks.close()
             return
         try:
-            await self.abort()
+            # Whoever was interrupted does not want to wait.
+            await self.abort(wait=issubclass(kind, Exception), deadline_s=_ABORT_S)
         except PenstockError as failure:
             # The caller's exception tells more; the store aborts the transaction when its lease runs out.
             log.warning("transaction could not be aborted", extra={"txn": str(self.id), "error": str(failure)})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from penstock.client.lanes import Lane, LaneMap, WriteBlock, close_blocks
+from penstock.client.lanes import Lane, LaneMap, WriteBlock, WriterNotOpenError, check_key, close_blocks
 from penstock.client.writer_core import Layout, WriterCore, WriterSettings
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES, event_header
 from penstock.model.errors import EventTooLargeError, InvalidArgumentError
@@ -39,6 +39,7 @@ def prepare_large(lanes: LaneMap, event: bytes, key: str | None) -> Prepared:
     """A block of one event beyond 8 MiB. Raises EventTooLargeError beyond 64 MiB."""
     if len(event) > LARGE_EVENT_MAX_BYTES:
         raise EventTooLargeError("event is too large", size_bytes=len(event), limit_bytes=LARGE_EVENT_MAX_BYTES)
+    check_key(key)
     keys = None if key is None else lambda: [key]
     return [(lanes[key], WriteBlock(event_header(len(event)) + event, 1, keys, 0, large=True))]
 
@@ -46,7 +47,12 @@ def prepare_large(lanes: LaneMap, event: bytes, key: str | None) -> Prepared:
 def prepare_events(
     lanes: LaneMap, events: Sequence[Buffer | str], keys: Sequence[str | None] | None, block_bytes: int
 ) -> Prepared:
-    """Frame many events into blocks, in order per key. Without keys the lanes take turns, block by block."""
+    """Frame many events into blocks, in order per key. Without keys the lanes take turns, block by block.
+
+    Raises InvalidArgumentError: not a sequence of events, another number of keys, an event or key of another type.
+    """
+    _check_sequence("events", events)
+    _check_sequence("keys", keys)
     data = [event if type(event) is bytes else as_bytes(event) for event in events]
     if keys is not None and len(keys) != len(data):
         raise InvalidArgumentError("each event needs a key, or none has one", events=len(data), keys=len(keys))
@@ -63,6 +69,8 @@ def prepare_events(
         return prepared
     parts: dict[int, tuple[Lane, list[bytes], list[str | None]]] = {}
     for event, key in zip(data, keys, strict=True):
+        if key.__class__ is not str:
+            check_key(key)
         lane = lanes[key]
         part = parts.get(id(lane))
         if part is None:
@@ -72,6 +80,12 @@ def prepare_events(
     for lane, own, own_keys in parts.values():
         prepared += [(lane, block) for block in close_blocks(own, own_keys, 0, block_bytes)]
     return prepared
+
+
+def _check_sequence(name: str, given: object) -> None:
+    # Text and buffers are sequences too: of characters and numbers, which nobody wants as events.
+    if isinstance(given, str | bytes | bytearray | memoryview):
+        raise InvalidArgumentError(f"{name} are given as a list; one alone is for write", type=type(given).__name__)
 
 
 def _prepare_mixed(
@@ -90,7 +104,8 @@ def _prepare_mixed(
 
 
 class AsyncWriter:
-    """Writes to one stream. Open with ``async with``: leaving it flushes.
+    """Writes to one stream. Open with ``async with``: leaving it flushes. Used without, the first write opens it, and
+    ``close`` must be called.
 
     Events of one routing key are read in the order in which they were written, across scaling too. Events without a key
     are spread over the segments block by block; their order is kept within a segment only.
@@ -103,17 +118,33 @@ class AsyncWriter:
     def __init__(self, layout: Layout, segments: SegmentService, rng: Rng, settings: WriterSettings) -> None:
         self.settings = settings
         self._closed = False
+        self._opened = False
+        self._opening = asyncio.Lock()
         self._core = WriterCore(layout, segments, rng, settings, on_change=_nothing)
 
     async def open(self) -> None:
-        """Find the stream's segments. Raises StreamNotFoundError, StreamSealedError, UnavailableError."""
-        await self._core.open()
-        self._loop = asyncio.get_running_loop()
+        """Find the stream's segments; the first write does it too. Repeating does nothing.
+
+        Raises StreamNotFoundError, StreamSealedError, UnavailableError, InvalidArgumentError (closed).
+        """
+        async with self._opening:
+            if self._closed:
+                raise InvalidArgumentError("writer is closed", stream=str(self._core.layout.stream))
+            if not self._opened:
+                self._loop = asyncio.get_running_loop()
+                await self._core.open()
+                self._opened = True
+
+    async def _open_lane(self, key: str | None) -> Lane:
+        check_key(key)
+        await self.open()
+        return self._core.lanes[key]
 
     async def write(self, event: Buffer | str, key: str | None = None) -> None:
         """Buffer one event. Waits only while more than ``max_pending_bytes`` are unacknowledged.
 
-        Raises: EventTooLargeError (over 64 MiB), StreamSealedError, StreamNotFoundError, DeadlineExceededError.
+        Raises: EventTooLargeError (over 64 MiB), StreamSealedError, StreamNotFoundError, DeadlineExceededError,
+        InvalidArgumentError (an event or key of another type; a closed writer).
         Cancelled: the event is buffered, and will be written.
         """
         if type(event) is not bytes:
@@ -121,9 +152,13 @@ class AsyncWriter:
         core = self._core
         length = len(event)
         if length > EVENT_MAX_BYTES:
+            await self.open()
             await self._send(prepare_large(core.lanes, event, key))
             return
-        lane = core.lanes[key]
+        try:
+            lane = core.lanes[key]
+        except (WriterNotOpenError, TypeError):  # TypeError: a key that cannot be looked up, which is then refused
+            lane = await self._open_lane(key)
         lane.keys.append(key)
         lane.events.append(event)
         lane.size = size = lane.size + length + HEADER_BYTES
@@ -146,6 +181,7 @@ class AsyncWriter:
 
     async def write_many(self, events: Sequence[Buffer | str], keys: Sequence[str | None] | None = None) -> None:
         """Buffer many events at less cost than one by one, in order. Raises as ``write``."""
+        await self.open()
         await self._send(prepare_events(self._core.lanes, events, keys, self.settings.block_bytes))
 
     async def write_arrow(self, array: pa.Array, keys: pa.Array | None = None) -> None:
@@ -153,6 +189,7 @@ class AsyncWriter:
         InvalidArgumentError (another type, or nulls among the events). Null keys: no key."""
         from penstock.client.arrow import prepare_arrow
 
+        await self.open()
         await self._send(prepare_arrow(self._core.lanes, array, keys, self.settings.block_bytes))
 
     async def _send(self, prepared: Prepared) -> None:

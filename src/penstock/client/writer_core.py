@@ -431,4 +431,6 @@ class WriterCore:
             self._watchdog = None
         if self.error is None:
             self.fail(InvalidArgumentError("writer is closed", stream=str(self.layout.stream)))
+        self.lanes = NoLanes()  # a late event finds no lane to be lost in
+        self._on_change()
         await self._tasks.close()

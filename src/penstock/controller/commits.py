@@ -177,7 +177,7 @@ async def _forget(ctx: Context, name: StreamName, txns: Sequence[UUID], entries:
 
 async def prune_completed(ctx: Context, name: StreamName, *, limit: int) -> int:
     """Forget up to ``limit`` outcomes older than ``completed_ms``, and tell how many."""
-    latest = keys.completion(name, ctx.clock.now_ms() - ctx.settings.completed_ms, UUID(int=0))
+    latest = keys.completion(name, ctx.clock.now_ms() - ctx.settings.completed_ms, UUID(int=(1 << 128) - 1))
     old = await ctx.metadata.scan(keys.completions(name), after=latest, limit=limit)
     if old:
         outcomes = [keys.completed(name, keys.txn_of(entry.key)) for entry in old]

@@ -61,7 +61,7 @@ class Transactions:
 
     async def _reserve(self) -> None:
         found = await self._ctx.metadata.get(keys.TRANSACTION_COUNTER, CounterRecord)
-        first = 0 if found.value is None else found.value.value
+        first = 1 if found.value is None else found.value.value  # an id of zeros alone would read as none
         await self._ctx.metadata.put(found.put(CounterRecord(value=first + _IDS_AT_ONCE)))
         self._next, self._reserved = first, first + _IDS_AT_ONCE
 

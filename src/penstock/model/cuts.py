@@ -44,6 +44,11 @@ class StreamCut:
             and dict(self.positions) == dict(other.positions)
         )
 
+    def __repr__(self) -> str:
+        # What it says in Python, so that it can be read and pasted; ``to_text`` is the form for other programs.
+        positions = {segment: self.positions[segment] for segment in sorted(self.positions)}
+        return f"StreamCut(StreamName({self.stream.scope!r}, {self.stream.stream!r}), {positions})"
+
     def to_text(self) -> str:
         """The text form that Pravega's Java client reads and writes: base64 of gzip of a comma list.
 

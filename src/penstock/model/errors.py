@@ -20,7 +20,8 @@ class PenstockError(Exception):
     def __str__(self) -> str:
         if not self.fields:
             return self.message
-        return f"{self.message}. " + " ".join(f"{name}={value}" for name, value in self.fields.items())
+        stop = "" if self.message.endswith((".", "?", "!")) else "."
+        return f"{self.message}{stop} " + " ".join(f"{name}={value}" for name, value in self.fields.items())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.fields)

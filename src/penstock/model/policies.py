@@ -4,11 +4,33 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import TypeVar
 
 from penstock.model.errors import InvalidArgumentError
 
+E = TypeVar("E", bound=enum.Enum)
+
 LONG_MAX = (1 << 63) - 1
 SEGMENTS_MAX = 10_000
+
+
+def _member(kind: type[E], field: str, given: object) -> E:
+    """The member, also by its value. Raises InvalidArgumentError."""
+    if isinstance(given, kind):
+        return given
+    for member in kind:
+        if member.value == given:
+            return member
+    known = ", ".join(str(member.value) for member in kind)
+    raise InvalidArgumentError(f"{field} is one of {known}", **{field: repr(given)[:60]})
+
+
+def _check_whole(what: str, **given: object) -> None:
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidArgumentError(
+                f"{what} is a whole number", field=name, value=repr(value)[:60], type=type(value).__name__
+            )
 
 
 class ScaleType(enum.Enum):
@@ -21,7 +43,8 @@ class ScaleType(enum.Enum):
 class ScalingPolicy:
     """How many segments, and at which rate they split and merge.
 
-    ``target_rate`` is per segment and second (events or kB); ``factor`` is into how many a hot one splits.
+    ``target_rate`` is per segment and second (events or kB); ``factor`` is into how many a hot one splits. ``type`` may be
+    given by its value: "fixed", "kbytes" or "events".
     """
 
     type: ScaleType = ScaleType.FIXED
@@ -30,6 +53,13 @@ class ScalingPolicy:
     min_segments: int = 1
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "type", _member(ScaleType, "type", self.type))
+        _check_whole(
+            "a field of a scaling policy",
+            target_rate=self.target_rate,
+            factor=self.factor,
+            min_segments=self.min_segments,
+        )
         if not 1 <= self.min_segments <= SEGMENTS_MAX:
             raise InvalidArgumentError(f"a stream has 1 to {SEGMENTS_MAX} segments", min_segments=self.min_segments)
         if self.type is not ScaleType.FIXED and (self.target_rate < 1 or self.factor < 2):
@@ -49,8 +79,9 @@ class RetentionType(enum.Enum):
 class RetentionPolicy:
     """What truncation must leave (``minimum``) and must not leave (``maximum``), in bytes or milliseconds.
 
-    ``maximum=None`` is unlimited. With subscribers, data goes once all of them have acknowledged it, within these
-    limits. Source: Pravega Stream Retention, "Size & Time Based"; a missing maximum is unlimited, a missing minimum 0.
+    ``type`` may be given by its value: "size" or "time". ``maximum=None`` is unlimited. With subscribers, data goes once
+    all of them have acknowledged it, within these limits. Source: Pravega Stream Retention, "Size & Time Based"; a missing
+    maximum is unlimited, a missing minimum 0.
     """
 
     type: RetentionType
@@ -58,6 +89,11 @@ class RetentionPolicy:
     maximum: int | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "type", _member(RetentionType, "type", self.type))
+        limit = f"a limit of retention by {self.type.value} (in {self.unit})"
+        _check_whole(limit, minimum=self.minimum)
+        if self.maximum is not None:
+            _check_whole(limit, maximum=self.maximum)
         if self.minimum < 0:
             raise InvalidArgumentError("retention minimum is negative", minimum=self.minimum)
         if self.maximum is not None and self.maximum < self.minimum:
@@ -87,6 +123,10 @@ class StreamConfig:
     def __post_init__(self) -> None:
         if self.rollover_bytes < 0:
             raise InvalidArgumentError("rollover size is negative", rollover_bytes=self.rollover_bytes)
+        if not isinstance(self.scaling, ScalingPolicy):
+            raise InvalidArgumentError("scaling is a ScalingPolicy", scaling=repr(self.scaling)[:60])
+        if not isinstance(self.retention, RetentionPolicy | None):
+            raise InvalidArgumentError("retention is a RetentionPolicy or None", retention=repr(self.retention)[:60])
         if len(self.tags) > 128 or any(not 0 < len(tag) <= 256 for tag in self.tags):
             raise InvalidArgumentError("a stream has at most 128 tags of 1 to 256 characters", tags=len(self.tags))
 

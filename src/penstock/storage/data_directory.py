@@ -6,7 +6,7 @@ import fcntl
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TextIO
+from typing import ClassVar, Self, TextIO
 
 from penstock.model.errors import CorruptDataError, DirectoryInUseError, InvalidArgumentError, VersionTooNewError
 from penstock.storage.real_files import replace_file, sync_directory
@@ -21,9 +21,14 @@ _HARMLESS = frozenset((_LOCK, f"{_VERSION}.tmp", "lost+found"))
 class DataDirectory:
     """A data directory held by this process, until ``close`` or its end. ``path`` is absolute."""
 
+    held: ClassVar[dict[str, int]] = {}
+    """Paths that are open, and in which process: a fork knows its parent's. A pid alone would not tell, since processes in
+    two containers may have the same."""
+
     def __init__(self, path: Path, lock: TextIO) -> None:
         self.path = path
         self._lock = lock
+        self.held[str(path.resolve())] = os.getpid()
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -51,7 +56,9 @@ class DataDirectory:
 
     def close(self) -> None:
         """Let others take the directory. The LOCK file stays: removing it would let two processes lock two files."""
-        self._lock.close()
+        if not self._lock.closed:
+            self.held.pop(str(self.path.resolve()), None)
+            self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -99,8 +106,13 @@ def _take_lock(directory: Path) -> TextIO:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
+            ours = DataDirectory.held.get(str(directory.resolve())) == os.getpid()
             raise DirectoryInUseError(
-                "another process uses the data directory", path=str(directory), pid=lock.read(20).strip() or "unknown"
+                "this process has the data directory open already"
+                if ours
+                else "another process uses the data directory",
+                path=str(directory),
+                pid=lock.read(20).strip() or "unknown",
             ) from error
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")

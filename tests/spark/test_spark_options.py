@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.app.units import parse_size
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidNameError
 from penstock.model.names import StreamName
@@ -32,8 +33,36 @@ def test_spelling_of_an_option_is_free(name: str) -> None:
     assert parse_read({**STREAM, name: "64m"}).bytes_per_trigger == 64 << 20
 
 
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        *(("1000", 1000), ("64m", 64 << 20), ("2K", 2048), ("1g", 1 << 30), ("7b", 7)),
+        *(("64MiB", 64 << 20), ("10MB", 10_000_000), ("1.5GB", 1_500_000_000), ("0.5 kib", 512), ("3tb", 3 * 10**12)),
+    ],
+)
+def test_sizes_are_taken_as_spark_and_as_the_command_line_write_them(text: str, size_bytes: int) -> None:
+    given = parse_read({**STREAM, "max_bytes_per_trigger": text, "target_partition_bytes": text})
+    assert (given.bytes_per_trigger, given.target_partition_bytes) == (size_bytes, size_bytes)
+    if not text.endswith(("m", "K", "g")):
+        assert parse_size(text) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["0.1", "64x", "m", "1.m", "-1m", "1e3", "0MiB"])
+def test_what_is_no_size_is_refused_and_shown(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="64MiB"):
+        parse_read({**STREAM, "max_bytes_per_trigger": text})
+
+
+def test_a_count_is_no_size() -> None:
+    with pytest.raises(InvalidArgumentError, match="whole number"):
+        parse_read({**STREAM, "max_events_per_trigger": "1m"})
+
+
 def test_an_unknown_option_is_refused_with_the_nearest_right_one() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"did you mean max_bytes_per_trigger.*maxbytepertrigger"):
+    with pytest.raises(InvalidArgumentError) as caught:
+        parse_read({**STREAM, "contoller": "here:1"})
+    assert str(caught.value) == "there is no such option; did you mean controller? option=contoller"
+    with pytest.raises(InvalidArgumentError, match=r"did you mean max_bytes_per_trigger\? .*maxbytepertrigger"):
         parse_read({**STREAM, "maxbytepertrigger": "1"})
     with pytest.raises(InvalidArgumentError, match="did you mean subscriber"):
         parse_read({**STREAM, "subscribers": "a"})

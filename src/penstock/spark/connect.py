@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from penstock.client.retry import RETRYABLE, retrying
+from penstock.model.errors import PenstockError
 from penstock.ports.controller_service import ControllerService
 from penstock.ports.segment_service import SegmentService
 from penstock.storage.real_rng import RealRng
@@ -24,6 +25,9 @@ T = TypeVar("T")
 
 RETRY_S = 30.0
 """How long a call that is safe to repeat outlasts a server that is away, in seconds."""
+
+ATTEMPT_S = 2.0
+"""How long one attempt of such a call waits for the server. Short, so that the patience of both does not add up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +50,20 @@ async def dial(address: str) -> Services:
     """
     # Imported late, because gRPC must not be in memory when Spark's daemon forks its workers.
     from penstock.net.dial.controller import dial_controller
-    from penstock.net.dial.segments import RemoteSegments
+    from penstock.net.dial.segments import DialLimits, RemoteSegments
 
     async with AsyncExitStack() as stack:
-        controller = await stack.enter_async_context(dial_controller(address.removeprefix("tcp://")))
+        controller = await stack.enter_async_context(
+            dial_controller(address.removeprefix("tcp://"), patience_s=ATTEMPT_S)
+        )
         segments = await stack.enter_async_context(
-            RemoteSegments(controller, native=controller.native, rng=RealRng(), telemetry=_Uncounted())
+            RemoteSegments(
+                controller,
+                native=controller.native,
+                rng=RealRng(),
+                telemetry=_Uncounted(),
+                limits=DialLimits(retry_for_s=ATTEMPT_S),
+            )
         )
         return Services(controller, segments, stack.pop_all().aclose)
 
@@ -74,8 +86,7 @@ class Link:
         self._address = address
         self._runner = asyncio.Runner()
         self._services: Services | None = None
-        self._rng = RealRng()
-        self.lease = self._rng.uuid()
+        self.lease = RealRng().uuid()
         """Of this process, for plans of which nobody can tell when they are done; one, so that they do not pile up."""
 
     def run(self, work: Callable[[Services], Coroutine[Any, Any, T]]) -> T:
@@ -84,13 +95,13 @@ class Link:
 
     def ask(self, work: Callable[[Services], Coroutine[Any, Any, T]]) -> T:
         """As ``run``, for work that is safe to repeat: outlasts ``RETRY_S`` of an unavailable server."""
-        return self._runner.run(retrying(lambda: self._once(work), self._rng, deadline_s=RETRY_S))
+        return self._runner.run(patiently(lambda: self._once(work)))
 
     async def _once(self, work: Callable[[Services], Coroutine[Any, Any, T]]) -> T:
         if self._services is None:
             self._services = await self._connector(self._address)
         try:
-            return await work(self._services)
+            return await _ungrouped(work(self._services))
         except RETRYABLE:
             services, self._services = self._services, None
             if services is not None:
@@ -103,6 +114,38 @@ class Link:
         if services is not None:
             self._runner.run(_closed(services))
         self._runner.close()
+
+
+async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """The answer of ``call``, which is safe to repeat, repeated for ``RETRY_S`` while the server is away.
+
+    Raises what ``call`` raised last; where that says how long it waited, it is the whole of it.
+    """
+    try:
+        return await retrying(call, RealRng(), deadline_s=RETRY_S)
+    except RETRYABLE as error:
+        if "waited_s" in error.fields:
+            error.fields["waited_s"] = RETRY_S
+        raise
+
+
+async def _ungrouped(work: Awaitable[T]) -> T:
+    """The result of ``work``. Of several errors that it raises together, one: that which no retry would mend, if any."""
+    try:
+        return await work
+    except ExceptionGroup as group:
+        errors = list(_leaves(group))
+        lasting = [error for error in errors if not isinstance(error, RETRYABLE)]
+        ours = [error for error in lasting if isinstance(error, PenstockError)]
+        raise (ours or lasting or errors)[0] from None
+
+
+def _leaves(group: ExceptionGroup[Exception]) -> Iterator[Exception]:
+    for error in group.exceptions:
+        if isinstance(error, ExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 async def _closed(services: Services) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,34 @@ from penstock.spark.session import configure
 _SCHEMA = "carrier STRING, time_hour STRING, dep_delay INT, arr_delay INT"
 
 
+# A socket's name holds 107 bytes, Spark's own part of it is "/.", a UUID and ".sock".
+_SOCKET_DIRECTORY_MAX = 107 - len("/.00000000-0000-0000-0000-000000000000.sock")
+
+
+def socket_settings(directory: Path) -> dict[str, str]:
+    """Settings that put Spark's sockets into ``directory``; where its name is too long for that, there are none."""
+    here = min(str(directory), os.path.relpath(directory), key=len)
+    if len(os.fsencode(here)) > _SOCKET_DIRECTORY_MAX:
+        return {"spark.python.unix.domain.socket.enabled": "false"}
+    return {"spark.python.unix.domain.socket.dir": here}
+
+
 def session(work: Path) -> SparkSession:
-    """A local session on two cores that leaves its files below ``work``."""
+    """A local session on two cores that leaves its files below ``work``, and none elsewhere."""
     ensure_java(Path(sys.prefix) / "java")
+    temporary = work.absolute() / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    # For this process, which may have looked up the old value already, and for its children.
+    tempfile.tempdir = os.environ["TMPDIR"] = str(temporary)
+    # Java keeps its performance counters in /tmp, whatever the temporary directory is. The first line is for the JVM that
+    # only works out how to start Spark's own.
+    os.environ["SPARK_LAUNCHER_OPTS"] = "-XX:-UsePerfData"
     builder = configure(SparkSession.builder.master("local[2]").appName("flight delays"))
+    for name, value in socket_settings(temporary).items():
+        builder = builder.config(name, value)
     return (
-        builder.config("spark.local.dir", str(work / "tmp"))
+        builder.config("spark.local.dir", str(temporary))
+        .config("spark.driver.extraJavaOptions", f'-XX:-UsePerfData "-Djava.io.tmpdir={temporary}"')
         .config("spark.sql.warehouse.dir", str(work / "warehouse"))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")

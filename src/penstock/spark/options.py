@@ -10,6 +10,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from penstock.model.cuts import StreamCut
@@ -61,8 +62,14 @@ _SPARKS_OWN = frozenset(
     {"path", "paths", "queryname", "checkpointlocation"}
     | {"provider", "owner", "location", "external", "comment", "collation", "ismanagedlocation", "tabletype"}
 )
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?\Z", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)\Z", re.IGNORECASE)
+# One letter as Spark and Java mean it; two and three as our command line does.
+_UNITS = (
+    {"": 1, "b": 1}
+    | {letter: 1 << 10 * power for power, letter in enumerate("kmgt", 1)}
+    | {f"{letter}ib": 1 << 10 * power for power, letter in enumerate("kmgt", 1)}
+    | {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +119,9 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         start=given.cut("start_stream_cut", stream),
         end=given.cut("end_stream_cut", stream),
         subscriber=given.group("subscriber"),
-        bytes_per_trigger=given.number("max_bytes_per_trigger", None),
+        bytes_per_trigger=given.size("max_bytes_per_trigger", None),
         events_per_trigger=given.number("max_events_per_trigger", None),
-        target_partition_bytes=given.number("target_partition_bytes", 128 << 20) or 1,
+        target_partition_bytes=given.size("target_partition_bytes", 128 << 20) or 1,
         min_partitions=given.number("min_partitions", 1) or 1,
         batch_rows=given.number("batch_rows", 10_000) or 1,
         columns=given.words("columns"),
@@ -184,10 +191,21 @@ class _Given:
         text = self.text(name)
         if text is None:
             return default
+        if not re.fullmatch(r"[0-9]+", text) or int(text) == 0:
+            raise InvalidArgumentError(f"option {name} is a whole number from 1 up", value=text)
+        return int(text)
+
+    def size(self, name: str, default: int | None) -> int | None:
+        """Bytes, at least one: ``1000``; ``64m`` and ``64MiB`` are powers of 1024, ``64MB`` of 1000."""
+        text = self.text(name)
+        if text is None:
+            return default
         match = _SIZE.match(text)
-        if match is None or int(match[1]) == 0:
-            raise InvalidArgumentError(f"option {name} is a number from 1 up, as 1000 or 64m", value=text)
-        return int(match[1]) * _UNITS[match[2].lower()]
+        unit = _UNITS.get(match[2].lower()) if match else None
+        size_bytes = 0 if match is None or unit is None else round(Fraction(match[1]) * unit)
+        if size_bytes < 1:
+            raise InvalidArgumentError(f"option {name} is a size from 1 up, as 1000, 64m, 64MiB or 10MB", value=text)
+        return size_bytes
 
     def flag(self, name: str, default: bool) -> bool:
         text = self.text(name)
@@ -242,5 +260,5 @@ class _Given:
 
 def _unknown(plain: str, spellings: Mapping[str, str]) -> str:
     near = difflib.get_close_matches(plain, spellings, n=1, cutoff=0.5)
-    hint = f"did you mean {spellings[near[0]]}" if near else "see docs/spark.md"
+    hint = f"did you mean {spellings[near[0]]}?" if near else "see docs/spark.md"
     return f"there is no such option; {hint}"

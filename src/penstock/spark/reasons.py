@@ -12,7 +12,8 @@ from penstock.model.errors import InternalError, PenstockError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_TYPED = re.compile(r"^\s*penstock\.model\.errors\.(\w+: .*?)\s*$", re.MULTILINE)
+# Python sets the members of a group of exceptions off by "  | "; Spark may add its own code to the line, or below it.
+_TYPED = re.compile(r"^[\s|]*penstock\.model\.errors\.(\w+: .*?)(?:\s+SQLSTATE: \w+)?\s*$", re.MULTILINE)
 
 
 def readable(method: Callable[P, T]) -> Callable[P, T]:

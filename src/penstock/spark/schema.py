@@ -63,6 +63,6 @@ def check_write_schema(fields: Iterable[tuple[str, str]], *, event: str, routing
 def _known(name: str) -> str:
     if name not in READ_COLUMNS:
         near = difflib.get_close_matches(name, READ_COLUMNS, n=1)
-        hint = f"did you mean {near[0]}" if near else f"columns are {', '.join(READ_COLUMNS)}"
+        hint = f"did you mean {near[0]}?" if near else f"columns are {', '.join(READ_COLUMNS)}"
         raise InvalidArgumentError(f"there is no such column; {hint}", column=name)
     return name

@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
@@ -22,6 +22,7 @@ from uuid import UUID, uuid4
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from penstock.client.retry import RETRYABLE
 from penstock.model.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -31,12 +32,13 @@ from penstock.model.errors import (
     StreamNotFoundError,
     TransactionNotFoundError,
     TransactionStateError,
+    WriterFencedError,
 )
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import ScalingPolicy, StreamConfig
 from penstock.ports.controller_service import PingStatus, Transaction, TransactionStatus
 from penstock.ports.segment_service import Append
-from penstock.spark.connect import Connector, Link, Services, link
+from penstock.spark.connect import RETRY_S, Connector, Link, Services, link, patiently
 from penstock.spark.options import WriteOptions
 from penstock.spark.reasons import readable
 
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.spark")
 
 _IN_FLIGHT_BYTES = 32 << 20
+_ABORT_S = 3.0
+"""How long an abort may take: the failure behind it is to be reported, and a lease ends what is not aborted."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +135,23 @@ class _Writer:
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort what is open. Spark calls this too where a commit failed after it was decided: that stays decided."""
-        for message in messages:
-            if isinstance(message, TaskWritten) and message.transaction is not None:
-                self._server().ask(partial(abort_if_open, options=self._options, transaction=message.transaction))
+        written = [message.transaction for message in messages if isinstance(message, TaskWritten)]
+        transactions = [transaction for transaction in written if transaction is not None]
+        if not transactions:
+            return
+        try:
+            self._server().run(partial(_abort_all, options=self._options, transactions=transactions))
+        except (*RETRYABLE, TimeoutError) as error:
+            # Spark reports what failed here in place of what led here.
+            log.warning(
+                "transactions are left to their leases", extra={"count": len(transactions), "error": str(error)}
+            )
+
+
+async def _abort_all(services: Services, options: WriteOptions, transactions: Sequence[UUID]) -> None:
+    async with asyncio.timeout(_ABORT_S):
+        for transaction in transactions:
+            await abort_if_open(services, options, transaction)
 
 
 async def abort_if_open(services: Services, options: WriteOptions, transaction: UUID) -> None:
@@ -220,7 +238,8 @@ class TaskWrite:
                 if rows.num_rows == 0:
                     continue
                 if transaction is None:
-                    transaction = await self._begin(services)
+                    # Made twice where an answer was lost: the first is left to its lease.
+                    transaction = await patiently(lambda: self._begin(services))
                     appender = _Appender(services, self._options, transaction)
                     sorter = self._sorter(transaction)
                 events, keys = self._columns(rows)
@@ -275,49 +294,73 @@ async def _unless_exists(creation: Awaitable[None]) -> None:
 
 async def _abort_after_failure(services: Services, options: WriteOptions, transaction: UUID) -> None:
     try:
-        await abort_if_open(services, options, transaction)
-    except PenstockError as error:
+        async with asyncio.timeout(_ABORT_S):
+            await abort_if_open(services, options, transaction)
+    except (PenstockError, TimeoutError) as error:
         # The failure that led here is what counts; the lease ends the transaction.
         log.warning("transaction is left to its lease", extra={"transaction": str(transaction), "error": str(error)})
 
 
+@dataclass(slots=True)
+class _Lane:
+    """One segment of the transaction: its last event number, and what is sent and not known to be durable.
+
+    ``sent`` by event number, in order. ``lost_at``: since when the store is away, without an append in between.
+    """
+
+    name: str
+    last: int | None = None
+    sent: dict[int, Append] = field(default_factory=dict)
+    lost_at: float | None = None
+
+
 class _Appender:
-    """Appends to the segments of a transaction, several at a time, in order within each; keeps the transaction alive."""
+    """Appends to the segments of a transaction, several at a time, in order within each; keeps the transaction alive.
+
+    Outlasts ``RETRY_S`` of a store that is away: what it had acknowledged is durable, it says itself how much of the rest
+    it has, and what is missing is sent again.
+    """
 
     def __init__(self, services: Services, options: WriteOptions, transaction: Transaction) -> None:
         self._services = services
         self._options = options
         self._transaction = transaction
-        self._names = [
-            transaction_segment_name(segment_name(options.stream, item.segment), transaction.id)
+        self._lanes = [
+            _Lane(transaction_segment_name(segment_name(options.stream, item.segment), transaction.id))
             for item in transaction.segments
         ]
         self._writer = uuid4()
-        self._last: dict[int, int] = {}
-        self._pending: dict[asyncio.Task[object], int] = {}
+        self._pending: dict[asyncio.Task[object], tuple[_Lane, Append]] = {}
         self._renewed_at = time.monotonic()
 
     async def append(self, part: Framed) -> None:
         """Send a part. Returns once it is on its way and no more than 32 MiB are. Raises what an earlier append raised."""
-        last = self._last.get(part.index)
-        if last is None:
-            last = await self._services.segments.setup_append(self._names[part.index], self._writer)
-        number = max(last, 0) + part.count
-        self._last[part.index] = number
+        lane = self._lanes[part.index]
+        if lane.last is None:
+            lane.last = await self._stored(lane)
+        number = max(lane.last, 0) + part.count
         request = Append(
-            segment=self._names[part.index],
+            segment=lane.name,
             writer=self._writer,
             data=part.data,
             event_number=number,
             event_count=part.count,
-            previous=last,
+            previous=lane.last,
         )
-        task: asyncio.Task[object] = asyncio.ensure_future(self._services.segments.append(request))
-        self._pending[task] = len(part.data)
-        while sum(self._pending.values()) > _IN_FLIGHT_BYTES:
+        lane.last = number
+        lane.sent[number] = request
+        self._send(lane, request)
+        while sum(len(request.data) for _, request in self._pending.values()) > _IN_FLIGHT_BYTES:
             await self._settle(asyncio.FIRST_COMPLETED)
         # Let the bytes out before the caller blocks on its next rows.
         await asyncio.sleep(0)
+
+    def _send(self, lane: _Lane, request: Append) -> None:
+        task: asyncio.Task[object] = asyncio.ensure_future(self._services.segments.append(request))
+        self._pending[task] = lane, request
+
+    async def _stored(self, lane: _Lane) -> int:
+        return await patiently(lambda: self._services.segments.setup_append(lane.name, self._writer))
 
     async def flush(self) -> None:
         """Return once everything is durable."""
@@ -326,10 +369,45 @@ class _Appender:
 
     async def _settle(self, when: str) -> None:
         done, _ = await asyncio.wait(self._pending, return_when=when)
+        lost: list[_Lane] = []
         for task in done:
-            del self._pending[task]
-        for task in done:
+            lane, _ = self._pending[task]
+            if self._lost(task) and lane not in lost:
+                lost.append(lane)
+        for lane in lost:
+            await self._resume(lane)
+
+    def _lost(self, task: asyncio.Task[object]) -> bool:
+        """Take the outcome of an append. True where the store went away before it was told. Raises any other error."""
+        lane, request = self._pending.pop(task)
+        try:
             task.result()
+        except RETRYABLE:
+            if lane.lost_at is None:
+                lane.lost_at = time.monotonic()
+            elif time.monotonic() - lane.lost_at > RETRY_S:
+                raise
+            return True
+        except WriterFencedError:
+            # The line was opened anew for this append, and the store lacks what was lost before it.
+            if next(iter(lane.sent)) == request.event_number:
+                raise
+            return True
+        del lane.sent[request.event_number]
+        lane.lost_at = None
+        return False
+
+    async def _resume(self, lane: _Lane) -> None:
+        """Ask the store for the last number that it has of a lane, and send what lies behind it again."""
+        behind = [task for task, (other, _) in self._pending.items() if other is lane]
+        if behind:
+            await asyncio.wait(behind)
+            for task in behind:
+                self._lost(task)
+        stored = await self._stored(lane)
+        lane.sent = {number: request for number, request in lane.sent.items() if number > stored}
+        for request in lane.sent.values():
+            self._send(lane, request)
 
     async def cancel(self) -> None:
         """Give up what is under way, and wait until it is over."""
@@ -343,8 +421,10 @@ class _Appender:
         lease_ms = self._options.lease_ms
         if not now and (time.monotonic() - self._renewed_at) * 3000 < lease_ms:
             return
-        status = await self._services.controller.ping_transaction(
-            self._options.stream, self._transaction.id, lease_ms=lease_ms
+        status = await patiently(
+            lambda: self._services.controller.ping_transaction(
+                self._options.stream, self._transaction.id, lease_ms=lease_ms
+            )
         )
         if status is not PingStatus.OK:
             raise TransactionStateError(

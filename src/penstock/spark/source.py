@@ -19,6 +19,7 @@ from penstock.model.names import segment_name
 from penstock.model.segments import SegmentId
 from penstock.ports.segment_service import READ_MAX_BYTES
 from penstock.spark.connect import RETRY_S, Connector, Link, Services, dial, link
+from penstock.spark.lifetime import end_with_driver
 from penstock.spark.options import ReadOptions, parse_read, parse_write
 from penstock.spark.planning import batch_ranges, now_ms, plan_shares, resolve, without_lost
 from penstock.spark.reasons import readable, readable_items
@@ -60,6 +61,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]
     def streamReader(self, schema: StructType) -> StreamReader:
         from penstock.spark.stream import StreamReader
 
+        end_with_driver()
         return StreamReader(self._connector(), self._read_options(schema), schema)
 
     @readable

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +23,15 @@ _DIE_WITH_PARENT = (
 )
 
 
+_TERM_S = 15.0
+_LINGER_S = 5.0
+
+
 class Child:
-    """A process that prints one JSON object a line; ``last`` holds the newest values of each name."""
+    """A process that prints one JSON object a line; ``last`` holds the newest values of each name.
+
+    It leads a session of its own: Ctrl-C reaches the demo alone, and the child ends with all that it has started.
+    """
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, on_line: Callable[[str, dict[str, Any]], None]
@@ -40,6 +50,7 @@ class Child:
                 stderr=errors,
                 text=True,
                 env=environment,
+                start_new_session=True,
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -48,25 +59,28 @@ class Child:
         stdout = self.process.stdout
         if stdout is None:
             return
-        for line in stdout:
-            try:
-                values = json.loads(line)
-            except ValueError:
-                with self._log.open("a") as log:
-                    log.write(line)
-                continue
-            if isinstance(values, dict):
-                self.last.update(values)
-                self._on_line(self.name, values)
+        with stdout:
+            for line in stdout:
+                try:
+                    values = json.loads(line)
+                except ValueError:
+                    with self._log.open("a") as log:
+                        log.write(line)
+                    continue
+                if isinstance(values, dict):
+                    self.last.update(values)
+                    self._on_line(self.name, values)
 
     @property
     def running(self) -> bool:
         return self.process.poll() is None
 
     def kill(self) -> None:
-        """``kill -9``."""
+        """``kill -9`` of the process and of all that it has started."""
         self.process.kill()
+        self._signal(signal.SIGKILL)
         self.process.wait()
+        self._release()
 
     def close_input(self) -> None:
         if self.process.stdin is not None:
@@ -89,13 +103,42 @@ class Child:
             self.finish(1)
 
     def stop(self) -> None:
-        """End it in good order, or else by force."""
+        """End it, and what it has started, in good order, or else by force."""
         if self.running:
-            self.process.terminate()
+            self._signal(signal.SIGTERM)
             try:
-                self.process.wait(15)
+                self.process.wait(_TERM_S)
             except subprocess.TimeoutExpired:
                 self.kill()
+        give_up_at = time.monotonic() + _LINGER_S
+        while self.members() and time.monotonic() < give_up_at:
+            time.sleep(0.05)
+        self._signal(signal.SIGKILL)
+        self._release()
+
+    def _release(self) -> None:
+        self.close_input()
+        self._reader.join(_LINGER_S)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self.members():
+            with suppress(ProcessLookupError):  # it ended by itself
+                os.kill(process, number)
+
+    def members(self) -> Sequence[int]:
+        """The processes that run in the child's session. Not its process group: Spark's Python daemon has one of its own."""
+        found: list[int] = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                # Behind the name, which may hold anything: state, parent, process group, session.
+                state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            except OSError:
+                continue  # it ended meanwhile
+            if int(session) == self.process.pid and state not in "ZX":
+                found.append(int(entry.name))
+        return found
 
     def tail(self) -> str:
         """The last lines that it wrote to its log."""

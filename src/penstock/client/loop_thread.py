@@ -9,7 +9,7 @@ import logging
 import threading  # noqa: TID251 - the blocking face is the one place where the client has a thread
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future  # noqa: TID251 - answers cross from the loop's thread to the caller's
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -207,7 +207,7 @@ class LoopThread:
         _open_threads.discard(self)
         if not self._closing:
             self._closing = True
-            if self._thread.is_alive():
+            with suppress(RuntimeError):  # the loop is closed: its thread is ending by itself
                 self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 

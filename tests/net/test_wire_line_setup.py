@@ -58,7 +58,7 @@ def test_what_the_store_dropped_at_a_setup_fails_and_the_line_goes_on(expected):
         assert len(store.sent) == 1, "nothing is sent before the setup is answered"
         line.opened(connection, NO_EVENT)
         with pytest.raises(NotConnectedError):
-            await dropped
+            await asyncio.wait_for(dropped, 5)
         assert len(store.sent) == 2
         assert not again.done()
 

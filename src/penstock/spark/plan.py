@@ -28,8 +28,8 @@ class Block:
 class Piece:
     """Whole events of one segment: ``start <= offset < end``.
 
-    ``location=None``: ask the store. Else the file, whose first byte is the segment's ``chunk_start``; ``blocks`` are
-    those that lie wholly inside, in order, and can be verified.
+    ``location=None``: ask the store. Else a file, or the URL of an object, whose first byte is the segment's
+    ``chunk_start``; ``blocks`` are those that lie wholly inside, in order, and can be verified.
     """
 
     segment: SegmentId

@@ -1,8 +1,9 @@
 """What a task does: bytes of a stream to Arrow batches of events.
 
-Chunk files are mapped and verified block by block just before they are parsed, so that each byte comes from memory once.
-Where a file is missing or fails its checksum (its lease ran out, its disk lies), the store is asked for the same bytes.
-Needs numpy and pyarrow; finding events costs about 130 ns each, a tenth of that where they are of equal length.
+Chunk files are mapped, and verified block by block just before they are parsed, so that each byte comes from memory once;
+objects are fetched, a piece in one request. Where a chunk is missing or fails its checksum (its lease ran out, its disk
+lies), the store is asked for the same bytes. Needs numpy and pyarrow; finding events costs about 130 ns each, a tenth of
+that where they are of equal length.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 from crc32c import crc32c
 
 from penstock.codec.events import HEADER_BYTES
-from penstock.model.errors import CorruptDataError
+from penstock.model.errors import CorruptDataError, PenstockError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.spark.plan import Block, Piece, Share
@@ -177,8 +178,8 @@ def read_share(share: Share, shape: Shape, fetch: Fetch) -> Iterator[pa.RecordBa
     ``fetch`` raises.
     """
     for piece in share.pieces:
-        mapped = _map(piece)
-        for window in _fetched(piece, fetch) if mapped is None else _mapped(piece, mapped, fetch):
+        source = _open(piece)
+        for window in _fetched(piece, fetch) if source is None else _verified(piece, source, fetch):
             yield from shape.batches(window)
 
 
@@ -195,34 +196,61 @@ def _torn(piece: Piece, offset: int) -> CorruptDataError:
     return CorruptDataError("bytes end inside an event", segment=piece.segment, offset=offset, end=piece.end)
 
 
-def _map(piece: Piece) -> mmap.mmap | None:
-    """The mapped file of a piece, or None where the store must be asked. Unmapped when the last view of it is gone."""
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Bytes of a chunk; ``start`` is the segment's offset of the first."""
+
+    data: Source
+    start: int
+
+
+def _open(piece: Piece) -> _Chunk | None:
+    """The bytes of a piece, or None where the store must be asked."""
     if piece.location is None:
         return None
+    if "://" in piece.location:
+        return _download(piece, piece.location)
+    mapped = _map(piece, piece.location)
+    return None if mapped is None else _Chunk(mapped, piece.chunk_start)
+
+
+def _download(piece: Piece, location: str) -> _Chunk | None:
+    """A piece of an object in one request: no larger than a task is to be, and a request costs as much as megabytes."""
     try:
-        with open(piece.location, "rb") as file:
+        from penstock.storage.real_objects import read_location
+
+        data = read_location(location, piece.start - piece.chunk_start, piece.size_bytes)
+    except (PenstockError, OSError, ImportError) as error:
+        # No credentials here, no library, no route: not an error while the store has the bytes.
+        log.warning("object cannot be read here, asking the store", extra={"chunk": location, "error": str(error)})
+        return None
+    return _Chunk(data, piece.start)
+
+
+def _map(piece: Piece, location: str) -> mmap.mmap | None:
+    """The mapped file of a piece, or None where the store must be asked. Unmapped when the last view of it is gone."""
+    try:
+        with open(location, "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         # No shared disk, or the lease ran out: not an error while the store has the bytes.
-        log.warning("no chunk file here, asking the store", extra={"chunk": piece.location, "error": str(error)})
+        log.warning("no chunk file here, asking the store", extra={"chunk": location, "error": str(error)})
         return None
     if len(mapped) < piece.end - piece.chunk_start:
-        log.warning("chunk file is too short, asking the store", extra={"chunk": piece.location})
+        log.warning("chunk file is too short, asking the store", extra={"chunk": location})
         return None
     return mapped
 
 
-def _mapped(piece: Piece, mapped: mmap.mmap, fetch: Fetch) -> Iterator[Window]:
+def _verified(piece: Piece, chunk: _Chunk, fetch: Fetch) -> Iterator[Window]:
     at = piece.start
-    view = memoryview(mapped)
+    view = memoryview(chunk.data)
     for blocks, end in _runs(piece):
-        low, high = at - piece.chunk_start, end - piece.chunk_start
+        low, high = at - chunk.start, end - chunk.start
         if _intact(view[low:high], at, blocks):
-            window = _window(piece.segment, at, mapped, low, high)
+            window = _window(piece.segment, at, chunk.data, low, high)
         else:
-            log.warning(
-                "chunk file fails its checksum, asking the store", extra={"chunk": piece.location, "offset": at}
-            )
+            log.warning("chunk fails its checksum, asking the store", extra={"chunk": piece.location, "offset": at})
             data = b"".join(_parts(piece.segment, at, end, fetch))
             if not _intact(memoryview(data), at, blocks):
                 raise CorruptDataError(

@@ -1,0 +1,109 @@
+"""Where the chunks of a store lie: in its data directory, in another directory, or in an object store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from penstock.app.settings import EmbeddedSettings
+from penstock.model.errors import InvalidArgumentError
+from penstock.ports.chunks import ChunkStorage
+from penstock.ports.files import Files
+from penstock.ports.objects import Objects
+from penstock.ports.offload import Offload
+from penstock.ports.rng import Rng
+from penstock.segmentstore.settings import StoreSettings
+from penstock.storage.file_chunks import FileChunks
+from penstock.storage.file_objects import FileObjects
+from penstock.storage.object_chunks import ObjectChunks
+from penstock.storage.real_files import RealFiles
+from penstock.storage.shared_chunks import SharedChunks
+from penstock.storage.tier_claim import claim_tier, load_record
+
+
+def for_tier2(settings: StoreSettings, store: EmbeddedSettings, chunks: ChunkStorage) -> StoreSettings:
+    """The settings, with few and large writes where each is an object; the log keeps what waits."""
+    if chunks.mutable:
+        return settings
+    return replace(
+        settings,
+        tier_unit_bytes=min(store.tier2_unit_bytes, settings.chunk_bytes, settings.max_unflushed_bytes // 8),
+        tier_run_bytes=settings.chunk_bytes,
+        flush_interval_s=store.tier2_wait_ms / 1000,
+    )
+
+
+@asynccontextmanager
+async def open_tier2(
+    settings: EmbeddedSettings, files: Files, *, offload: Offload, rng: Rng
+) -> AsyncIterator[ChunkStorage]:
+    """The chunk storage of the data directory ``files``, which must be held.
+
+    A store stays where its chunks are: settings that name no tier 2 mean the one it has.
+
+    Raises InvalidArgumentError (not this store's, not there, the wrong kind), UnavailableError (it does not answer).
+    """
+    record = await load_record(files)
+    place, endpoint = settings.tier2, settings.tier2_endpoint
+    if place is None and record is not None:
+        place, endpoint = record.place, endpoint or record.endpoint
+    if place is not None and record is None and await files.list("chunks"):
+        raise InvalidArgumentError(
+            "this store keeps its chunks in its data directory; tier 2 is chosen when a store is new",
+            tier2=place,
+            data=str(settings.data),
+        )
+    async with AsyncExitStack() as stack:
+        if place is None:
+            chunks: ChunkStorage = FileChunks(files, directory="chunks")
+            stack.push_async_callback(chunks.close)
+        elif urlsplit(place).scheme:
+            _check_endpoint(endpoint, settings)
+            objects = _bucket(place, endpoint)
+            await claim_tier(objects, files, place=place, endpoint=endpoint, rng=rng)
+            chunks = ObjectChunks(objects)
+            stack.push_async_callback(chunks.close)
+        else:
+            directory = _checked_directory(place, settings.data)
+            shared = RealFiles(directory, offload)
+            await claim_tier(FileObjects(shared), files, place=str(directory), endpoint=None, rng=rng)
+            chunks = SharedChunks(FileChunks(shared, directory="chunks"), shared)
+            stack.push_async_callback(chunks.close)
+        yield chunks
+
+
+def _bucket(url: str, endpoint: str | None) -> Objects:
+    try:
+        from penstock.storage.real_objects import BucketObjects
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "obstore":
+            raise
+        raise InvalidArgumentError("tier 2 in an object store needs: pip install 'penstock[s3]'", tier2=url) from error
+    return BucketObjects(url, endpoint=endpoint)
+
+
+def _check_endpoint(endpoint: str | None, settings: EmbeddedSettings) -> None:
+    """Raises InvalidArgumentError for what is no URL, and for one that would carry data in the clear."""
+    if endpoint is None:
+        return
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or "@" in parts.netloc:
+        raise InvalidArgumentError("the endpoint of S3 reads https://host[:port]", endpoint=endpoint)
+    if parts.scheme == "http" and not settings.plain_http_allowed(parts.hostname):
+        raise InvalidArgumentError("refusing S3 without TLS beyond loopback; --insecure allows it", endpoint=endpoint)
+
+
+def _checked_directory(place: str, data: Path) -> Path:
+    """The directory, which must be there: a path that is missing is one that is not mounted."""
+    directory, own = Path(place).absolute(), Path(data).absolute()
+    if not directory.is_dir():
+        raise InvalidArgumentError("the directory of tier 2 is not there", tier2=place)
+    real, own = directory.resolve(), own.resolve()
+    if real.is_relative_to(own) or own.is_relative_to(real):
+        raise InvalidArgumentError(
+            "tier 2 and the data directory must not hold each other", tier2=place, data=str(data)
+        )
+    return directory

@@ -1,0 +1,66 @@
+"""Objects as files of a directory tree: small ones, such as the marks of a shared directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from penstock.ports.files import Files
+
+
+class FileObjects:
+    """Implements ``ports.objects.Objects`` on ``ports.files.Files``."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    async def put(self, name: str, data: bytes) -> None:
+        directory = name.rpartition("/")[0] or "."
+        if directory != ".":
+            await self._files.make_dir(directory)
+        file = await self._files.open(f"{name}.tmp", create=True)
+        try:
+            await file.resize(0)
+            await file.write_at(0, [data])
+            await file.sync()
+        finally:
+            await file.close()
+        await self._files.rename(f"{name}.tmp", name)
+        while directory != ".":
+            await self._files.sync_dir(directory)
+            directory = directory.rpartition("/")[0] or "."
+        await self._files.sync_dir(".")
+
+    async def read(self, name: str, start: int, length: int) -> bytes:
+        file = await self._files.open(name)
+        try:
+            return await file.read_at(start, length)
+        finally:
+            await file.close()
+
+    async def size(self, name: str) -> int:
+        file = await self._files.open(name)
+        try:
+            return await file.size()
+        finally:
+            await file.close()
+
+    async def delete(self, name: str) -> None:
+        if await self._files.exists(name):
+            await self._files.unlink(name)
+            await self._files.sync_dir(name.rpartition("/")[0] or ".")
+
+    async def list(self, directory: str) -> Mapping[str, int]:
+        found: dict[str, int] = {}
+        for name in await self._files.list(directory):
+            path = f"{directory}/{name}"
+            below = await self.list(path)
+            if below:
+                found |= below
+            elif not name.endswith(".tmp"):
+                with suppress(IsADirectoryError):  # an empty one
+                    found[path] = await self.size(path)
+        return dict(sorted(found.items()))
+
+    def location(self, name: str) -> str | None:
+        return self._files.location(name)

@@ -1,0 +1,271 @@
+"""Objects in S3, Google Cloud Storage or Azure, through obstore (extra ``s3``)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import from_url
+
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, StorageFullError, UnavailableError
+
+SCHEMES = ("s3", "gs", "az")
+
+_ERRORS = (BaseError, OSError, ValueError)
+"""What obstore raises: its own classes, FileNotFoundError, and ValueError for what it cannot parse."""
+
+_CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
+_STATUS = re.compile(r"status code: (\d{3})")
+_MD5 = re.compile(r'"?([0-9a-f]{32})(?:-(\d+))?"?')
+_RANGE = "416"
+_MISSING = frozenset((None, "404", "NoSuchKey", "BlobNotFound"))
+"""How the absence of an object reads; other things that are not found (a bucket, a user) say nothing of the object."""
+
+_FULL = frozenset(("QuotaExceeded", "InsufficientStorage", "XMinioStorageFull", "507"))
+_REASONS = {
+    "NoSuchBucket": "the bucket does not exist",
+    "AccessDenied": "the credentials do not allow this",
+    "InvalidAccessKeyId": "the credentials are not known there",
+    "XAdminUserNotFound": "the credentials are not known there",
+    "SignatureDoesNotMatch": "the credentials are refused: wrong secret key, or wrong region",
+    "ExpiredToken": "the credentials have expired",
+    "RequestTimeTooSkewed": "the clock of this machine is off",
+    "PermanentRedirect": "the bucket lies in another region: set AWS_REGION",
+    "AuthorizationHeaderMalformed": "the bucket lies in another region: set AWS_REGION",
+    "SlowDown": "it asks to slow down",
+    "503": "it asks to slow down",
+    "401": "the credentials are refused",
+    "403": "the credentials are refused",
+}
+_INSTANCE = "/latest/api/token"
+"""What the library asks a machine in the cloud for credentials by, when it has found none elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectSettings:
+    """How patient we are with an object store. Times are in seconds.
+
+    connect_s: 5, far above any sane round trip. idle_s: without a byte, 15. request_s: one attempt, body included, 60: a
+        chunk of 16 MiB at 0.3 MB/s.
+    retries, retry_max_s: attempts after the first within a call, with pauses from 0.1 to that, jittered: 5 and 5, some 8 s of
+        throttling; whoever called tries again later. retry_total_s: none after that, 120.
+    delete_s: all attempts at a deletion, 10: it can wait, and the checkpoints that follow it cannot.
+    multipart_bytes: objects above go up in parts of part_bytes, 32 and 8 MiB: a part that fails is sent again, not the whole.
+    """
+
+    connect_s: float = 5.0
+    idle_s: float = 15.0
+    request_s: float = 60.0
+    retries: int = 5
+    retry_max_s: float = 5.0
+    retry_total_s: float = 120.0
+    delete_s: float = 10.0
+    multipart_bytes: int = 32 << 20
+    part_bytes: int = 8 << 20
+
+
+class BucketObjects:
+    """Implements ``ports.objects.Objects`` below ``url``: ``s3://bucket/prefix``, also ``gs://`` and ``az://``.
+
+    ``endpoint`` is where an S3 that is not Amazon's answers. Credentials come from the environment or the machine's role, as
+    obstore finds them; none are kept here. The library repeats what failed with 5xx, a lost connection, a body cut off or a
+    timeout. Uploads are signed with the SHA-256 of their bytes: a damaged one is refused.
+    Raises InvalidArgumentError for a URL that cannot be one.
+    """
+
+    def __init__(self, url: str, *, endpoint: str | None = None, settings: ObjectSettings | None = None) -> None:
+        self._url = checked_url(url)
+        self._endpoint = endpoint
+        self._settings = settings or ObjectSettings()
+        self._store = _store_of(self._url, endpoint, self._settings)
+
+    async def put(self, name: str, data: bytes) -> None:
+        settings = self._settings
+        try:
+            result = await obstore.put_async(
+                self._store,
+                name,
+                data,
+                use_multipart=len(data) > settings.multipart_bytes,
+                chunk_size=settings.part_bytes,
+                max_concurrency=4,
+            )
+        except _ERRORS as error:
+            # The answer may be all that was lost; repeating the end of a multipart upload even fails for having worked.
+            if await self._arrived(name, data):
+                return
+            raise self._translated(error, name) from error
+        await self._check(name, len(data), result["e_tag"])
+
+    async def read(self, name: str, start: int, length: int) -> bytes:
+        if length <= 0:
+            return b""
+        try:
+            data = bytes(await obstore.get_range_async(self._store, name, start=start, length=length))
+        except _ERRORS as error:
+            if _status(error) != _RANGE:
+                raise self._translated(error, name) from error
+            data = b""
+        if len(data) < length and start + len(data) < await self.size(name):
+            raise UnavailableError(
+                "tier 2 cuts what it answers", object=name, start=start, length=length, got=len(data)
+            )
+        return data
+
+    async def size(self, name: str) -> int:
+        try:
+            return (await obstore.head_async(self._store, name))["size"]
+        except _ERRORS as error:
+            raise self._translated(error, name) from error
+
+    async def delete(self, name: str) -> None:
+        try:
+            async with asyncio.timeout(self._settings.delete_s):
+                await obstore.delete_async(self._store, name)
+        except TimeoutError as error:
+            raise UnavailableError("tier 2 does not answer", tier2=self._url, object=name) from error
+        except _ERRORS as error:
+            found = self._translated(error, name)
+            if not isinstance(found, FileNotFoundError):
+                raise found from error
+
+    async def list(self, directory: str) -> Mapping[str, int]:
+        found: dict[str, int] = {}
+        try:
+            async for page in obstore.list(self._store, prefix=directory, chunk_size=1000):
+                found |= {item["path"]: item["size"] for item in page}
+        except _ERRORS as error:
+            raise self._translated(error, directory) from error
+        return dict(sorted(found.items()))
+
+    def location(self, name: str) -> str | None:
+        query = f"?{urlencode({'endpoint': self._endpoint})}" if self._endpoint else ""
+        return f"{self._url}/{name}{query}"
+
+    async def _check(self, name: str, size_bytes: int, e_tag: str | None) -> None:
+        """Ask back before the log forgets the bytes. Raises CorruptDataError."""
+        try:
+            kept = await obstore.head_async(self._store, name)
+        except _ERRORS as error:
+            found = self._translated(error, name)
+            if isinstance(found, FileNotFoundError):
+                raise UnavailableError("tier 2 does not show what it has taken", object=name) from error
+            raise found from error
+        if kept["size"] != size_bytes or (e_tag and kept["e_tag"] and kept["e_tag"] != e_tag):
+            raise CorruptDataError(
+                "tier 2 keeps something else than it was given", object=name, size=kept["size"], given=size_bytes
+            )
+
+    async def _arrived(self, name: str, data: bytes) -> bool:
+        """Whether an upload without an answer is there, whole. Where its tag is no MD5 this cannot be told, and is False."""
+        try:
+            kept = await obstore.head_async(self._store, name)
+        except _ERRORS:
+            return False
+        found = _MD5.fullmatch(kept["e_tag"] or "")
+        if found is None or kept["size"] != len(data):
+            return False
+        if found[2] is None:
+            return found[1] == _md5(data).hex()
+        step = self._settings.part_bytes
+        parts = [_md5(data[at : at + step]) for at in range(0, len(data), step)]
+        return found[1] == _md5(b"".join(parts)).hex() and found[2] == str(len(parts))
+
+    def _translated(self, error: Exception, name: str) -> Exception:
+        """What the caller is told. The library's own text is long; the store's code says it all."""
+        text = str(error).partition("\n\n")[0]
+        status = _status(error)
+        match = _CODE.search(str(error))
+        code = match[1] if match else status
+        if isinstance(error, FileNotFoundError) and code in _MISSING:
+            return FileNotFoundError(f"no such object: {name}")
+        if code in _FULL or status in _FULL:
+            return StorageFullError("tier 2 is full", tier2=self._url, code=code)
+        reason = _REASONS.get(code or "") or _REASONS.get(status or "")
+        if _INSTANCE in text:
+            reason = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role"
+        if reason is None:
+            # Up to the status: what follows is the body, in which stores repeat what was signed.
+            reason = text.partition("<?xml")[0][:300].strip()
+        return UnavailableError("tier 2 does not serve", reason=reason, code=code, tier2=self._url, object=name)
+
+
+def checked_url(url: str) -> str:
+    """The URL without a slash at its end. Raises InvalidArgumentError."""
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES or not parts.netloc or parts.query or parts.fragment or "@" in parts.netloc:
+        raise InvalidArgumentError(
+            "tier 2 in an object store reads s3://bucket/prefix", url=url, schemes=", ".join(SCHEMES)
+        )
+    return url.rstrip("/")
+
+
+def read_location(location: str, start: int, length: int) -> bytes:
+    """Bytes of the object that ``BucketObjects.location`` named; blocks. For whoever reads without the store.
+
+    Raises: FileNotFoundError, UnavailableError (also for less than asked for), InvalidArgumentError.
+    """
+    base, _, query = location.partition("?")
+    directory, _, name = base.rpartition("/")
+    bucket = _reader(directory, dict(parse_qsl(query)).get("endpoint"))
+    try:
+        data = bytes(obstore.get_range(bucket._store, name, start=start, length=length))
+    except _ERRORS as error:
+        raise bucket._translated(error, name) from error
+    if len(data) != length:
+        raise UnavailableError("tier 2 cuts what it answers", object=location, start=start, length=length)
+    return data
+
+
+@lru_cache(maxsize=64)
+def _reader(directory: str, endpoint: str | None) -> BucketObjects:
+    # Whoever reads without the store can ask the store instead: it need not be patient.
+    return BucketObjects(directory, endpoint=endpoint, settings=ObjectSettings(retries=2, retry_total_s=30))
+
+
+def _store_of(url: str, endpoint: str | None, settings: ObjectSettings) -> Any:
+    options: dict[str, Any] = {
+        "allow_http": bool(endpoint and endpoint.startswith("http://")),
+        "connect_timeout": timedelta(seconds=settings.connect_s),
+        "read_timeout": timedelta(seconds=settings.idle_s),
+        "timeout": timedelta(seconds=settings.request_s),
+        "user_agent": "penstock",
+    }
+    retry: dict[str, Any] = {
+        "max_retries": settings.retries,
+        "retry_timeout": timedelta(seconds=settings.retry_total_s),
+        "backoff": {
+            "init_backoff": timedelta(milliseconds=100),
+            "max_backoff": timedelta(seconds=settings.retry_max_s),
+            "base": 2,
+        },
+    }
+    own: dict[str, Any] = {}
+    build: Any = from_url  # typed by a Literal of every region and scheme
+    if url.startswith("s3://"):
+        # Deletion in bulk is not known to every server that speaks S3.
+        own["config"] = {"disable_bulk_delete": True, "virtual_hosted_style_request": False}
+        if endpoint:
+            own["config"] |= {"endpoint": endpoint}
+    try:
+        return build(url, client_options=options, retry_config=retry, **own)
+    except _ERRORS as error:
+        raise InvalidArgumentError("tier 2 cannot be used", url=url, reason=str(error).partition("\n\n")[0]) from error
+
+
+def _status(error: Exception) -> str | None:
+    match = _STATUS.search(str(error))
+    return match[1] if match else None
+
+
+def _md5(data: bytes) -> bytes:
+    return hashlib.md5(data, usedforsecurity=False).digest()

@@ -1,0 +1,68 @@
+"""Tier 2 as files of a directory that can go away: a network file system, a second disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.model.errors import SegmentNotFoundError, UnavailableError
+from penstock.ports.chunks import ChunkStorage
+from penstock.ports.files import Buffer, Files
+from penstock.storage.tier_claim import MARK
+
+
+class SharedChunks:
+    """Implements ``ports.chunks.ChunkStorage``: ``chunks``, as long as the mark of ``files`` is to be seen.
+
+    An unmounted directory is an empty one. Writing to it would fill the disk below, reading would find chunks lost, deleting
+    would forget files that are still there. So each looks for the mark before it begins, or believes, anything.
+    """
+
+    def __init__(self, chunks: ChunkStorage, files: Files) -> None:
+        self._chunks = chunks
+        self._files = files
+
+    @property
+    def mutable(self) -> bool:
+        return self._chunks.mutable
+
+    async def append(self, name: str, offset: int, parts: Sequence[Buffer]) -> None:
+        if offset == 0:
+            await self._check()
+        await self._chunks.append(name, offset, parts)
+
+    async def sync(self, name: str) -> None:
+        await self._chunks.sync(name)
+
+    async def read(self, name: str, offset: int, length: int) -> bytes:
+        try:
+            return await self._chunks.read(name, offset, length)
+        except SegmentNotFoundError:
+            await self._check()
+            raise
+
+    async def free_head(self, name: str, upto: int) -> None:
+        await self._check()
+        await self._chunks.free_head(name, upto)
+
+    async def delete(self, name: str) -> None:
+        await self._check()
+        await self._chunks.delete(name)
+
+    async def list(self) -> Sequence[str]:
+        await self._check()
+        return await self._chunks.list()
+
+    async def allocated_bytes(self) -> int:
+        await self._check()
+        return await self._chunks.allocated_bytes()
+
+    def location(self, name: str) -> str | None:
+        return self._chunks.location(name)
+
+    async def close(self) -> None:
+        await self._chunks.close()
+
+    async def _check(self) -> None:
+        """Raises UnavailableError where the mark is not to be seen."""
+        if not await self._files.exists(MARK):
+            raise UnavailableError("the directory of tier 2 is not there", mark=self._files.location(MARK))

@@ -1,0 +1,211 @@
+"""A whole store with its chunks in S3: written, killed, recovered, read by executors, truncated, cut off and back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from s3_faults import Fault, FaultProxy, answer, fault_proxy
+from s3_world import SERVERS, S3Server, running
+
+import penstock
+from penstock.app.embedded import Runtime, embedded_settings, open_runtime
+from penstock.client.store import AsyncStore
+from penstock.core.placement import container_of
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import StreamName, segment_name
+from penstock.model.segments import SegmentId
+from penstock.spark.plan import Share, pieces_of
+from penstock.spark.scan import Shape, read_share
+from penstock.storage.real_objects import BucketObjects
+from penstock.testing.server import ServerProcess
+
+PATIENCE_S = 25
+STREAM = StreamName("plant", "turbine")
+SOON = {"tier2_wait_ms": 100, "tier2_unit_bytes": 1 << 20}
+SLOW_DOWN = Fault("answer", answer("503 Slow Down", "SlowDown"))
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with running(request.param, tmp_path_factory.mktemp(request.param)) as found:
+        yield found
+
+
+def chunks_below(server: S3Server, url: str) -> list[str]:
+    """Chunks of the stream; the controller's own segments lie in other containers."""
+    mine = f"chunks/{container_of(segment_name(STREAM, SegmentId(0)), 4):x}/"
+    found = asyncio.run(BucketObjects(url, endpoint=server.endpoint).list("chunks"))
+    return [name for name in found if name.startswith(mine)]
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Nobody tells when an object is there or gone: look now and then."""
+    deadline = monotonic() + PATIENCE_S
+    while not condition():
+        assert monotonic() < deadline, what
+        Event().wait(0.05)
+
+
+async def until_async(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not await condition():
+            await asyncio.sleep(0.02)
+
+
+def written(store: Any, first: int, count: int) -> list[bytes]:
+    events = [f"{number:08d}".encode() * 128 for number in range(first, first + count)]
+    with store.stream("plant/turbine").writer() as writer:
+        for event in events:
+            writer.write(event, key="one")
+    return events
+
+
+def read(store: Any) -> list[bytes]:
+    return [bytes(event.data) for event in store.stream("plant/turbine").reader(until_tail=True)]
+
+
+def test_a_store_on_s3_survives_kill_9_and_truncation_deletes_its_objects(server: S3Server, tmp_path: Path) -> None:
+    url = f"{server.new_bucket()}/stores/one"
+    options = ("--tier2", url, "--s3-endpoint", server.endpoint, "--tier2-unit", "1MiB", "--tier2-wait", "200ms")
+    with ServerProcess(tmp_path / "data", *options) as process:
+        with penstock.connect(process.address) as store:
+            store.create_stream("plant/turbine", segments=1, create_scope=True)
+            events = written(store, 0, 3000)
+            until(lambda: len(chunks_below(server, url)) >= 2, "nothing reached S3")
+            events += written(store, 3000, 1000)
+            process.kill()
+        process.start()
+        with penstock.connect(process.address) as store:
+            assert read(store) == events
+            before = chunks_below(server, url)
+            stream = store.stream("plant/turbine")
+            cut = stream.tail()
+            events = written(store, 4000, 100)
+            stream.truncate(cut)
+            until(lambda: not set(before) & set(chunks_below(server, url)), "truncated chunks stayed in S3")
+        process.kill()
+        # Where the chunks are is remembered; only the credentials come from outside.
+        process.options = ("--tier2-wait", "200ms")
+        process.start()
+        with penstock.connect(process.address) as store:
+            assert read(store) == events
+            until(lambda: bool(chunks_below(server, url)), "nothing reached S3")
+            store.stream("plant/turbine").seal()
+            store.stream("plant/turbine").delete()
+            until(lambda: not chunks_below(server, url), "chunks of a deleted stream stayed in S3")
+    assert not (tmp_path / "data" / "chunks").exists()
+
+
+def in_store(data: Path, url: str, endpoint: str, work: Callable[[Runtime, AsyncStore], Awaitable[None]]) -> None:
+    async def run() -> None:
+        settings = embedded_settings(data, {"tier2": url, "tier2_endpoint": endpoint, **SOON})
+        async with open_runtime(settings) as runtime:
+            await work(runtime, AsyncStore(runtime.segments, runtime.controller, runtime.clock, runtime.rng))
+
+    asyncio.run(run())
+
+
+async def _stream_with(store: AsyncStore, events: list[bytes]) -> str:
+    stream = await store.create_stream("plant/turbine", segments=1, create_scope=True, if_absent=True)
+    async with stream.writer() as writer:
+        for event in events:
+            await writer.write(event, key="one")
+    return segment_name(STREAM, SegmentId(0))
+
+
+async def _tiered(runtime: Runtime, segment: str) -> bool:
+    found = (await runtime.segments.spaces([segment]))[segment]
+    return found.tiered_bytes == found.live_bytes
+
+
+def test_executors_read_objects_by_themselves_and_ask_the_store_where_they_cannot(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = server.new_bucket()
+    events = [os.urandom(1000) for _ in range(3000)]
+    asked: list[int] = []
+
+    def scanned(share: Share) -> list[bytes]:
+        def fetch(segment: SegmentId, offset: int, size: int) -> bytes:
+            asked.append(offset)
+            return framed[offset : offset + size]
+
+        shape = Shape(pa.schema([("event", pa.binary())]), STREAM, 1000)
+        return [event for batch in read_share(share, shape, fetch) for event in batch["event"].to_pylist()]
+
+    framed = b"".join(b"\0\0\0\0" + len(event).to_bytes(4, "big") + event for event in events)
+
+    async def work(runtime: Runtime, store: AsyncStore) -> None:
+        name = await _stream_with(store, events)
+        await until_async(lambda: _tiered(runtime, name), "not tiered")
+        ranges = await runtime.segments.chunk_ranges(name, 0, len(framed))
+        assert all((item.location or "").startswith(url) for item in ranges)
+        pieces = tuple(pieces_of(SegmentId(0), 0, len(framed), ranges, direct=True))
+        share = Share(stream=STREAM, pieces=pieces, lease=None, lease_until_ms=0)
+        assert await asyncio.to_thread(scanned, share) == events
+        assert asked == []
+        # Somewhere else there are no credentials, or a bucket of the same name with other bytes.
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "bad-secret")
+        from penstock.storage import real_objects
+
+        real_objects._reader.cache_clear()
+        assert await asyncio.to_thread(scanned, share) == events
+        assert asked != []
+
+    in_store(tmp_path / "data", url, server.endpoint, work)
+
+
+def test_an_object_store_that_is_away_stops_neither_appends_nor_reads_and_catches_up(
+    server: S3Server, tmp_path: Path
+) -> None:
+    url = server.new_bucket()
+    early = [b"early" * 200 for _ in range(2000)]
+    late = [b"late" * 250 for _ in range(2000)]
+
+    async def run(proxy: FaultProxy) -> None:
+        settings = embedded_settings(tmp_path / "data", {"tier2": url, "tier2_endpoint": proxy.endpoint, **SOON})
+        async with open_runtime(settings) as runtime:
+            store = AsyncStore(runtime.segments, runtime.controller, runtime.clock, runtime.rng)
+            name = await _stream_with(store, early)
+            await until_async(lambda: _tiered(runtime, name), "not tiered")
+            proxy.decide = lambda verb, path: SLOW_DOWN
+            refused = len(proxy.seen)
+            await _stream_with(store, late)
+            await until_async(lambda: _true(len(proxy.seen) > refused + 3), "tier 2 was not tried")
+            assert not await _tiered(runtime, name)
+            proxy.decide = lambda verb, path: None
+            await until_async(lambda: _tiered(runtime, name), "did not catch up")
+            reader = store.stream("plant/turbine").reader(until_tail=True)
+            assert [bytes(event.data) async for event in reader] == early + late
+
+    async def main() -> None:
+        async with fault_proxy(server.endpoint) as proxy:
+            await run(proxy)
+
+    asyncio.run(main())
+
+
+def test_a_bucket_of_another_store_is_refused_at_the_start(server: S3Server, tmp_path: Path) -> None:
+    url = server.new_bucket()
+
+    async def nothing(runtime: Runtime, store: AsyncStore) -> None:
+        pass
+
+    in_store(tmp_path / "one", url, server.endpoint, nothing)
+    with pytest.raises(InvalidArgumentError, match="belongs to another store"):
+        in_store(tmp_path / "two", url, server.endpoint, nothing)
+    in_store(tmp_path / "one", url, server.endpoint, nothing)
+
+
+async def _true(value: bool) -> bool:
+    return value

@@ -155,6 +155,11 @@ class RetentionHoldError(ConflictError):
     """A hold forbids the removal. Fields: ``hold``; ``owner``; ``reason``."""
 
 
+class QuotaExceededError(ConflictError):
+    """The backlog quota is reached and its policy refuses writers. Fields: ``stream``; ``rule``; ``limit``; ``used``;
+    ``subscriber``, the one that is furthest behind."""
+
+
 # --- back off and retry -----------------------------------------------------------------------------------
 
 
@@ -172,6 +177,10 @@ class ThrottledError(UnavailableError):
 
 class StorageFullError(UnavailableError):
     """The disk or its budget is full. Truncation, deletion and reads go on."""
+
+
+class QuotaHeldError(UnavailableError):
+    """The backlog quota is reached and its policy lets writers wait. Fields as of ``QuotaExceededError``."""
 
 
 class AddressInUseError(UnavailableError):

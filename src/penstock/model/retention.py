@@ -1,0 +1,188 @@
+"""The policy document: everything a user may say of when data goes, at three levels, each value said, lifted or left open.
+
+Source: docs/design/0011-retention-policies.md. The JSON form (docs/formats/policy.md) has the same names.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.model.cuts import StreamCut
+from penstock.model.names import StreamName
+
+
+class Inherit(enum.Enum):
+    """The value of a field that this level leaves to the next one: stream, then scope, then server."""
+
+    INHERIT = "inherit"
+
+    def __repr__(self) -> str:
+        return "INHERIT"
+
+
+INHERIT = Inherit.INHERIT
+
+Limit = int | float | Inherit | None
+"""A number, None (unlimited), or left to the next level."""
+
+
+class Combine(enum.Enum):
+    """Two minimums: must both be kept (``ALL``), or does data go as soon as either lets it (``ANY``)?"""
+
+    ANY = "any"
+    ALL = "all"
+
+
+class Measure(enum.Enum):
+    """What limits of bytes and age are held against: the stream as a whole, or each of its segments by itself."""
+
+    STREAM = "stream"
+    SEGMENT = "segment"
+
+
+class Unsubscribed(enum.Enum):
+    """What becomes of data above the minimum while nobody subscribes."""
+
+    KEEP = "keep"
+    RELEASE = "release"
+
+
+class OnExceed(enum.Enum):
+    """What a full backlog does: writers wait, writers are refused, or the slowest subscribers lose data."""
+
+    HOLD = "hold"
+    REJECT = "reject"
+    EVICT = "evict"
+
+
+class IdleWhen(enum.Enum):
+    """When an unused stream counts as idle."""
+
+    NO_SUBSCRIBERS = "no_subscribers"
+    CAUGHT_UP = "caught_up"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retain:
+    """What truncation must leave (``min_*``) and must not leave (``max_*``). Bytes, seconds."""
+
+    min_bytes: Limit = INHERIT
+    min_age_s: Limit = INHERIT
+    combine: Combine | Inherit = INHERIT
+    max_bytes: Limit = INHERIT
+    max_age_s: Limit = INHERIT
+    measure: Measure | Inherit = INHERIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What may be unread. ``ttl_s``: unread data older than that counts as read. ``evict_to``: share of the limit that
+    eviction goes down to."""
+
+    ttl_s: Limit = INHERIT
+    max_bytes: Limit = INHERIT
+    max_age_s: Limit = INHERIT
+    max_events: Limit = INHERIT
+    on_exceed: OnExceed | Inherit = INHERIT
+    evict_to: float | Inherit = INHERIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """When a silent subscriber is dropped, and when an unused stream is deleted."""
+
+    subscriber_s: Limit = INHERIT
+    stream_s: Limit = INHERIT
+    stream_when: IdleWhen | Inherit = INHERIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyDocument:
+    """The policy of one level. A document that says nothing leaves all to the next level.
+
+    ``grace_s``: between logical truncation and physical deletion, while the truncation can be undone.
+    """
+
+    retain: Retain = Retain()
+    unsubscribed: Unsubscribed | Inherit = INHERIT
+    backlog: Backlog = Backlog()
+    idle: Idle = Idle()
+    grace_s: Limit = INHERIT
+
+    @property
+    def is_empty(self) -> bool:
+        return self == PolicyDocument()
+
+
+EMPTY = PolicyDocument()
+
+PolicyTarget = StreamName | str | None
+"""The level of a document: a stream, a scope by its name, or (None) the server."""
+
+
+class Level(enum.Enum):
+    """Where an effective value comes from."""
+
+    STREAM = "stream"
+    SCOPE = "scope"
+    SERVER = "server"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectivePolicy:
+    """What applies to one stream after all levels. Bytes and whole milliseconds; ``None`` is unlimited.
+
+    ``min_bytes`` and ``min_age_ms``: infinite where None; of a dimension that no level names they are 0 and not in
+    ``given``, and take no part in ``combine``. ``truncates`` is False where no level says anything of ``retain``: then all
+    data is kept. ``origins`` maps each field of the document (``retain.min_bytes``) to the level that its value is from.
+    """
+
+    min_bytes: int | None = 0
+    min_age_ms: int | None = 0
+    combine: Combine = Combine.ANY
+    max_bytes: int | None = None
+    max_age_ms: int | None = None
+    measure: Measure = Measure.STREAM
+    unsubscribed: Unsubscribed = Unsubscribed.KEEP
+    ttl_ms: int | None = None
+    backlog_bytes: int | None = None
+    backlog_age_ms: int | None = None
+    backlog_events: int | None = None
+    on_exceed: OnExceed = OnExceed.HOLD
+    evict_to: float = 0.9
+    subscriber_idle_ms: int | None = None
+    stream_idle_ms: int | None = None
+    stream_idle_when: IdleWhen = IdleWhen.NO_SUBSCRIBERS
+    grace_ms: int = 0
+    truncates: bool = False
+    origins: Mapping[str, Level] = field(default_factory=dict)
+
+    def given(self, name: str) -> bool:
+        """Whether some level names the field, as ``retain.min_bytes``."""
+        return self.origins.get(name, Level.DEFAULT) is not Level.DEFAULT
+
+    @property
+    def limits_backlog(self) -> bool:
+        """Whether any backlog quota is set."""
+        return not (self.backlog_bytes is None and self.backlog_age_ms is None and self.backlog_events is None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldInfo:
+    """A hold: the data it covers stays, whatever any rule or any call says.
+
+    ``stream=None``: all streams of the scope. ``cut``: only data from there on; None: all of the stream. ``until_ms=None``:
+    until it is released.
+    """
+
+    id: str
+    scope: str
+    stream: StreamName | None
+    owner: str
+    reason: str
+    created_ms: int
+    until_ms: int | None = None
+    cut: StreamCut | None = None

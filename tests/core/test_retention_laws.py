@@ -7,7 +7,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from retention_world import World, brute_size, covers, keys_of, position_at, worlds
+from retention_world import World, brute_size, covers, keys_of, position_at, pravega, worlds
 
 from penstock.core.cut_order import at_or_after, check_cut, check_within, head_of, lower_bound
 from penstock.core.history import StreamHistory
@@ -20,7 +20,8 @@ from penstock.core.retention import (
     decide,
     explain,
 )
-from penstock.model.policies import RetentionPolicy, RetentionType
+from penstock.core.retention_outlook import shape_of
+from penstock.model.policies import RetentionType
 
 RULES_OF_A_MAXIMUM = (RetentionRule.SUBSCRIBERS_MAXIMUM, RetentionRule.OVERLAP_MAXIMUM)
 LAWS = settings(deadline=None, max_examples=250)
@@ -50,7 +51,7 @@ def _facts(world: World, random: Random) -> RetentionFacts:
         holds.append(Hold(id="h", positions=where, until_ms=random.choice([None, world.now_ms + 10])))
     return RetentionFacts(
         history=world.history,
-        policy=RetentionPolicy(type=kind, minimum=minimum, maximum=maximum),
+        policy=pravega(kind, minimum, maximum),
         head=head,
         truncating=random.random() < 0.05,
         retention_set=records,
@@ -69,7 +70,7 @@ def _behind(history: StreamHistory, a: dict, b: dict) -> bool:
 
 
 def slow_choice(facts: RetentionFacts, now_ms: int) -> dict | None:
-    history, policy = facts.history, facts.policy
+    history, policy = facts.history, shape_of(facts.policy).pravega
     records = list(facts.retention_set)
     tail = facts.tail or records[-1]
     if facts.tail is not None and (
@@ -81,7 +82,7 @@ def slow_choice(facts: RetentionFacts, now_ms: int) -> dict | None:
         )
     ):
         records.append(facts.tail)
-    by_size = policy.type is RetentionType.SIZE
+    by_size = policy.by_size
 
     def kept(record: StreamCutRecord) -> int:
         return tail.size_bytes - record.size_bytes if by_size else now_ms - record.time_ms
@@ -172,12 +173,13 @@ def test_what_is_left_is_never_below_the_minimum(situation: tuple[RetentionFacts
     decision = decide(facts, now_ms=now_ms)
     if decision.truncate is None:
         return
-    if facts.policy.type is RetentionType.SIZE:
+    policy = shape_of(facts.policy).pravega
+    if policy.by_size:
         end = (facts.tail or facts.retention_set[-1]).size_bytes
-        assert end - brute_size(facts.history, decision.truncate) >= facts.policy.minimum
+        assert end - brute_size(facts.history, decision.truncate) >= policy.minimum
     else:
         records = [*facts.retention_set, *([decision.record] if decision.record else [])]
-        old = [record for record in records if now_ms - record.time_ms >= facts.policy.minimum]
+        old = [record for record in records if now_ms - record.time_ms >= policy.minimum]
         assert any(at_or_after(facts.history, record.positions, decision.truncate) for record in old)
 
 
@@ -199,7 +201,7 @@ def test_a_subscriber_is_passed_by_a_maximum_only_and_with_an_eviction_record(
         for segment in history.ranges():
             lost += _unread(history, segment, positions, decision.truncate, head)
         if lost:
-            assert facts.policy.maximum is not None
+            assert shape_of(facts.policy).pravega.maximum is not None
             assert decision.rule in RULES_OF_A_MAXIMUM
             assert evicted[name].bytes == lost
             assert at_or_after(history, evicted[name].end, decision.truncate)

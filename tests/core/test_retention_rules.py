@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from retention_world import ONE, TWO, age, aged, at, cut, one_segment, record, size
+from retention_world import ONE, TWO, age, aged, at, cut, one_segment, pravega, record, size
 
 from penstock.core.history import StreamHistory
 from penstock.core.retention import (
@@ -17,7 +17,8 @@ from penstock.core.retention import (
     decide,
 )
 from penstock.model.errors import CorruptDataError
-from penstock.model.policies import RetentionPolicy, RetentionType
+from penstock.model.policies import RetentionType
+from penstock.model.retention import EffectivePolicy
 
 # --- recording ----------------------------------------------------------------------------------------------------
 
@@ -223,7 +224,7 @@ def test_case_v_a_bound_overlapping_the_maximum_goes_to_the_first_cut_wholly_ahe
     limits = (45, 65) if kind is RetentionType.SIZE else (1500, 3000)
     facts = RetentionFacts(
         history=TWO,
-        policy=RetentionPolicy(type=kind, minimum=limits[0], maximum=limits[1]),
+        policy=pravega(kind, limits[0], limits[1]),
         retention_set=records,
         subscribers={"a": cut(s0e0=4, s1e0=9)},
     )
@@ -294,7 +295,7 @@ def test_time_case_iv_goes_back_to_a_record_wholly_before_the_bound() -> None:
 class Stream:
     """A stream of two segments that lives through cycles, as its controller would keep it."""
 
-    def __init__(self, policy: RetentionPolicy) -> None:
+    def __init__(self, policy: EffectivePolicy) -> None:
         self.policy = policy
         self.history: StreamHistory = TWO
         self.head: Mapping[int, int] | None = None

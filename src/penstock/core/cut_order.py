@@ -205,6 +205,25 @@ def size_till(history: StreamHistory, positions: Positions) -> int:
     return total
 
 
+def position_runs(history: StreamHistory, positions: Positions) -> list[tuple[float, SegmentId, int]]:
+    """The cut as a function of the key: for each run of keys its lower bound and the position there, in key order."""
+    profile = _profile(history, positions)
+    return list(zip(profile.lows, profile.segments, profile.offsets, strict=True))
+
+
+def bytes_before(history: StreamHistory, positions: Positions, segments: Iterable[SegmentId]) -> int:
+    """How many bytes of these segments lie before the cut. Raises as ``compare``."""
+    profile = _profile(history, positions)
+    ranges, lengths = history.index.ranges, history.sealed_lengths
+    total = 0
+    for segment in segments:
+        if segment in positions:
+            total += max(positions[segment], 0)
+        elif profile.segment_at(ranges[segment].low) > segment:
+            total += lengths.get(segment, 0)
+    return total
+
+
 def missing_lengths(history: StreamHistory, positions: Positions) -> list[SegmentId]:
     """Segments before the cut whose final length is not known (yet), oldest first.
 

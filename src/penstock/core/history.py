@@ -58,6 +58,15 @@ class StreamHistory:
             object.__setattr__(self, "_index", index)
         return index
 
+    def with_lengths(self, lengths: Mapping[SegmentId, int]) -> StreamHistory:
+        """A history of the same epochs with other final lengths, sharing the tables that do not depend on them."""
+        other = StreamHistory(epochs=self.epochs, sealed_lengths=lengths)
+        index = self.index
+        below = list(accumulate((lengths.get(segment, 0) for segment in index.ids), initial=0))
+        shared = HistoryIndex(ranges=index.ranges, last=index.last, ids=index.ids, bytes_below=below)
+        object.__setattr__(other, "_index", shared)
+        return other
+
     def ranges(self) -> Mapping[SegmentId, KeyRange]:
         """Key range of every segment that ever was."""
         return self.index.ranges

@@ -19,6 +19,23 @@ def primary_name(segment: str) -> str:
     return segment[: match.start()] if match else segment
 
 
+def is_transient_name(segment: str) -> bool:
+    """Whether the segment holds one large event, to be merged into its parent."""
+    return "#transient." in segment
+
+
+def is_transaction_name(segment: str) -> bool:
+    """Whether the segment holds the events of a transaction, to be merged into its parent."""
+    return "#transaction." in segment
+
+
+def parent_name(segment: str) -> str:
+    """What a transaction's or transient segment was made to be merged into; any other segment is its own parent."""
+    for mark in ("#transaction.", "#transient."):
+        segment = segment.partition(mark)[0]
+    return segment
+
+
 def container_of(segment: str, containers: int) -> int:
     """Index of the owning container."""
     return int(crc32c(primary_name(segment).encode()) % containers)

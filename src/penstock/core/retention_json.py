@@ -6,24 +6,37 @@ The form is public and versioned: docs/formats/planner.md, and ``planner.schema.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from penstock.core.cut_order import Positions, check_cut
-from penstock.core.history import EpochRecord, StreamHistory
+from penstock.core.cut_order import Positions
+from penstock.core.history import StreamHistory
 from penstock.core.retention import decide
 from penstock.core.retention_decision import RetentionDecision
-from penstock.core.retention_facts import HeldRange, Hold, RetentionFacts, StreamCutRecord
-from penstock.core.retention_policy_json import check_known, decode_policy, refuse
-from penstock.model.errors import (
-    InvalidArgumentError,
-    InvalidCutError,
-    PenstockError,
-    UnsupportedError,
+from penstock.core.retention_facts import (
+    Advance,
+    Drop,
+    HeldRange,
+    Hold,
+    RetentionFacts,
+    StreamCutRecord,
+    SubscriberActivity,
+    WriterVerdict,
 )
-from penstock.model.policies import LONG_MAX
-from penstock.model.segments import KeyRange, SegmentId, SegmentRange, epoch_of, make_segment_id, number_of
+from penstock.core.retention_json_stream import Cuts, name_of, take_stream
+from penstock.core.retention_json_values import (
+    check_known,
+    refuse,
+    take_flag,
+    take_list,
+    take_object,
+    take_optional,
+    take_text,
+    take_whole,
+)
+from penstock.core.retention_policy_json import decode_policy
+from penstock.model.errors import InvalidArgumentError, PenstockError, UnsupportedError
 
 VERSION = 1
 FIELDS = (
@@ -33,15 +46,28 @@ FIELDS = (
     "frequency_ms",
     "stream",
     "truncated_at",
+    "truncated_events",
     "truncating",
     "policy",
+    "unreadable",
     "retention_set",
+    "boundaries",
     "subscribers",
     "tail",
+    "last_append_ms",
     "hold",
 )
-_SUBSCRIBER_FIELDS = ("cut", "oldest_unacked_ms", "backlog_bytes", "backlog_events", "last_active_ms")
+_KNOWN = frozenset(FIELDS)
+_NESTED = (dict, list)
+_COUNTED_APART = ("id", "policy")
+_STREAM_FIELDS = ("scope", "name", "epochs", "sealed")
+_ACTIVITY_FIELDS = ("oldest_unacked_ms", "backlog_bytes", "backlog_events", "last_active_ms")
+_SUBSCRIBER_FIELDS = ("cut", *_ACTIVITY_FIELDS)
 _HOLD_FIELDS = ("id", "owner", "reason", "until_ms", "cut")
+
+
+class _TwiceError(InvalidArgumentError):
+    """A field is given twice, perhaps the one that names the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +82,15 @@ class FactsLine:
 
 
 def plan_line(text: str) -> dict[str, Any]:
-    """The decision for one line of JSON; for one that cannot be used, ``{"id", "error": {"kind", "field", "message"}}``."""
+    """The plan for one line of JSON; for one that cannot be used, ``{"id", "error": {"kind", "field", "message"}}``."""
     line_id = None
     try:
-        value = _parse(text)
+        value = take_object(_parse(text, _QUICK), None)
         line_id = value.get("id")
-        line = decode_facts(value)
-        return encode_decision(line.id, decide(line.facts, now_ms=line.now_ms))
+        line = _line(text, value)
+        return encode_plan(line.id, decide(line.facts, now_ms=line.now_ms))
+    except _TwiceError as error:
+        return encode_error(None, InvalidArgumentError(error.message, **error.fields))
     except PenstockError as error:
         return encode_error(line_id, error)
 
@@ -78,66 +106,134 @@ def encode_error(line_id: Any, error: PenstockError) -> dict[str, Any]:
 def decode_facts(value: Mapping[str, Any]) -> FactsLine:
     """Check one parsed line whole, and give its facts.
 
-    Raises: InvalidArgumentError, InvalidCutError or UnsupportedError, each with the path of the field in ``field``.
+    Raises: InvalidArgumentError or InvalidCutError, each with the path of the field in ``field``.
     """
-    check_known(value, FIELDS, "")
+    return _decoded(value)[0]
+
+
+def _decoded(value: Mapping[str, Any]) -> tuple[FactsLine, int]:
+    """The facts, and how many names the line has: a quick look first, and a close one where that is not enough."""
+    if not _KNOWN.issuperset(value):
+        check_known(value, FIELDS, "")
     if value.get("version", VERSION) != VERSION:
         refuse("version of the facts is not known", "version", version=value["version"], known=VERSION)
-    stream = _object(value.get("stream"), "stream")
-    check_known(stream, ("scope", "name", "epochs", "sealed"), "stream.")
-    history = _history(stream)
-    head = value.get("truncated_at")
-    subscribers = {
-        name: _subscriber(history, item, f"subscribers.{name}")
-        for name, item in _object(value.get("subscribers") or {}, "subscribers").items()
-    }
-    tail = value.get("tail")
+    stream = take_object(value.get("stream"), "stream")
+    check_known(stream, _STREAM_FIELDS, "stream.")
+    epochs, history = take_stream(stream)
+    cuts = Cuts(epochs, history, quick=True)
+    line = _facts_line(value, stream, history, cuts)
+    if not cuts.are_whole():
+        cuts = Cuts(epochs, history)
+        line = _facts_line(value, stream, history, cuts)
+    names = cuts.names + len(value) + len(stream) + epochs.keys + len(stream.get("sealed") or ())
+    for name in _COUNTED_APART:
+        item = value.get(name)
+        if type(item) in _NESTED:
+            names += _count_names(item)
+    return line, names
+
+
+def _facts_line(value: Mapping[str, Any], stream: Mapping[str, Any], history: StreamHistory, cuts: Cuts) -> FactsLine:
+    get = value.get
+    head = cuts.optional(get("truncated_at"), "truncated_at")
+    positions, activity = _subscribers(cuts, get("subscribers"))
+    tail, frequency_ms, boundaries, hold = get("tail"), get("frequency_ms", 0), get("boundaries"), get("hold")
+    last_ms, events = get("last_append_ms"), get("truncated_events")
     facts = RetentionFacts(
         history=history,
-        policy=decode_policy(value.get("policy")),
-        head=_cut(history, head, "truncated_at") if head else None,
-        truncating=_flag(value.get("truncating", False), "truncating"),
-        retention_set=_records(history, value.get("retention_set")),
-        subscribers=subscribers,
-        tail=None if tail is None else _record(history, tail, "tail"),
-        frequency_ms=_whole(value.get("frequency_ms", 0), "frequency_ms"),
-        holds=_holds(history, value.get("hold")),
+        policy=decode_policy(get("policy")),
+        head=head,
+        truncating=take_flag(get("truncating", False), "truncating"),
+        retention_set=cuts.records(get("retention_set")),
+        subscribers=positions,
+        tail=None if tail is None else cuts.record(tail, "tail"),
+        frequency_ms=take_whole(frequency_ms, "frequency_ms"),
+        holds=() if hold is None else _holds(cuts, hold),
+        activity=activity,
+        boundaries=() if boundaries is None else _boundaries(cuts, boundaries),
+        last_append_ms=None if last_ms is None else take_whole(last_ms, "last_append_ms"),
+        head_event_count=None if events is None else take_whole(events, "truncated_events"),
+        unreadable=take_text(get("unreadable") or "", "unreadable"),
     )
     return FactsLine(
-        id=value.get("id"),
-        now_ms=_whole(value.get("now_ms"), "now_ms"),
-        scope=_text(stream.get("scope", ""), "stream.scope"),
-        name=_text(stream.get("name", ""), "stream.name"),
+        id=get("id"),
+        now_ms=take_whole(get("now_ms"), "now_ms"),
+        scope=take_text(stream.get("scope", ""), "stream.scope"),
+        name=take_text(stream.get("name", ""), "stream.name"),
         facts=facts,
     )
+
+
+# --- out ----------------------------------------------------------------------------------------------------------
 
 
 def encode_decision(line_id: Any, decision: RetentionDecision) -> dict[str, Any]:
     """A decision in the form of docs/formats/planner.md."""
     record = decision.record
+    candidate = encode_cut(decision.candidate)
     return {
         "version": VERSION,
         "id": line_id,
-        "candidate": encode_cut(decision.candidate),
-        "truncate": encode_cut(decision.truncate),
+        "candidate": candidate,
+        "truncate": candidate if decision.truncate is decision.candidate else encode_cut(decision.truncate),
         "rule": decision.rule.value,
         "record": None if record is None else encode_record(record),
         "prune_through_ms": decision.prune_through_ms,
         "held_by": [{"kind": item.kind.value, "name": item.name, "bytes": item.bytes} for item in decision.held_by],
-        "expire": [],
-        "evict": [
-            {
-                "subscriber": item.subscriber,
-                "from": encode_cut(item.start),
-                "to": encode_cut(item.end),
-                "bytes": item.bytes,
-                "rule": item.rule.value,
-            }
-            for item in decision.evictions
-        ],
+        "expire": [encode_advance(item) for item in decision.expirations],
+        "evict": [encode_advance(item) for item in decision.evictions],
+        "drop": [encode_drop(item) for item in decision.drops],
+        "delete_stream": decision.deletes_stream,
+        "writers": encode_verdict(decision.writers),
         "frees_bytes": decision.frees_bytes,
         "next_due_ms": decision.next_due_ms,
         "why": decision.why,
+    }
+
+
+def encode_plan(line_id: Any, decision: RetentionDecision) -> dict[str, Any]:
+    """A decision with its summary: events and times of what would go, and which subscribers are hurt."""
+    found = decision.summary()
+    known = found.since_ms is not None or found.until_ms is not None
+    return {
+        **encode_decision(line_id, decision),
+        "events": found.events,
+        "time_range_ms": [found.since_ms, found.until_ms] if known else None,
+        "subscribers": list(found.subscribers),
+    }
+
+
+def encode_advance(item: Advance) -> dict[str, Any]:
+    """A subscriber moved by a rule."""
+    return {
+        "subscriber": item.subscriber,
+        "from": encode_cut(item.start),
+        "to": encode_cut(item.end),
+        "bytes": item.bytes,
+        "events": item.events,
+        "rule": item.rule.value,
+    }
+
+
+def encode_drop(item: Drop) -> dict[str, Any]:
+    """A subscriber to forget."""
+    return {
+        "subscriber": item.subscriber,
+        "from": encode_cut(item.start),
+        "last_active_ms": item.last_active_ms,
+        "rule": item.rule.value,
+    }
+
+
+def encode_verdict(item: WriterVerdict) -> dict[str, Any]:
+    """How far writers may go."""
+    return {
+        "state": item.state.value,
+        "total_bytes": item.total_bytes,
+        "total_events": item.total_events,
+        "exceeded": item.exceeded,
+        "rule": None if item.rule is None else item.rule.value,
+        "subscriber": item.subscriber,
     }
 
 
@@ -150,29 +246,53 @@ def encode_ranges(ranges: Sequence[HeldRange]) -> list[dict[str, Any]]:
             "bytes": item.bytes,
             "from": encode_cut(item.start),
             "to": encode_cut(item.end),
+            "release_ms": item.release_ms,
         }
         for item in ranges
     ]
 
 
 def encode_record(record: StreamCutRecord) -> dict[str, Any]:
-    """A record of the retention set."""
-    return {"time_ms": record.time_ms, "size_bytes": record.size_bytes, "cut": encode_cut(record.positions)}
+    """A record of the retention set; ``event_count`` only where somebody counted."""
+    body = {"time_ms": record.time_ms, "size_bytes": record.size_bytes, "cut": encode_cut(record.positions)}
+    return body if record.event_count is None else {**body, "event_count": record.event_count}
 
 
 def encode_cut(positions: Positions | None) -> dict[str, int] | None:
     """Offsets by ``number#epoch``, oldest segment first."""
     if positions is None:
         return None
-    return {f"{number_of(segment)}#{epoch_of(segment)}": positions[segment] for segment in sorted(positions)}
+    return {name_of(segment): positions[segment] for segment in sorted(positions)}
 
 
-def _parse(text: str) -> Mapping[str, Any]:
+# --- in -----------------------------------------------------------------------------------------------------------
+
+
+def _line(text: str, value: dict[str, Any]) -> FactsLine:
+    """The facts of the line, unless it has a field twice, which the quick parser does not see."""
     try:
-        value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
+        line, names = _decoded(value)
+    except PenstockError:
+        _parse(text, _STRICT)
+        raise
+    # Each name has one colon behind it. Only where there are more of them, in texts or behind names that were given twice,
+    # is the line parsed again to tell which.
+    if text.count(":") != names:
+        _parse(text, _STRICT)
+    return line
+
+
+def _count_names(value: Any) -> int:
+    own = len(value) if type(value) is dict else 0
+    items = value.values() if type(value) is dict else value
+    return own + sum(_count_names(item) for item in items if type(item) in _NESTED)
+
+
+def _parse(text: str, decoder: json.JSONDecoder) -> Any:
+    try:
+        return decoder.decode(text)
     except (ValueError, RecursionError) as error:
         raise InvalidArgumentError("line is not JSON", detail=str(error)) from error
-    return _object(value, None)
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -184,198 +304,54 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidArgumentError("field is given twice", field=twice)
+        raise _TwiceError("field is given twice", field=twice)
     return result
 
 
-# --- the stream ---------------------------------------------------------------------------------------------------
+_QUICK = json.JSONDecoder(parse_constant=_no_constant)
+_STRICT = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_unique)
 
 
-def _history(stream: Mapping[str, Any]) -> StreamHistory:
-    epochs = _list(stream.get("epochs"), "stream.epochs")
-    if not epochs:
-        refuse("a stream has at least one epoch", "stream.epochs")
-    known: dict[SegmentId, KeyRange] = {}
-    before: set[SegmentId] = set()
-    records = []
-    for number, items in enumerate(epochs):
-        field = f"stream.epochs[{number}]"
-        segments = [_range(item, f"{field}[{place}]") for place, item in enumerate(_list(items, field))]
-        segments.sort(key=lambda item: item.keys.low)
-        _check_tiles(segments, field)
-        for item in segments:
-            _check_segment(item, number, known, before, field)
-        before = {item.segment for item in segments}
-        if len(before) != len(segments):
-            refuse("a segment is named twice in one epoch", field)
-        records.append(EpochRecord(epoch=number, segments=tuple(segments)))
-    sealed: dict[SegmentId, int] = {}
-    for name, length in _object(stream.get("sealed") or {}, "stream.sealed").items():
-        segment = _segment(name, "stream.sealed")
-        if segment not in known:
-            refuse("sealed names a segment that no epoch has", "stream.sealed", segment=name)
-        sealed[segment] = _whole(length, f"stream.sealed.{name}")
-    return StreamHistory(epochs=tuple(records), sealed_lengths=sealed)
+def _subscribers(cuts: Cuts, value: Any) -> tuple[dict[str, Positions], dict[str, SubscriberActivity]]:
+    positions: dict[str, Positions] = {}
+    activity: dict[str, SubscriberActivity] = {}
+    given = take_object(value or {}, "subscribers")
+    for name, entry in given.items():
+        item = take_object(entry, f"subscribers.{name}")
+        cut = item.get("cut")
+        positions[name] = cuts.cut(cut, f"subscribers.{name}.cut") if cut else {}
+        cuts.names += len(item)
+        if len(item) > ("cut" in item):
+            check_known(item, _SUBSCRIBER_FIELDS, f"subscribers.{name}.")
+            known = {key: take_optional(item.get(key), f"subscribers.{name}.{key}") for key in _ACTIVITY_FIELDS}
+            activity[name] = SubscriberActivity(**known)
+    cuts.names += len(given)
+    return positions, activity
 
 
-def _range(value: Any, field: str) -> SegmentRange:
-    item = _object(value, field)
-    check_known(item, ("segment", "low", "high"), f"{field}.")
-    low, high = _number(item.get("low"), f"{field}.low"), _number(item.get("high"), f"{field}.high")
-    if not 0.0 <= low < high <= 1.0:
-        refuse("key range is empty or outside [0, 1]", field, low=low, high=high)
-    return SegmentRange(segment=_segment(item.get("segment"), f"{field}.segment"), keys=KeyRange(low=low, high=high))
+def _boundaries(cuts: Cuts, value: Any) -> tuple[StreamCutRecord, ...]:
+    items = take_list(value, "boundaries")
+    return tuple(cuts.record(item, f"boundaries[{place}]") for place, item in enumerate(items))
 
 
-def _check_tiles(segments: Sequence[SegmentRange], field: str) -> None:
-    edge = 0.0
-    for item in segments:
-        if item.keys.low > edge:
-            refuse("key space has a gap", field, low=edge, high=item.keys.low)
-        if item.keys.low < edge:
-            refuse("key ranges overlap", field, low=item.keys.low, high=edge)
-        edge = item.keys.high
-    if edge != 1.0:
-        refuse("key space has a gap", field, low=edge, high=1.0)
-
-
-def _check_segment(
-    item: SegmentRange, number: int, known: dict[SegmentId, KeyRange], before: set[SegmentId], field: str
-) -> None:
-    segment = item.segment
-    name = f"{number_of(segment)}#{epoch_of(segment)}"
-    if segment not in known:
-        if epoch_of(segment) != number:
-            refuse("a segment does not carry the epoch in which it first appears", field, segment=name, epoch=number)
-        known[segment] = item.keys
-        return
-    if known[segment] != item.keys:
-        refuse("a segment has another key range than in an earlier epoch", field, segment=name)
-    if segment not in before and epoch_of(segment) != number:
-        refuse("a segment comes back after an epoch without it", field, segment=name)
-
-
-# --- cuts, records, subscribers, holds ----------------------------------------------------------------------------
-
-
-def _cut(history: StreamHistory, value: Any, field: str) -> dict[SegmentId, int]:
-    positions: dict[SegmentId, int] = {}
-    for name, offset in _object(value, field).items():
-        segment = _segment(name, field)
-        if segment not in history.index.ranges:
-            refuse("cut names a segment that the stream never had", field, segment=name)
-        positions[segment] = _whole(offset, f"{field}.{name}", least=-1)
-    try:
-        check_cut(history, positions)
-    except InvalidCutError as error:
-        raise InvalidCutError(error.message, field=field, **error.fields) from error
-    return positions
-
-
-def _record(history: StreamHistory, value: Any, field: str) -> StreamCutRecord:
-    item = _object(value, field)
-    check_known(item, ("time_ms", "size_bytes", "cut"), f"{field}.")
-    return StreamCutRecord(
-        time_ms=_whole(item.get("time_ms"), f"{field}.time_ms"),
-        size_bytes=_whole(item.get("size_bytes"), f"{field}.size_bytes"),
-        positions=_cut(history, item.get("cut"), f"{field}.cut"),
-    )
-
-
-def _records(history: StreamHistory, value: Any) -> tuple[StreamCutRecord, ...]:
-    items = _list([] if value is None else value, "retention_set")
-    records = tuple(_record(history, item, f"retention_set[{place}]") for place, item in enumerate(items))
-    for place in range(1, len(records)):
-        before, record = records[place - 1], records[place]
-        if record.time_ms <= before.time_ms:
-            refuse("records are not in order of time, oldest first", f"retention_set[{place}].time_ms")
-        if record.size_bytes < before.size_bytes:
-            refuse("a record is smaller than the one before it", f"retention_set[{place}].size_bytes")
-    return records
-
-
-def _subscriber(history: StreamHistory, value: Any, field: str) -> Positions:
-    item = _object(value, field)
-    check_known(item, _SUBSCRIBER_FIELDS, f"{field}.")
-    cut = item.get("cut")
-    return _cut(history, cut, f"{field}.cut") if cut else {}
-
-
-def _holds(history: StreamHistory, value: Any) -> tuple[Hold, ...]:
-    if value is None or value is False:
+def _holds(cuts: Cuts, value: Any) -> tuple[Hold, ...]:
+    if value is False:
         return ()
     if value is True:
         return (Hold(id="hold"),)
     if isinstance(value, list):
-        return tuple(_hold(history, item, f"hold[{place}]") for place, item in enumerate(value))
-    return (_hold(history, value, "hold"),)
+        return tuple(_hold(cuts, item, f"hold[{place}]") for place, item in enumerate(value))
+    return (_hold(cuts, value, "hold"),)
 
 
-def _hold(history: StreamHistory, value: Any, field: str) -> Hold:
-    item = _object(value, field)
+def _hold(cuts: Cuts, value: Any, field: str) -> Hold:
+    item = take_object(value, field)
     check_known(item, _HOLD_FIELDS, f"{field}.")
-    until, cut = item.get("until_ms"), item.get("cut")
+    cuts.names += len(item)
     return Hold(
-        id=_text(item.get("id", "hold"), f"{field}.id"),
-        owner=_text(item.get("owner", ""), f"{field}.owner"),
-        reason=_text(item.get("reason", ""), f"{field}.reason"),
-        until_ms=None if until is None else _whole(until, f"{field}.until_ms"),
-        positions=_cut(history, cut, f"{field}.cut") if cut else None,
+        id=take_text(item.get("id", "hold"), f"{field}.id"),
+        owner=take_text(item.get("owner", ""), f"{field}.owner"),
+        reason=take_text(item.get("reason", ""), f"{field}.reason"),
+        until_ms=take_optional(item.get("until_ms"), f"{field}.until_ms"),
+        positions=cuts.optional(item.get("cut"), f"{field}.cut"),
     )
-
-
-# --- plain values -------------------------------------------------------------------------------------------------
-
-
-def _typed(test: Callable[[Any], bool], wanted: str, value: Any, field: str | None) -> Any:
-    if value is None:
-        refuse(f"{wanted} is missing", field)
-    if not test(value):
-        refuse(f"not {wanted}", field, value=repr(value)[:60])
-    return value
-
-
-def _object(value: Any, field: str | None) -> dict[str, Any]:
-    result: dict[str, Any] = _typed(lambda item: isinstance(item, dict), "an object", value, field)
-    return result
-
-
-def _list(value: Any, field: str) -> list[Any]:
-    result: list[Any] = _typed(lambda item: isinstance(item, list), "a list", value, field)
-    return result
-
-
-def _text(value: Any, field: str) -> str:
-    result: str = _typed(lambda item: isinstance(item, str), "a text", value, field)
-    return result
-
-
-def _flag(value: Any, field: str) -> bool:
-    result: bool = _typed(lambda item: isinstance(item, bool), "true or false", value, field)
-    return result
-
-
-def _number(value: Any, field: str) -> float:
-    return float(_typed(lambda i: isinstance(i, (int, float)) and not isinstance(i, bool), "a number", value, field))
-
-
-def _whole(value: Any, field: str, *, least: int = 0) -> int:
-    number: int = _typed(lambda i: isinstance(i, int) and not isinstance(i, bool), "a whole number", value, field)
-    if number < least:
-        refuse("number is negative" if least == 0 else f"offset is less than {least}", field, value=number)
-    if number > LONG_MAX:
-        refuse("number does not fit into 63 bits", field, value=number)
-    return number
-
-
-def _segment(value: Any, field: str) -> SegmentId:
-    number, mark, epoch = _text(value, field).partition("#")
-    if not mark or not _digits(number) or not _digits(epoch):
-        refuse("a segment is written NUMBER#EPOCH", field, segment=str(value)[:60])
-    if int(number) >= 1 << 31 or int(epoch) >= 1 << 31:
-        refuse("number or epoch of a segment does not fit into 31 bits", field, segment=value)
-    return make_segment_id(int(epoch), int(number))
-
-
-def _digits(text: str) -> bool:
-    return 0 < len(text) <= 10 and text.isascii() and text.isdigit()

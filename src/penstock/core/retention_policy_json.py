@@ -1,34 +1,45 @@
-"""A retention policy as JSON: Pravega's form, and the part of the policy document that says the same thing."""
+"""A retention policy as JSON: Pravega's form, or the whole policy document."""
 
 from __future__ import annotations
 
+import marshal
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import Any
 
-from penstock.model.errors import InvalidArgumentError, UnsupportedError
+from penstock.codec.policy_document import decode_document
+from penstock.core.policy_levels import effective_of, resolve, validate
+from penstock.core.retention_json_values import check_known, refuse
+from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import LONG_MAX, RetentionPolicy, RetentionType
+from penstock.model.retention import EMPTY, EffectivePolicy
 
-_DOCUMENT = ("retain", "unsubscribed", "backlog", "idle", "grace_s")
-_RETAIN = ("min_bytes", "min_age_s", "combine", "max_bytes", "max_age_s", "measure")
+_CACHED_MAX = 1024
+_CACHED_BYTES_MAX = 4096
+
+_cached: dict[bytes, EffectivePolicy | None] = {}
 
 
-def decode_policy(value: Any) -> RetentionPolicy | None:
-    """The policy, or None for ``null``.
+def decode_policy(value: Any) -> EffectivePolicy | None:
+    """What the policy comes to on a stream with nothing above it; None for ``null``.
 
-    Raises: InvalidArgumentError (not a policy), UnsupportedError (a rule that this planner does not apply: bytes and age
-    together, and everything about backlog, idleness and grace), both with the path in ``field``.
+    Equal policies are the very same object as long as the cache of them lasts. Raises: InvalidArgumentError with the path
+    in ``field``.
     """
     if value is None:
         return None
-    if not isinstance(value, dict):
-        refuse("a policy is an object or null", "policy")
-    if any(name in value for name in _DOCUMENT):
-        return _from_document(value)
-    check_known(value, ("type", "min", "max"), "policy.")
-    if value.get("type") not in ("size", "time"):
-        refuse("type of a policy is size or time", "policy.type", type=repr(value.get("type"))[:60])
-    return _policy(RetentionType(value["type"]), value, "min", "max", "policy.", scale=1)
+    try:
+        key = marshal.dumps(value, 2)
+    except ValueError:
+        return _decode(value)
+    if key in _cached:
+        return _cached[key]
+    policy = _decode(value)
+    if len(key) <= _CACHED_BYTES_MAX:
+        if len(_cached) >= _CACHED_MAX:
+            _cached.clear()
+        _cached[key] = policy
+    return policy
 
 
 def encode_policy(policy: RetentionPolicy | None) -> dict[str, Any] | None:
@@ -38,69 +49,42 @@ def encode_policy(policy: RetentionPolicy | None) -> dict[str, Any] | None:
     return {"type": policy.type.value, "min": policy.minimum, "max": policy.maximum}
 
 
-def _from_document(value: Mapping[str, Any]) -> RetentionPolicy | None:
-    check_known(value, _DOCUMENT, "policy.")
-    for name in ("backlog", "idle", "grace_s"):
-        if value.get(name):
-            _decline("rule is not part of truncation planning", f"policy.{name}")
-    if value.get("unsubscribed", "release") != "release":
-        _decline("a stream without subscribers is always released to its limits", "policy.unsubscribed")
-    retain = value.get("retain")
-    if retain is None:
-        return None
-    if not isinstance(retain, dict):
-        refuse("retain is an object or null", "policy.retain")
-    check_known(retain, _RETAIN, "policy.retain.")
-    if retain.get("measure", "stream") != "stream":
-        _decline("limits are those of the whole stream", "policy.retain.measure")
-    sizes = [name for name in ("min_bytes", "max_bytes") if name in retain]
-    ages = [name for name in ("min_age_s", "max_age_s") if name in retain]
-    if sizes and ages:
-        _decline("limits are bytes or age, not both", f"policy.retain.{ages[0]}")
-    if ages:
-        return _policy(RetentionType.TIME, retain, "min_age_s", "max_age_s", "policy.retain.", scale=1000)
-    return _policy(RetentionType.SIZE, retain, "min_bytes", "max_bytes", "policy.retain.", scale=1)
+def _decode(value: Any) -> EffectivePolicy | None:
+    if not isinstance(value, dict):
+        refuse("a policy is an object or null", "policy")
+    if "type" in value or "min" in value or "max" in value:
+        return effective_of(_pravega(value))
+    document = decode_document(value)
+    try:
+        return resolve(validate(document), EMPTY, EMPTY)
+    except InvalidArgumentError as error:
+        fields = {name: item for name, item in error.fields.items() if name not in ("field", "level")}
+        raise InvalidArgumentError(error.message, field=f"policy.{error.fields.get('field')}", **fields) from error
 
 
-def _policy(
-    kind: RetentionType, value: Mapping[str, Any], low: str, high: str, prefix: str, *, scale: int
-) -> RetentionPolicy | None:
-    least = _limit(value.get(low, 0), prefix + low, scale)
-    most = _limit(value.get(high), prefix + high, scale)
+def _pravega(value: Mapping[str, Any]) -> RetentionPolicy:
+    check_known(value, ("type", "min", "max"), "policy.")
+    if value.get("type") not in ("size", "time"):
+        refuse("type of a policy is size or time", "policy.type", type=repr(value.get("type"))[:60])
+    least, most = _limit(value.get("min", 0), "policy.min"), _limit(value.get("max"), "policy.max")
     if least is None:
         # An unlimited minimum: nothing ever goes, whatever the maximum is.
-        return None
+        return RetentionPolicy(type=RetentionType(value["type"]), minimum=LONG_MAX)
     if most is not None and most < least:
-        refuse("minimum exceeds the maximum", prefix + low, minimum=value.get(low), maximum=value.get(high))
-    return RetentionPolicy(type=kind, minimum=least, maximum=most)
+        refuse("minimum exceeds the maximum", "policy.min", minimum=value.get("min"), maximum=value.get("max"))
+    return RetentionPolicy(type=RetentionType(value["type"]), minimum=least, maximum=most)
 
 
-def _limit(value: Any, field: str, scale: int) -> int | None:
+def _limit(value: Any, field: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         refuse("limit is not a number", field, value=repr(value)[:60])
-    if isinstance(value, float) and scale == 1 and not value.is_integer():
-        refuse("limit is not a whole number", field, value=value)
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         refuse("limit is not a finite number", field, value=value)
+    if isinstance(value, float) and not value.is_integer():
+        refuse("limit is not a whole number", field, value=value)
     if value < 0:
         refuse("limit is negative", field, value=value)
     # Pravega writes an absent maximum as the largest long.
-    return None if value * scale >= LONG_MAX else round(value * scale)
-
-
-def check_known(value: Mapping[str, Any], names: Sequence[str], prefix: str) -> None:
-    """Refuse a field that is not one of the names: a misspelt field must not pass for an absent one."""
-    for name in value:
-        if name not in names:
-            refuse("field is not known", f"{prefix}{name}")
-
-
-def refuse(message: str, field: str | None, **fields: Any) -> NoReturn:
-    """Raise InvalidArgumentError with the path of the field."""
-    raise InvalidArgumentError(message, field=field, **fields)
-
-
-def _decline(message: str, field: str) -> NoReturn:
-    raise UnsupportedError(message, field=field)
+    return None if value >= LONG_MAX else int(value)

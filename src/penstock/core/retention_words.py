@@ -1,0 +1,70 @@
+"""A decision as people say it. Not to be parsed: the fields of the decision say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.cut_order import Positions, at_or_after
+from penstock.core.retention_explain import Situation
+from penstock.core.retention_facts import Advance, RetentionRule, WriterState, WriterVerdict
+
+REASONS = {
+    RetentionRule.NO_POLICY: "the stream has no retention policy",
+    RetentionRule.UNREADABLE_POLICY: "the stream's policy could not be read",
+    RetentionRule.NO_RECORD: "no cut has been recorded yet",
+    RetentionRule.BELOW_MINIMUM: "no cut leaves the policy's minimum",
+    RetentionRule.MINIMUM: "no subscriber has published, and this is the newest recorded cut that leaves the minimum",
+    RetentionRule.MAXIMUM: "no subscriber has published, the stream is over its maximum, "
+    "and this recorded cut leaves most within the limits",
+    RetentionRule.SUBSCRIBERS: "all subscribers have acknowledged what lies before the cut",
+    RetentionRule.SUBSCRIBERS_MINIMUM: "subscribers have acknowledged more, "
+    "and this is the newest recorded cut that leaves the minimum",
+    RetentionRule.SUBSCRIBERS_MAXIMUM: "subscribers lag beyond the maximum, which overrules them",
+    RetentionRule.OVERLAP_MINIMUM: "the minimum falls across the subscribers' cut, "
+    "so that only a recorded cut wholly before theirs will do",
+    RetentionRule.OVERLAP_MAXIMUM: "the maximum falls across the subscribers' cut, "
+    "so that the first recorded cut wholly ahead of theirs is taken",
+    RetentionRule.UNSUBSCRIBED: "the policy keeps data while nobody subscribes",
+}
+_WRITERS = {WriterState.HOLD: "wait", WriterState.REJECT: "are refused"}
+
+
+def sentence(situation: Situation, candidate: Positions | None, frees: int, verdict: WriterVerdict) -> str:
+    """What the decision does and why: the truncation first, then what befalls subscribers, writers and the stream."""
+    said = _truncation(situation, candidate, frees)
+    moves, shape = situation.moves, situation.outlook.shape
+    if shape is None or not shape.moves:
+        return said
+    more = [_moved("time-to-live", moves.expirations), _moved("the backlog quota", moves.evictions)]
+    if moves.drops:
+        more.append(f"Dropped for being silent: {', '.join(item.subscriber for item in moves.drops)}.")
+    if verdict.exceeded and verdict.state in _WRITERS:
+        more.append(f"Writers {_WRITERS[verdict.state]} for subscriber {verdict.subscriber}.")
+    if moves.deletes_stream:
+        more.append("The stream is deleted for being unused.")
+    return " ".join([said, *(part for part in more if part)])
+
+
+def _moved(what: str, advances: Sequence[Advance]) -> str:
+    if not advances:
+        return ""
+    lost = ", ".join(f"{item.subscriber} past {item.bytes} unread bytes" for item in advances)
+    return f"Moved by {what}: {lost}."
+
+
+def _truncation(situation: Situation, candidate: Positions | None, frees: int) -> str:
+    outlook, truncate = situation.outlook, situation.truncate
+    reason = REASONS[situation.rule]
+    if candidate is None:
+        if outlook.facts.unreadable:
+            return f"Nothing is truncated: {reason} ({outlook.facts.unreadable})."
+        return f"Nothing is truncated: {reason}."
+    if truncate is candidate:
+        return f"Truncation frees {frees} bytes: {reason}."
+    if truncate is not None:
+        return f"Truncation before that cut, at a hold or the tail, frees {frees} bytes: {reason}."
+    if outlook.facts.truncating:
+        return f"Nothing is truncated while a truncation is in flight, though {reason}."
+    if at_or_after(outlook.history, candidate, outlook.head):
+        return f"Nothing is truncated, because a hold forbids it, though {reason}."
+    return f"Nothing is truncated, because the chosen cut is not wholly at or after the head, though {reason}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,9 @@ def layout(page: str, heading: str) -> struct.Struct:
         ("operations.md", "SEAL", codec.SEAL),
         ("operations.md", "TRUNCATE", codec.TRUNCATE),
         ("operations.md", "DELETE", codec.DELETE),
+        ("operations.md", "KEEP", codec.KEEP),
+        ("operations.md", "RELEASE", codec.RELEASE),
+        ("operations.md", "RESTORE", codec.RESTORE),
         ("operations.md", "ATTRIBUTE", codec.ATTRIBUTE),
         ("operations.md", "MERGE", codec.MERGE),
         ("operations.md", "TABLE", codec.TABLE),
@@ -91,6 +95,9 @@ OPERATION = st.one_of(
     st.builds(codec.SealOperation, uid=U64),
     st.builds(codec.TruncateOperation, uid=U64, offset=I64),
     st.builds(codec.DeleteOperation, uid=U64),
+    st.builds(codec.KeepOperation, uid=U64, offset=I64),
+    st.builds(codec.ReleaseOperation, uid=U64, offset=I64),
+    st.builds(codec.RestoreOperation, uid=U64, offset=I64),
     st.builds(codec.AttributeOperation, uid=U64, attribute=U128, value=I64),
     st.builds(codec.MergeOperation, uid=U64, source=U64, offset=I64, length=I64),
     st.builds(codec.TableOperation, uid=U64, position=I64, items=st.lists(ITEM, max_size=4).map(tuple)),
@@ -120,7 +127,7 @@ def test_a_cut_or_longer_frame_is_damage(frame, cut: int, tail: bytes) -> None:
 
 @given(data=st.binary(max_size=200))
 def test_no_bytes_crash_the_decoder(data: bytes) -> None:
-    for prefix in (b"", codec.FRAME.pack(1, 0, 0, 1, 0)):
+    for prefix in (b"", codec.FRAME.pack(1, 0, 0, 1, 0), codec.FRAME.pack(2, 0, 0, 1, 0)):
         try:
             list(codec.decode_operations(prefix + data))
         except (CorruptDataError, VersionTooNewError):
@@ -145,7 +152,7 @@ def test_golden_frame() -> None:
         codec.AttributeOperation(uid=1, attribute=6, value=-(1 << 63)),
     ]
     golden = bytes.fromhex(
-        "01000002" "00000005" "0000018bcfe56800"
+        "02000002" "00000005" "0000018bcfe56800"
         "01" "0000000700000001" "00" "0000" "0000000000000000" "0005" "612f622f30"
         "02" "0000000700000001" "0000000000000000" "00000000000000000000000000000005" "0000000000000002" "00000003"
         "00000003" "78797a"
@@ -157,17 +164,76 @@ def test_golden_frame() -> None:
     )  # fmt: skip
     assert codec.encode_frame(2, 1_700_000_000_000, operations) == golden
     assert list(codec.decode_operations(golden)) == operations
+    assert list(codec.decode_operations(b"\1" + golden[1:])) == operations, "as version 1 wrote it"
+
+
+def test_golden_frame_of_truncations() -> None:
+    operations = [
+        codec.TruncateOperation(uid=1, offset=2),
+        codec.KeepOperation(uid=3, offset=4),
+        codec.ReleaseOperation(uid=5, offset=6),
+        codec.RestoreOperation(uid=7, offset=1 << 40),
+    ]
+    golden = bytes.fromhex(
+        "02000001" "00000004" "0000018bcfe56800"
+        "04" "0000000000000001" "0000000000000002"
+        "09" "0000000000000003" "0000000000000004"
+        "0a" "0000000000000005" "0000000000000006"
+        "0b" "0000000000000007" "0000010000000000"
+    )  # fmt: skip
+    assert codec.encode_frame(1, 1_700_000_000_000, operations) == golden
+    assert list(codec.decode_operations(golden)) == operations
+
+
+def test_golden_rows_of_this_and_earlier_versions() -> None:
+    segment = records.SegmentRecord(
+        name="a/b/0",
+        kind=0,
+        key_bytes=0,
+        rollover_bytes=1,
+        start_offset=2,
+        length=3,
+        sealed=True,
+        modified_ms=4,
+        event_count=5,
+        freed_bytes=6,
+        entry_count=0,
+        kept_offset=1,
+    )
+    numbers = "".join(f"{number:016x}" for number in (1, 2, 3, 4, 5, 6, 0))
+    now = bytes.fromhex("0200010000" + numbers + f"{1:016x}" + "612f622f30")
+    before = bytes.fromhex("0100010000" + numbers + "612f622f30")
+    assert records.encode_segment(segment) == now
+    assert records.decode_segment(now) == segment
+    assert records.decode_segment(before) == replace(segment, kept_offset=2), "nothing was kept"
+    chunk = records.ChunkRecord(name="0/1-2-3", length=10, freed=4, block_count=2, event_count=7)
+    sizes = f"{10:016x}{4:016x}{2:08x}"
+    now = bytes.fromhex("02" + sizes + f"{7:016x}" + b"0/1-2-3".hex())
+    before = bytes.fromhex("01" + sizes + b"0/1-2-3".hex())
+    assert records.encode_chunk(chunk) == now
+    assert records.decode_chunk(now) == chunk
+    assert records.decode_chunk(before) == replace(chunk, event_count=None)
+    assert records.encode_chunk(replace(chunk, event_count=None)) == before, "what is not known is not made up"
+    free = records.FreeRecord(uid=1, size_bytes=2, segment="s")
+    now = bytes.fromhex(f"{1:016x}{2:016x}73")
+    assert records.encode_free(free) == now
+    assert records.decode_free(now) == free
+    assert records.decode_free(now[:-1]) == replace(free, segment="")
 
 
 def test_newer_versions_are_refused() -> None:
     frame = bytearray(codec.encode_frame(0, 0, []))
-    frame[0] = 2
+    frame[0] = 3
     with pytest.raises(VersionTooNewError):
         codec.decode_frame_header(bytes(frame))
     row = bytearray(records.encode_container(records.ContainerRecord(epoch=1, complete_upto=2)))
     row[0] = 9
     with pytest.raises(VersionTooNewError):
         records.decode_container(bytes(row))
+    chunk = records.ChunkRecord(name="0/1-2-3", length=10, freed=4, block_count=2, event_count=7)
+    for data, decode in ((records.encode_chunk(chunk), records.decode_chunk), (bytes(90), records.decode_segment)):
+        with pytest.raises(VersionTooNewError):
+            decode(b"\3" + data[1:])
 
 
 @given(
@@ -184,6 +250,7 @@ def test_newer_versions_are_refused() -> None:
         event_count=I64,
         freed_bytes=I64,
         entry_count=I64,
+        kept_offset=I64,
     )
 )
 def test_segment_rows_round_trip(record: records.SegmentRecord) -> None:
@@ -193,11 +260,11 @@ def test_segment_rows_round_trip(record: records.SegmentRecord) -> None:
 def test_other_rows_round_trip() -> None:
     container = records.ContainerRecord(epoch=3, complete_upto=1 << 40)
     assert records.decode_container(records.encode_container(container)) == container
-    chunk = records.ChunkRecord(name="0/1-2-3", length=10, freed=4, block_count=2)
+    chunk = records.ChunkRecord(name="0/1-2-3", length=10, freed=4, block_count=2, event_count=None)
     assert records.decode_chunk(records.encode_chunk(chunk)) == chunk
     block = records.BlockRecord(end=10, event_count=3, crc32c=0xFFFFFFFF)
     assert records.decode_block(records.encode_block(block)) == block
-    free = records.FreeRecord(uid=1 << 63, size_bytes=5)
+    free = records.FreeRecord(uid=1 << 63, size_bytes=5, segment="näme")
     assert records.decode_free(records.encode_free(free)) == free
     assert records.decode_entry(records.encode_entry(-1, b"value")) == (-1, b"value")
     assert records.decode_int(records.encode_int(-5)) == -5
@@ -205,8 +272,9 @@ def test_other_rows_round_trip() -> None:
     assert records.parse_lease_key(records.lease_key(1, 77, 88)) == (77, 88)
     assert records.parse_merged_time_key(records.merged_time_key(1, 5, 6, "name")) == (6, b"name")
     for decode in (records.decode_int, records.decode_block, records.decode_segment, records.decode_chunk):
-        with pytest.raises(CorruptDataError):
-            decode(b"\1")
+        for short in (b"", b"\1"):
+            with pytest.raises(CorruptDataError):
+                decode(short)
 
 
 @given(prefix=st.binary(min_size=1, max_size=4).filter(lambda data: data.strip(b"\xff")), key=st.binary(max_size=6))

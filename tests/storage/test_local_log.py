@@ -414,7 +414,7 @@ def test_log_recovers_on_a_disk_that_became_full_with_the_whole_budget_in_use(tm
         log, _ = await opened(real(tmp_path))
         written: Frames = []
         async with asyncio.timeout(10):
-            while len(written) < 14:
+            while len(written) < 12:
                 written.append((int(await log.append([bytes(7000)])), bytes(7000)))
         await die(log)
 
@@ -443,12 +443,12 @@ def test_appends_wait_for_truncation_when_the_budget_is_used_up(tmp_path: Path) 
 
         task = asyncio.ensure_future(fill())
         async with asyncio.timeout(10):
-            # Two to a file; the file kept for recovery is not used.
-            while len(acked) < 14:
+            # Two to a file; the files kept for recovery are not used.
+            while len(acked) < 12:
                 await asyncio.sleep(0)
             for _ in range(200):
                 await asyncio.sleep(0)
-            assert len(acked) == 14
+            assert len(acked) == 12
             assert len(images(tmp_path)) == 8
             while not task.done():
                 await log.truncate(LogAddress(acked[-1]))
@@ -465,12 +465,12 @@ def test_close_refuses_appends_that_wait_for_a_file(tmp_path: Path) -> None:
         log, _ = await opened(real(tmp_path))
         tasks = [asyncio.ensure_future(log.append([bytes(7000)])) for _ in range(20)]
         async with asyncio.timeout(10):
-            while sum(task.done() for task in tasks) < 14:
+            while sum(task.done() for task in tasks) < 12:
                 await asyncio.sleep(0)
             await log.close()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        assert outcomes[:14] == list(range(1, 15))
-        assert all(isinstance(outcome, ContainerOfflineError) for outcome in outcomes[14:])
+        assert outcomes[:12] == list(range(1, 13))
+        assert all(isinstance(outcome, ContainerOfflineError) for outcome in outcomes[12:])
 
     asyncio.run(run())
 

@@ -13,9 +13,11 @@ from typing import TypeAlias
 
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 
-VERSION = 1
+VERSION = 2
+"""2: the kinds from ``KIND_KEEP`` on. Frames of version 1 are read as well."""
 KIND_CREATE, KIND_APPEND, KIND_SEAL, KIND_TRUNCATE = 1, 2, 3, 4
 KIND_DELETE, KIND_ATTRIBUTE, KIND_MERGE, KIND_TABLE = 5, 6, 7, 8
+KIND_KEEP, KIND_RELEASE, KIND_RESTORE = 9, 10, 11
 
 FRAME = struct.Struct(">BBHIq")
 CREATE = struct.Struct(">BQBHqH")
@@ -23,6 +25,9 @@ APPEND = struct.Struct(">BQq16sqII")
 SEAL = struct.Struct(">BQ")
 TRUNCATE = struct.Struct(">BQq")
 DELETE = struct.Struct(">BQ")
+KEEP = struct.Struct(">BQq")
+RELEASE = struct.Struct(">BQq")
+RESTORE = struct.Struct(">BQq")
 ATTRIBUTE = struct.Struct(">BQ16sq")
 MERGE = struct.Struct(">BQQqq")
 TABLE = struct.Struct(">BQqH")
@@ -72,6 +77,32 @@ class SealOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncateOperation:
+    """The bytes before ``offset`` are given back, kept ones too."""
+
+    uid: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepOperation:
+    """Readers begin at ``offset``; what they lose stays on disk."""
+
+    uid: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseOperation:
+    """Kept bytes before ``offset`` are given back."""
+
+    uid: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOperation:
+    """Readers begin at ``offset`` again, which lies among the kept bytes."""
+
     uid: int
     offset: int
 
@@ -131,6 +162,9 @@ Operation: TypeAlias = (
     | AttributeOperation
     | MergeOperation
     | TableOperation
+    | KeepOperation
+    | ReleaseOperation
+    | RestoreOperation
 )
 
 
@@ -159,6 +193,18 @@ def encode_seal(operation: SealOperation) -> bytes:
 
 def encode_truncate(operation: TruncateOperation) -> bytes:
     return TRUNCATE.pack(KIND_TRUNCATE, operation.uid, operation.offset)
+
+
+def encode_keep(operation: KeepOperation) -> bytes:
+    return KEEP.pack(KIND_KEEP, operation.uid, operation.offset)
+
+
+def encode_release(operation: ReleaseOperation) -> bytes:
+    return RELEASE.pack(KIND_RELEASE, operation.uid, operation.offset)
+
+
+def encode_restore(operation: RestoreOperation) -> bytes:
+    return RESTORE.pack(KIND_RESTORE, operation.uid, operation.offset)
 
 
 def encode_delete(operation: DeleteOperation) -> bytes:
@@ -209,6 +255,12 @@ def encode(operation: Operation) -> bytes:
             return encode_merge(operation)
         case TableOperation():
             return encode_table(operation)
+        case KeepOperation():
+            return encode_keep(operation)
+        case ReleaseOperation():
+            return encode_release(operation)
+        case RestoreOperation():
+            return encode_restore(operation)
 
 
 def encode_frame(container: int, time_ms: int, operations: Iterable[Operation]) -> bytes:
@@ -286,6 +338,15 @@ def _decode_fixed(kind: int, view: memoryview, position: int) -> tuple[Operation
     if kind == KIND_MERGE:
         _, uid, source, offset, length = MERGE.unpack_from(view, position)
         return MergeOperation(uid=uid, source=source, offset=offset, length=length), position + MERGE.size
+    if kind == KIND_KEEP:
+        _, uid, offset = KEEP.unpack_from(view, position)
+        return KeepOperation(uid=uid, offset=offset), position + KEEP.size
+    if kind == KIND_RELEASE:
+        _, uid, offset = RELEASE.unpack_from(view, position)
+        return ReleaseOperation(uid=uid, offset=offset), position + RELEASE.size
+    if kind == KIND_RESTORE:
+        _, uid, offset = RESTORE.unpack_from(view, position)
+        return RestoreOperation(uid=uid, offset=offset), position + RESTORE.size
     raise CorruptDataError("log frame holds an unknown operation", kind=kind, position=position)
 
 

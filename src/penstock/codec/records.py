@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 
 VERSION = 1
+SEGMENT_VERSION = 2
+"""2: the kept offset. Rows of version 1 are read as well: they keep nothing."""
+CHUNK_VERSION = 2
+"""2: the count of events. Rows of version 1 are read as well, and stay at it: the count is not known."""
 
 TAG_STORE = b"S"
 TAG_CONTAINER = b"c"
@@ -33,8 +37,10 @@ _HEAD = struct.Struct(">cH")
 _UID = struct.Struct(">Q")
 _STORE = struct.Struct(">BH")
 _CONTAINER = struct.Struct(">BQQ")
-_SEGMENT = struct.Struct(">BBBHqqqqqqq")
-_CHUNK = struct.Struct(">BqqI")
+_SEGMENT = struct.Struct(">BBBHqqqqqqqq")
+_SEGMENT_1 = struct.Struct(">BBBHqqqqqqq")
+_CHUNK = struct.Struct(">BqqIq")
+_CHUNK_1 = struct.Struct(">BqqI")
 _BLOCK = struct.Struct(">qqI")
 _FREE = struct.Struct(">Qq")
 _INT = struct.Struct(">q")
@@ -50,7 +56,10 @@ class ContainerRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRecord:
-    """State of a segment. ``kind`` as in the create operation; ``entry_count`` is of tables alone."""
+    """State of a segment. ``kind`` as in the create operation; ``entry_count`` is of tables alone.
+
+    ``kept_offset``: where the bytes on disk begin; below ``start_offset`` where some are kept that readers have no more.
+    """
 
     name: str
     kind: int
@@ -63,16 +72,21 @@ class SegmentRecord:
     event_count: int
     freed_bytes: int
     entry_count: int
+    kept_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRecord:
-    """A chunk of a segment: how many of its bytes count, how many at its head were given back, how many blocks."""
+    """A chunk of a segment: how many of its bytes count, how many at its head were given back, how many blocks and events.
+
+    ``event_count`` is None where an earlier version wrote the chunk: its blocks tell.
+    """
 
     name: str
     length: int
     freed: int
     block_count: int
+    event_count: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +100,14 @@ class BlockRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeRecord:
-    """A chunk that no segment names any more, and that is to be deleted: whose it was, and its bytes."""
+    """A chunk that no segment names any more, and that is to be deleted: whose it was, and its bytes.
+
+    ``segment`` is empty where an earlier version wrote the row.
+    """
 
     uid: int
     size_bytes: int
+    segment: str
 
 
 # --- keys -------------------------------------------------------------------------------------------------
@@ -194,7 +212,7 @@ def decode_container(data: bytes) -> ContainerRecord:
 
 def encode_segment(record: SegmentRecord) -> bytes:
     head = _SEGMENT.pack(
-        VERSION,
+        SEGMENT_VERSION,
         record.kind,
         int(record.sealed),
         record.key_bytes,
@@ -205,18 +223,21 @@ def encode_segment(record: SegmentRecord) -> bytes:
         record.event_count,
         record.freed_bytes,
         record.entry_count,
+        record.kept_offset,
     )
     return head + record.name.encode()
 
 
 def decode_segment(data: bytes) -> SegmentRecord:
-    _check(len(data) >= _SEGMENT.size, "segment", data)
-    version, kind, sealed, key_bytes, rollover, start, length, modified, events, freed, entries = _SEGMENT.unpack_from(
+    _check(len(data) > 0, "segment", data)
+    _check_version(data[0], SEGMENT_VERSION)
+    layout = _SEGMENT_1 if data[0] == 1 else _SEGMENT
+    _check(len(data) >= layout.size, "segment", data)
+    _, kind, sealed, key_bytes, rollover, start, length, modified, events, freed, entries, *kept = layout.unpack_from(
         data
     )
-    _check_version(version)
     return SegmentRecord(
-        name=_text(data[_SEGMENT.size :]),
+        name=_text(data[layout.size :]),
         kind=kind,
         key_bytes=key_bytes,
         rollover_bytes=rollover,
@@ -227,18 +248,32 @@ def decode_segment(data: bytes) -> SegmentRecord:
         event_count=events,
         freed_bytes=freed,
         entry_count=entries,
+        kept_offset=kept[0] if kept else start,
     )
 
 
 def encode_chunk(record: ChunkRecord) -> bytes:
-    return _CHUNK.pack(VERSION, record.length, record.freed, record.block_count) + record.name.encode()
+    events = record.event_count
+    if events is None:
+        head = _CHUNK_1.pack(1, record.length, record.freed, record.block_count)
+    else:
+        head = _CHUNK.pack(CHUNK_VERSION, record.length, record.freed, record.block_count, events)
+    return head + record.name.encode()
 
 
 def decode_chunk(data: bytes) -> ChunkRecord:
-    _check(len(data) > _CHUNK.size, "chunk", data)
-    version, length, freed, blocks = _CHUNK.unpack_from(data)
-    _check_version(version)
-    return ChunkRecord(name=_text(data[_CHUNK.size :]), length=length, freed=freed, block_count=blocks)
+    _check(len(data) > 0, "chunk", data)
+    _check_version(data[0], CHUNK_VERSION)
+    layout = _CHUNK_1 if data[0] == 1 else _CHUNK
+    _check(len(data) > layout.size, "chunk", data)
+    _, length, freed, blocks, *events = layout.unpack_from(data)
+    return ChunkRecord(
+        name=_text(data[layout.size :]),
+        length=length,
+        freed=freed,
+        block_count=blocks,
+        event_count=events[0] if events else None,
+    )
 
 
 def encode_block(record: BlockRecord) -> bytes:
@@ -252,13 +287,13 @@ def decode_block(data: bytes) -> BlockRecord:
 
 
 def encode_free(record: FreeRecord) -> bytes:
-    return _FREE.pack(record.uid, record.size_bytes)
+    return _FREE.pack(record.uid, record.size_bytes) + record.segment.encode()
 
 
 def decode_free(data: bytes) -> FreeRecord:
-    _check(len(data) == _FREE.size, "free", data)
-    uid, size_bytes = _FREE.unpack(data)
-    return FreeRecord(uid=uid, size_bytes=size_bytes)
+    _check(len(data) >= _FREE.size, "free", data)
+    uid, size_bytes = _FREE.unpack_from(data)
+    return FreeRecord(uid=uid, size_bytes=size_bytes, segment=_text(data[_FREE.size :]))
 
 
 def encode_entry(version: int, value: bytes) -> bytes:
@@ -283,8 +318,8 @@ def _check(holds: bool, kind: str, data: bytes) -> None:
         raise CorruptDataError("metadata row has the wrong size", kind=kind, size_bytes=len(data))
 
 
-def _check_version(version: int) -> None:
-    if version > VERSION:
-        raise VersionTooNewError("metadata was written by a newer version", version=version, known=VERSION)
+def _check_version(version: int, known: int = VERSION) -> None:
+    if version > known:
+        raise VersionTooNewError("metadata was written by a newer version", version=version, known=known)
     if version < 1:
         raise CorruptDataError("metadata row has no legal version", version=version)

@@ -14,11 +14,21 @@ class ChunkStorage(Protocol):
     Names are made by us and hold the owner's epoch, so that two owners never write the same object.
     """
 
+    @property
+    def mutable(self) -> bool:
+        """Whether objects grow after a ``sync`` and lose their head before they are deleted.
+
+        Where not, an object is written once: after a ``sync`` it takes nothing at its end (UnsupportedError), after a failed
+        one nothing at all (OSError); ``free_head`` does nothing; and each object costs requests: few large ones are better.
+        """
+        ...
+
     async def append(self, name: str, offset: int, parts: Sequence[Buffer]) -> None:
         """Write the parts at ``offset``, creating the object where ``offset`` is 0. Not durable before ``sync``.
 
         ``offset`` is what the caller knows to be durable: bytes beyond it, left by a failed attempt, are overwritten.
-        Raises: StorageFullError, SegmentNotFoundError (``offset`` > 0 and no such object), OSError.
+        Raises: StorageFullError, SegmentNotFoundError (``offset`` > 0 and no such object), OSError; UnsupportedError (see
+        ``mutable``).
         """
         ...
 
@@ -47,7 +57,7 @@ class ChunkStorage(Protocol):
         ...
 
     def location(self, name: str) -> str | None:
-        """Where another process may read the object (a path), or None where it must ask the store."""
+        """Where another process may read the object (a path or a URL), or None where it must ask the store."""
         ...
 
     async def close(self) -> None: ...

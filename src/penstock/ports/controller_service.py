@@ -11,6 +11,7 @@ from uuid import UUID
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention, StreamConfig
+from penstock.model.retention import EffectivePolicy, HoldInfo, PolicyDocument, PolicyTarget
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 
 PAGE_MAX = 1000
@@ -44,6 +45,15 @@ class ScaleResult:
 class Endpoint:
     host: str
     port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochInfo:
+    """An epoch of a stream: its segments in key order, and when it was decided, in milliseconds."""
+
+    epoch: int
+    created_ms: int
+    segments: Sequence[SegmentRange]
 
 
 class TransactionStatus(enum.Enum):
@@ -95,13 +105,23 @@ class ReaderGroupConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriberInfo:
-    """A subscriber of a stream, as ``scope/group``. ``cut=None``: it has published nothing."""
+    """A subscriber of a stream, as ``scope/group``. ``cut=None``: it has published nothing, and holds nothing.
+
+    ``updated_ms``: when it was last heard of. Lags are from its cut to the tail: bytes and events exact; ``lag_ms`` the age
+    of the oldest unread event, within one recording period, None where nothing is unread. ``held_bytes``: what it alone
+    keeps from going. ``holes``: ranges acknowledged out of order; Pravega's protocol has none. Events, age and held bytes
+    are -1 and None where they were not asked for.
+    """
 
     name: str
     generation: int
     cut: StreamCut | None
     updated_ms: int
     lag_bytes: int
+    lag_events: int = -1
+    lag_ms: int | None = None
+    held_bytes: int = -1
+    holes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,10 +302,106 @@ class ControllerService(Protocol):
         GenerationMismatchError, InvalidCutError (not a cut, or behind the last one)."""
         ...
 
-    async def run_retention(self, stream: StreamName) -> Mapping[str, Any]:
-        """Run one retention cycle now, and return the planner's decision (docs/formats/planner.md)."""
+    # --- retention: docs/formats/planner.md has the form of every answer that is a mapping -------------------------
+
+    async def get_policy(self, target: PolicyTarget) -> PolicyDocument:
+        """The document of this very level. Raises ScopeNotFoundError, StreamNotFoundError."""
         ...
 
-    async def explain_retention(self, stream: StreamName) -> Mapping[str, Any]:
-        """What a cycle would decide now, without doing it, in the same form."""
+    async def set_policy(self, target: PolicyTarget, document: PolicyDocument) -> None:
+        """Replace the document of a level; an empty one leaves all to the next level. In force when this returns.
+
+        A stream's Pravega policy is a view of its document. Raises InvalidArgumentError, with ``field``, ``value``, ``rule``
+        and ``level``, where the document, or what it makes of some stream below, contradicts itself; the old one stays.
+        """
+        ...
+
+    async def effective_policy(self, stream: StreamName) -> EffectivePolicy:
+        """What applies to the stream, with the origin of each value."""
+        ...
+
+    async def run_retention(self, stream: StreamName) -> Mapping[str, Any]:
+        """Run one retention cycle now, and return the planner's decision."""
+        ...
+
+    async def plan_retention(
+        self, stream: StreamName, *, change: PolicyDocument | None = None, at_ms: int | None = None
+    ) -> Mapping[str, Any]:
+        """What a cycle would decide at ``at_ms`` (now) with ``change`` as the stream's document. Changes nothing.
+
+        Beside the decision: ``events`` and ``time_range_ms`` of what would go, ``subscribers`` hurt, ``policy`` in force.
+        """
+        ...
+
+    async def explain_retention(self, stream: StreamName, *, position: StreamCut | None = None) -> Mapping[str, Any]:
+        """Who holds each byte from head to tail (``ranges``) and what a cycle would decide now. Changes nothing.
+
+        ``position``: only the range that begins there, with ``earliest_release_ms``; for one before the head, when and by
+        which rule it went.
+        """
+        ...
+
+    async def reclaim_report(self, stream: StreamName) -> Mapping[str, Any]:
+        """What was freed, what is pending, why and until when; sums to what the stream's files take."""
+        ...
+
+    async def forecast_retention(self, stream: StreamName) -> Mapping[str, Any]:
+        """At the rates of late: when a limit, a quota or the disk is reached."""
+        ...
+
+    async def undo_truncation(self, stream: StreamName) -> StreamCut:
+        """Take back the last truncation whose grace has not ended, and return the head after. Raises ConflictError where
+        there is none."""
+        ...
+
+    async def list_evictions(self, stream: StreamName) -> Sequence[Mapping[str, Any]]:
+        """The latest forced advances of the stream's subscribers, oldest first."""
+        ...
+
+    async def add_hold(
+        self,
+        target: StreamName | str,
+        *,
+        owner: str,
+        reason: str,
+        until_ms: int | None = None,
+        cut: StreamCut | None = None,
+        hold_id: str | None = None,
+    ) -> HoldInfo:
+        """Place a hold on a stream or a whole scope. In force when this returns. The same id and content again: nothing
+        happens. Raises AlreadyExistsError, InvalidArgumentError, InvalidCutError."""
+        ...
+
+    async def list_holds(self, target: PolicyTarget = None) -> Sequence[HoldInfo]:
+        """Holds in force on a stream (its scope's included), in a scope, or all; sorted by scope, stream, id."""
+        ...
+
+    async def release_hold(self, hold_id: str, *, owner: str) -> HoldInfo:
+        """Lift a hold; it is recorded who did. Raises NotFoundError."""
+        ...
+
+    async def describe_subscribers(self, stream: StreamName) -> Sequence[SubscriberInfo]:
+        """All subscribers, with exact events, ages and what each holds."""
+        ...
+
+    async def move_subscriber(
+        self, stream: StreamName, subscriber: str, cut: StreamCut, *, dry_run: bool = False
+    ) -> Mapping[str, Any]:
+        """Set the acknowledged cut, forwards or backwards: the one primitive behind skip, clear, expire and reset.
+
+        Returns ``from``, ``to``, ``bytes`` and ``events`` passed (negative: given back). Unbounded ``cut``: the tail.
+        Raises SubscriberNotFoundError, InvalidCutError, TruncatedError (before the head).
+        """
+        ...
+
+    async def remove_subscriber(self, stream: StreamName, subscriber: str) -> None:
+        """Forget the subscription: it holds nothing from here on. Raises SubscriberNotFoundError."""
+        ...
+
+
+class EpochHistory(Protocol):
+    """How streams came to have the segments that they have. Offered beside the control plane, by the process that runs it."""
+
+    async def list_epochs(self, stream: StreamName) -> Sequence[EpochInfo]:
+        """All epochs, oldest first. Raises ScopeNotFoundError, StreamNotFoundError."""
         ...

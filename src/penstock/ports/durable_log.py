@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import NewType, Protocol
 
+from penstock.model.errors import StorageFullError
 from penstock.ports.files import Buffer
 
 LogAddress = NewType("LogAddress", int)
@@ -30,13 +31,19 @@ class DurableLog(Protocol):
         """The address of the last durable frame, truncated or not; 0 for a new log. Known once ``replay`` has ended."""
         ...
 
-    async def append(self, parts: Sequence[Buffer]) -> LogAddress:
+    async def append(self, parts: Sequence[Buffer], *, vital: bool = False) -> LogAddress:
         """Append one frame made of the parts; return once it is durable (``fdatasync``).
 
         Calls of one pass of the event loop share one write and one sync. The parts may be reused once this returns.
+        ``vital``: the frame leads to space being given back, and may take room that is kept for that on a full disk.
         Cancelled: the frame may or may not become durable. Raises: StorageFullError (nothing written, the log goes on),
         ContainerOfflineError, InvalidArgumentError (frame over the limit).
         """
+        ...
+
+    def refuse_waits(self, error: StorageFullError | None) -> None:
+        """While ``error`` is set, an append that would wait for a truncation raises StorageFullError: none will come,
+        for what the log holds finds no room elsewhere. None: appends wait again. A log without a limit ignores it."""
         ...
 
     async def truncate(self, upto: LogAddress) -> None:

@@ -82,7 +82,13 @@ class Files(Protocol):
         """Disk space of all files below, as ``du`` counts."""
         ...
 
-    async def free_bytes(self) -> int: ...
+    async def free_bytes(self) -> int:
+        """What may still be written to the disk below."""
+        ...
+
+    async def total_bytes(self) -> int:
+        """The size of the disk below, whoever uses it."""
+        ...
 
     def location(self, path: str) -> str | None:
         """The path by which another process of this host may read the file, or None where there is none."""

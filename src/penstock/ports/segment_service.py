@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
@@ -26,13 +26,19 @@ KEY_ABSENT = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentInfo:
-    """Durable state of a segment. ``start_offset <= offset < length`` can be read."""
+    """Durable state of a segment. ``start_offset <= offset < length`` can be read.
+
+    ``kept_offset``: bytes from there to ``start_offset`` are gone for readers but kept on disk (see ``truncate``); None:
+    none are. ``event_count``: events ever appended or merged, truncated ones included.
+    """
 
     name: str
     start_offset: int
     length: int
     sealed: bool
     last_modified_ms: int
+    kept_offset: int | None = None
+    event_count: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,7 +135,8 @@ class ChunkBlock:
 class ChunkRange:
     """A chunk that holds bytes of a segment. ``location`` is a path another process can read, or None.
 
-    The byte of segment offset ``o`` lies at ``o - start_offset`` in the chunk. ``blocks`` begin at event boundaries.
+    The byte of segment offset ``o`` lies at ``o - start_offset`` in the chunk. ``blocks`` begin at event boundaries, except
+    for those that hold the beginning of no event (``event_count`` 0): they go on with a large one.
     """
 
     name: str
@@ -141,13 +148,76 @@ class ChunkRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSpace:
-    """What a segment takes on disk, and what is still to be given back."""
+    """What a segment takes on disk, and what is still to be given back.
+
+    Of ``pending_free_bytes``: ``kept_bytes`` wait for ``release``; ``leased_bytes`` for leases, the last of which ends at
+    ``leased_until_ms``; ``partial_bytes`` lie before the head inside the first chunk and are too few, or no whole block.
+    The rest goes with the next checkpoint. All are bytes of events: of each file, its sidecar and a part of its last page
+    come to that. Kept bytes that are not tiered yet are on no chunk, and not told of.
+
+    A segment that was deleted has one as long as chunks of it are on disk, with nothing but what is pending.
+    """
 
     name: str
     live_bytes: int
     tiered_bytes: int
     pending_free_bytes: int
     freed_bytes: int
+    kept_bytes: int = 0
+    leased_bytes: int = 0
+    leased_until_ms: int | None = None
+    partial_bytes: int = 0
+
+
+class LimitAction(enum.Enum):
+    """What an append beyond a limit meets: QuotaHeldError (try again), QuotaExceededError, or nothing (``NOTIFY``)."""
+
+    HOLD = "hold"
+    REJECT = "reject"
+    NOTIFY = "notify"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendLimit:
+    """How long the segments of one stream may grow together.
+
+    ``total_bytes`` bounds the sum of the lengths of ``segments`` (truncated bytes included), ``total_events`` that of their
+    event counts; None: no bound. An append that would pass a bound is refused, whole; transactions count once merged, and
+    take no appends while the stream is at a bound. ``reason``: fields of the error. A limit without bounds lifts it.
+
+    Segments of the stream that are created after count as well, also for later limits that do not name them. One that is
+    deleted counts on with the length it had, until a limit does not name it.
+    """
+
+    stream: str
+    segments: Sequence[str]
+    total_bytes: int | None = None
+    total_events: int | None = None
+    quota_bytes: int | None = None
+    quota_events: int | None = None
+    action: LimitAction = LimitAction.HOLD
+    reason: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentChanges:
+    """Segments that have grown or were sealed since a mark, those of transactions and transient ones left out: their merge
+    is growth of the target. ``complete=False``: the mark was too old, look at all."""
+
+    mark: int
+    names: Sequence[str]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSpace:
+    """The disk that a store lives on. ``budget_bytes``: what the store may take of it, None without limit;
+    ``used_bytes``: what all its files take; ``free_bytes``: what may still be written."""
+
+    total_bytes: int
+    free_bytes: int
+    used_bytes: int
+    budget_bytes: int | None = None
 
 
 AppendDone = Callable[[Appended | PenstockError], None]
@@ -191,9 +261,29 @@ class SegmentService(Protocol):
         """Seal, and return the final length. Idempotent."""
         ...
 
-    async def truncate(self, name: str, offset: int) -> None:
+    async def truncate(self, name: str, offset: int, *, keep: bool = False) -> None:
         """Drop the bytes before ``offset``. At or before the start: nothing happens. Raises InvalidArgumentError beyond the
-        length."""
+        length. ``keep``: they are gone for readers, but stay on disk until ``release``, and ``restore`` brings them back.
+        Without ``keep`` all is dropped that lies before the new start, what was kept included.
+        """
+        ...
+
+    async def release(self, name: str, offset: int) -> None:
+        """Give back kept bytes before ``offset``, for good. Nothing kept there: nothing happens. Raises
+        InvalidArgumentError behind the start."""
+        ...
+
+    async def restore(self, name: str, offset: int) -> int:
+        """Let readers have the kept bytes from ``offset`` on again; returns where the segment starts now: at ``offset``, or
+        at the oldest byte kept where that lies behind it."""
+        ...
+
+    async def count_events(self, name: str, start: int, end: int) -> int:
+        """How many events lie in ``start <= offset < end``, exactly. Both are event boundaries between the oldest kept byte
+        and the length. Raises TruncatedError, InvalidArgumentError.
+
+        An event is what the writer of an append has counted; a transient segment is one. Where data have no event headers
+        that agree with that count (byte streams), and a bound cuts a block, its events count in proportion to its bytes."""
         ...
 
     async def delete(self, name: str) -> None: ...
@@ -269,7 +359,25 @@ class SegmentService(Protocol):
         ...
 
     async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]:
-        """What each existing segment takes; absent ones are left out."""
+        """What each segment takes, deleted ones included while chunks of them are on disk; absent ones are left out."""
+        ...
+
+    async def limit_appends(self, limits: Sequence[AppendLimit]) -> None:
+        """Replace the limits of the named streams. In force for every append that is queued after; forgotten at a restart
+        of the store. Loads the segments that are not counted yet."""
+        ...
+
+    async def limits_reached(self) -> Sequence[str]:
+        """Wait until appends have met a limit, of whatever action; returns the streams, each once per limit set. A
+        ``NOTIFY`` that the stream is past when it is set counts as met. One caller."""
+        ...
+
+    async def changed_segments(self, after: int) -> SegmentChanges:
+        """What has grown or was sealed since ``after`` (0, or the last mark; that one is forgotten then). One caller."""
+        ...
+
+    async def disk(self) -> DiskSpace:
+        """The space of the disk below the store, as of now. Raises UnsupportedError where it knows of none, OSError."""
         ...
 
 

@@ -18,7 +18,7 @@ from penstock.ports.segment_service import ChunkBlock
 
 if TYPE_CHECKING:
     from penstock.segmentstore.container import Container
-    from penstock.segmentstore.segment import Chunk
+    from penstock.segmentstore.segment import Chunk, Segment
 
 _START = attrgetter("start_offset")
 
@@ -79,6 +79,30 @@ async def load_blocks(container: Container, chunk: Chunk) -> Sequence[ChunkBlock
     return chunk.blocks
 
 
+async def named_blocks(container: Container, segment: Segment, chunk: Chunk) -> Sequence[ChunkBlock] | None:
+    """As ``load_blocks``, of a chunk of the segment; None where the segment let go of it, and of its rows, meanwhile."""
+    try:
+        blocks = await load_blocks(container, chunk)
+    except CorruptDataError:
+        if segment.chunks.holds(chunk):
+            raise
+        return None
+    return blocks if segment.chunks.holds(chunk) else None
+
+
+async def sum_of_events(container: Container, chunk: Chunk) -> int:
+    """The events of all blocks, which are not kept in memory for it. Raises CorruptDataError."""
+    if chunk.blocks is not None:
+        return sum(block.event_count for block in chunk.blocks)
+    bounds = records.range_of(records.block_prefix(container.index, chunk.name))
+    rows = await container.rows.scan(bounds, limit=chunk.block_count + 1)
+    if len(rows) < chunk.block_count:
+        raise CorruptDataError(
+            "blocks do not make up their chunk", chunk=chunk.name, blocks=len(rows), expected=chunk.block_count
+        )
+    return sum(records.decode_block(value).event_count for _, value in rows)
+
+
 class BlockReader:
     """Reads whole blocks, verifies them, and keeps the last ones: small reads do not read a block again and again.
 
@@ -109,6 +133,10 @@ class BlockReader:
             position += len(view)
             index += 1
         return found
+
+    async def whole(self, name: str, block: ChunkBlock) -> bytes:
+        """The verified bytes of a block. Raises as ``views``."""
+        return await self._read(name, block)
 
     async def _read(self, name: str, block: ChunkBlock) -> bytes:
         key = (name, block.start_offset)

@@ -75,6 +75,7 @@ class Checkpointer:
                 await container.reclaimer.free()
                 await container.reclaimer.forget_merges()
             except (OSError, UnavailableError) as error:
+                container.log.shortage.settle(self, error)
                 failures += 1
                 container.telemetry.add("checkpoint_failures")
                 if failures == 1:
@@ -85,6 +86,7 @@ class Checkpointer:
                 longest = min(settings.retry_max_s, settings.retry_min_s * 2 ** min(failures, 16))
                 pause_s = longest * (0.5 + container.rng.random() / 2)
             else:
+                container.log.shortage.settle(self, None)
                 failures = 0
                 pause_s = settings.checkpoint_interval_s
             container.segments.evict_idle(settings.max_loaded_segments)

@@ -27,9 +27,12 @@ from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import Append, AppendDone
 from penstock.ports.telemetry import Telemetry
+from penstock.segmentstore.append_limits import AppendLimits
 from penstock.segmentstore.blocks import BlockReader
+from penstock.segmentstore.changes import Changes
 from penstock.segmentstore.checkpointer import Checkpointer
 from penstock.segmentstore.directory import SegmentDirectory
+from penstock.segmentstore.event_counts import EventCounter
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.mutations import AppendMutation, Done, Mutation, refusal
 from penstock.segmentstore.reclaimer import Reclaimer
@@ -63,6 +66,8 @@ class Container:
         settings: StoreSettings,
         memory: CacheMemory,
         offload: Offload,
+        limits: AppendLimits,
+        changes: Changes,
     ) -> None:
         self.index = index
         self.log = log
@@ -75,9 +80,17 @@ class Container:
         self.memory = memory
         self.offload = offload
         self.rows = MetadataRows(keyvalue)
+        self.reclaimer = Reclaimer(self)
         self.segments = SegmentDirectory(
-            index, rows=self.rows, memory=memory, settings=settings, check=self.check_online
+            index,
+            rows=self.rows,
+            memory=memory,
+            settings=settings,
+            limits=limits,
+            loaded=self.reclaimer.loaded,
+            check=self.check_online,
         )
+        self.changes = changes
         self.dirty: dict[Segment, None] = {}
         self.applied_address = 0
         self.parked_reads = 0
@@ -92,9 +105,9 @@ class Container:
         self._offline: ContainerOfflineError | None = None
         self.tasks = TaskOwner(self._task_failed)
         self.tiering = TierWriter(self)
-        self.reclaimer = Reclaimer(self)
         self.checkpointer = Checkpointer(self)
         self.blocks = BlockReader(self, settings.read_cache_bytes)
+        self.events = EventCounter(self)
 
     # --- life ---------------------------------------------------------------------------------------------
 
@@ -199,7 +212,11 @@ class Container:
                 sealed=segment.next_sealed,
                 length=segment.next_length,
                 stored=state.pending,
-            ) or self._throttled(size)
+            ) or self._no_room(size)
+            if error is None and segment.gate is not None:
+                error = segment.gate.take(segment, size, request.event_count if size else 0)
+                if error is not None:
+                    self.telemetry.add("quota_refusals")
         if error is not None:
             self.submit(refusal(segment, error, done))
             return
@@ -207,9 +224,9 @@ class Container:
         self.memory.queued_bytes += size
         self.submit(AppendMutation(segment, state, request, data, done))
 
-    def _throttled(self, size: int) -> ThrottledError | None:
+    def _no_room(self, size: int) -> StorageFullError | ThrottledError | None:
         memory = self.memory
-        return append_throttled(
+        return self.log.shortage.refusal() or append_throttled(
             memory.unflushed_bytes + memory.queued_bytes,
             limit_bytes=self.settings.max_unflushed_bytes,
             adding_bytes=size,
@@ -306,7 +323,7 @@ class Container:
             if parts:
                 self._log_floor = self.log.last_address
                 try:
-                    address = await self.log.append(parts, size_bytes)
+                    address = await self.log.append(parts, size_bytes, vital=all(item.vital for item in batch))
                 except StorageFullError as error:
                     self._refuse_all(error)
                     continue

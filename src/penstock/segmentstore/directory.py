@@ -8,6 +8,7 @@ from typing import Final
 from penstock.codec import records
 from penstock.model.errors import SegmentNotFoundError
 from penstock.ports.segment_service import NO_EVENT
+from penstock.segmentstore.append_limits import AppendLimits
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.segment import AttributeState, Chunk, Segment
 from penstock.segmentstore.settings import StoreSettings
@@ -24,6 +25,7 @@ _REMOVED: Final = _Removed()
 class SegmentDirectory:
     """Two views of the names: as queued operations will leave them, and as they durably are.
 
+    ``loaded`` is told of each segment that comes into memory.
     ``check`` is called where a caller may have waited; it raises once the container is offline.
     """
 
@@ -34,12 +36,16 @@ class SegmentDirectory:
         rows: MetadataRows,
         memory: CacheMemory,
         settings: StoreSettings,
+        limits: AppendLimits,
+        loaded: Callable[[Segment], None],
         check: Callable[[], None],
     ) -> None:
         self._container_index = container
         self._rows = rows
         self._memory = memory
         self._settings = settings
+        self._limits = limits
+        self._loaded = loaded
         self._check = check
         self.by_uid: dict[int, Segment] = {}
         self._names: dict[str, Segment | _Removed] = {}
@@ -54,6 +60,7 @@ class SegmentDirectory:
     def announce(self, segment: Segment) -> None:
         """A creation is queued: later operations find the segment, readers do not yet."""
         self._names[segment.name] = segment
+        self._limits.segment_created(segment)
 
     def doom(self, segment: Segment) -> None:
         """A removal is queued: the name is free for later operations, readers still find the segment."""
@@ -64,6 +71,8 @@ class SegmentDirectory:
         self._visible[segment.name] = segment
         self._names.setdefault(segment.name, segment)
         self.by_uid[segment.uid] = segment
+        self._limits.segment_loaded(segment)
+        self._loaded(segment)
 
     def hide(self, segment: Segment) -> None:
         self._visible.pop(segment.name, None)
@@ -71,6 +80,7 @@ class SegmentDirectory:
         if self._names.get(segment.name) in (_REMOVED, segment):
             del self._names[segment.name]
         self._departures += 1
+        self._limits.segment_left(segment)
 
     async def find(self, name: str) -> Segment | None:
         """The segment as queued operations leave it, or None."""
@@ -127,6 +137,7 @@ class SegmentDirectory:
                     length=record.length,
                     freed=record.freed,
                     block_count=record.block_count,
+                    event_count=record.event_count,
                 )
             )
         return segment

@@ -15,6 +15,17 @@ from penstock.segmentstore.segment import AttributeState, Segment
 if TYPE_CHECKING:
     from penstock.segmentstore.container import Container
 
+# What a truncation, a retention run or a deletion consists of, the controller's records of it in tables included.
+_VITAL = (
+    codec.TruncateOperation,
+    codec.KeepOperation,
+    codec.ReleaseOperation,
+    codec.SealOperation,
+    codec.DeleteOperation,
+    codec.TableOperation,
+    codec.AttributeOperation,
+)
+
 Done = Callable[[Any], None]
 """Called once, with the result or a PenstockError."""
 
@@ -23,6 +34,9 @@ class Mutation:
     """One queued operation on one segment, or none: a no-op answers in its turn, once all before it is durable."""
 
     __slots__ = ("answer", "done", "other", "segment", "size_bytes")
+
+    vital = True
+    """Whether it may use the room that the log keeps for the way out of a full disk."""
 
     def __init__(
         self, segment: Segment | None, done: Done, answer: object = None, *, other: Segment | None = None
@@ -54,6 +68,8 @@ class AppendMutation(Mutation):
 
     __slots__ = ("_data", "_size", "count", "number", "offset", "state", "writer")
 
+    vital = False
+
     def __init__(
         self, segment: Segment, state: AttributeState, request: Append, data: Buffer, done: AppendDone
     ) -> None:
@@ -67,9 +83,16 @@ class AppendMutation(Mutation):
         self.size_bytes = codec.APPEND.size + size
         self.writer = request.writer.int
         self.number = request.event_number
-        self.count = request.event_count
+        count = request.event_count
+        if not size:
+            count = 0
+        elif segment.is_transient:
+            # However many appends it takes, the segment holds one event.
+            count = 0 if segment.next_events else 1
+        self.count = count
         self.offset = segment.next_length
         segment.next_length += size
+        segment.next_events += count
         state.pending = request.event_number
 
     @property
@@ -94,7 +117,7 @@ class AppendMutation(Mutation):
 class OperationMutation(Mutation):
     """Any other operation: its bytes are made at once, ``act`` takes the time and changes durable state."""
 
-    __slots__ = ("_act", "_encoded")
+    __slots__ = ("_act", "_encoded", "vital")
 
     def __init__(
         self,
@@ -109,6 +132,7 @@ class OperationMutation(Mutation):
         self._encoded = codec.encode(operation)
         self.size_bytes = len(self._encoded)
         self._act = act
+        self.vital = isinstance(operation, _VITAL)
 
     def encode(self) -> bytes:
         return self._encoded

@@ -16,7 +16,7 @@ from penstock.model.errors import (
 )
 from penstock.ports.files import Buffer
 from penstock.ports.segment_service import READ_MAX_BYTES, ChunkBlock, ChunkRange, SegmentRead
-from penstock.segmentstore.blocks import load_blocks
+from penstock.segmentstore.blocks import named_blocks
 
 if TYPE_CHECKING:
     from penstock.segmentstore.container import Container
@@ -106,8 +106,16 @@ async def chunk_ranges(container: Container, name: str, start: int, end: int) ->
     """See ``SegmentService.chunk_ranges``."""
     if not 0 <= start <= end:
         raise InvalidArgumentError("range is not ordered", start=start, end=end)
-    segment = (await container.segments.find_visible(name)).require_plain()
-    _check_offset(segment, start)
+    while True:
+        segment = (await container.segments.find_visible(name)).require_plain()
+        _check_offset(segment, start)
+        ranges = await _tiered(container, segment, start, end)
+        if ranges is not None:
+            return ranges
+
+
+async def _tiered(container: Container, segment: Segment, start: int, end: int) -> Sequence[ChunkRange] | None:
+    """None: the segment has changed, look again."""
     chunks: list[tuple[Chunk, int, int]] = []
     position = start
     while position < end:
@@ -116,16 +124,22 @@ async def chunk_ranges(container: Container, name: str, start: int, end: int) ->
             break
         chunks.append((chunk, chunk.start, chunk.length))
         position = chunk.end
-    return [
-        ChunkRange(
-            name=chunk.name,
-            location=container.chunks.location(chunk.name),
-            start_offset=begin,
-            end_offset=begin + length,
-            blocks=[_shifted(block, begin) for block in await load_blocks(container, chunk)],
+    ranges: list[ChunkRange] = []
+    for chunk, begin, length in chunks:
+        blocks = await named_blocks(container, segment, chunk)
+        if blocks is None:
+            return None
+        ranges.append(
+            ChunkRange(
+                name=chunk.name,
+                location=container.chunks.location(chunk.name),
+                start_offset=begin,
+                end_offset=begin + length,
+                # Of what was written meanwhile, no more than was there at first.
+                blocks=[_shifted(block, begin) for block in blocks if block.end_offset <= length],
+            )
         )
-        for chunk, begin, length in chunks
-    ]
+    return ranges
 
 
 def _shifted(block: ChunkBlock, shift: int) -> ChunkBlock:
@@ -139,19 +153,49 @@ def _shifted(block: ChunkBlock, shift: int) -> ChunkBlock:
 
 async def next_event_boundary(container: Container, name: str, offset: int) -> int:
     """See ``SegmentService.next_event_boundary``."""
-    segment = (await container.segments.find_visible(name)).require_plain()
-    if offset <= segment.start_offset:
-        return segment.start_offset
-    if offset >= segment.length:
-        return segment.length
+    while True:
+        segment = (await container.segments.find_visible(name)).require_plain()
+        if offset <= segment.start_offset:
+            return segment.start_offset
+        found: int | None = offset
+        begins: bool | None = False
+        while found is not None and begins is False and found < segment.length:
+            found = await _next_bound(container, segment, found)
+            if found is not None:
+                begins = await _begins_event(container, segment, found)
+                found += begins is False
+        if found is not None and begins is not None:
+            return min(found, segment.length)
+
+
+async def _next_bound(container: Container, segment: Segment, offset: int) -> int | None:
+    """The smallest known bound between appends at or behind ``offset``. None: the segment has changed, look again."""
     chunk = segment.chunks.find(offset)
     if chunk is None:
         found = segment.cache.boundary(offset)
         return segment.length if found is None else min(found, segment.length)
     begin = chunk.start
-    for block in await load_blocks(container, chunk):
+    blocks = await named_blocks(container, segment, chunk)
+    if blocks is None:
+        return None
+    for block in blocks:
         if begin + block.start_offset >= offset:
             return begin + block.start_offset
         if begin + block.end_offset >= offset:
             return begin + block.end_offset
     return segment.length
+
+
+async def _begins_event(container: Container, segment: Segment, offset: int) -> bool | None:
+    """Whether an event begins at a bound, or would: a large one takes several appends. None: look again."""
+    if offset >= segment.length:
+        return True
+    chunk = segment.chunks.find(offset)
+    if chunk is None:
+        entry = segment.cache.entry_at(offset)
+        return entry is not None and entry.start == offset and entry.events > 0
+    position = offset - chunk.start
+    blocks = await named_blocks(container, segment, chunk)
+    if blocks is None:
+        return None
+    return any(block.start_offset == position and block.event_count > 0 for block in blocks)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.codec import records
 from penstock.codec.chunk_index import index_name
 from penstock.core.garbage import orphan_candidates, orphans
 from penstock.model.errors import InvalidArgumentError, ThrottledError, UnavailableError
-from penstock.segmentstore.blocks import load_blocks
+from penstock.ports.segment_service import SegmentSpace
+from penstock.segmentstore.blocks import named_blocks
 
 if TYPE_CHECKING:
     from penstock.segmentstore.container import Container
@@ -36,7 +37,8 @@ class Reclaimer:
         self._container = container
         self._released: dict[str, records.FreeRecord] = {}
         self._freeable: dict[str, records.FreeRecord] = {}
-        self._pending_bytes: dict[int, int] = {}
+        self._pending_bytes: dict[str, dict[int, int]] = {}
+        """Bytes of chunks that nothing names, by the name and uid of the segment that named them last."""
         self._discarded: dict[str, None] = {}
         self._orphans: dict[str, None] = {}
         self._old_leases: dict[tuple[int, int], None] = {}
@@ -55,8 +57,10 @@ class Reclaimer:
         bounds = records.range_of(records.prefix(records.TAG_FREE, index))
         for key, value in await container.rows.scan_all(bounds):
             record = records.decode_free(value)
+            if not record.segment:
+                record = await self._with_name(record)
             self._freeable[key[3:].decode()] = record
-            self._add_pending(record.uid, record.size_bytes)
+            self._add_pending(record, record.size_bytes)
         now = asyncio.get_running_loop().time()
         now_ms = container.clock.now_ms()
         bounds = records.range_of(records.prefix(records.TAG_LEASE, index))
@@ -66,21 +70,30 @@ class Reclaimer:
             self._leases[records.parse_lease_key(key)] = lease
         self._old_leases = dict.fromkeys(self._leases)
 
+    async def _with_name(self, record: records.FreeRecord) -> records.FreeRecord:
+        """Rows of earlier versions do not tell the segment's name; if it is still there, its own row does."""
+        key = records.uid_key(records.TAG_SEGMENT, self._container.index, record.uid)
+        row = await self._container.rows.get(key)
+        return record if row is None else replace(record, segment=records.decode_segment(row).name)
+
     # --- told by transitions ------------------------------------------------------------------------------
 
-    def release(self, uid: int, chunk: str, size_bytes: int) -> None:
+    def release(self, segment: Segment, chunk: str, size_bytes: int) -> None:
         """A segment names the chunk no more. Its file goes after the next checkpoint, and after leases."""
-        record = records.FreeRecord(uid=uid, size_bytes=size_bytes)
+        record = records.FreeRecord(uid=segment.uid, size_bytes=size_bytes, segment=segment.name)
         self._released[chunk] = record
-        self._add_pending(uid, size_bytes)
+        self._add_pending(record, size_bytes)
         self._container.rows.put(records.free_key(self._container.index, chunk), records.encode_free(record))
 
-    def _add_pending(self, uid: int, size_bytes: int) -> None:
-        left = self._pending_bytes.get(uid, 0) + size_bytes
+    def _add_pending(self, record: records.FreeRecord, size_bytes: int) -> None:
+        by_uid = self._pending_bytes.setdefault(record.segment, {})
+        left = by_uid.get(record.uid, 0) + size_bytes
         if left:
-            self._pending_bytes[uid] = left
-        else:
-            self._pending_bytes.pop(uid, None)
+            by_uid[record.uid] = left
+            return
+        by_uid.pop(record.uid, None)
+        if not by_uid:
+            del self._pending_bytes[record.segment]
 
     def discard(self, chunk: str) -> None:
         """A chunk that was never named, left by a failed or outrun write."""
@@ -89,6 +102,11 @@ class Reclaimer:
     def head_moved(self, segment: Segment) -> None:
         """The segment was truncated: part of its first chunk may be dead."""
         self._heads[segment.uid] = None
+
+    def loaded(self, segment: Segment) -> None:
+        """The segment was loaded as it was committed: a dead head may have been forgotten when it last left memory."""
+        if segment.chunks.items and segment.kept_offset > segment.chunks.items[0].start:
+            self._committed_heads[segment.uid] = None
 
     def chunk_moved(self, chunk: str) -> None:
         """A merge moves the chunk's row while orphans are looked for: it may be seen in neither place."""
@@ -130,7 +148,7 @@ class Reclaimer:
                 await self._delete(chunk)
                 self._freeable.pop(chunk, None)
                 self._container.rows.delete(records.free_key(self._container.index, chunk))
-                self._add_pending(record.uid, -record.size_bytes)
+                self._add_pending(record, -record.size_bytes)
                 self._count_freed(record.uid, record.size_bytes)
             for uid in [uid for uid in self._committed_heads if uid not in self._leased()]:
                 del self._committed_heads[uid]
@@ -152,10 +170,10 @@ class Reclaimer:
 
     async def _free_head(self, segment: Segment) -> None:
         chunk = segment.chunks.items[0] if segment.chunks.items else None
-        if chunk is None or segment.start_offset - chunk.start - chunk.freed < self._container.settings.free_head_bytes:
+        if chunk is None:
             return
         upto = await self._dead_bytes(segment, chunk)
-        if upto - chunk.freed < self._container.settings.free_head_bytes or not segment.chunks.holds(chunk):
+        if upto == chunk.freed or not segment.chunks.holds(chunk):
             return
         if segment.uid in self._leased():
             self._committed_heads[segment.uid] = None
@@ -170,22 +188,78 @@ class Reclaimer:
             self._count_freed(segment.uid, freed)
 
     async def _dead_bytes(self, segment: Segment, chunk: Chunk) -> int:
-        """Where the block begins that holds the head: whole blocks are verified, so whole blocks must stay."""
-        head = segment.start_offset - chunk.start
-        dead = 0
-        for block in await load_blocks(self._container, chunk):
-            if block.end_offset > head:
+        """Up to where the chunk's head can be given back: the beginning of the block that holds the first kept byte, for
+        whole blocks are verified, so whole blocks must stay; no further than it was, where that is too little."""
+        least_bytes = self._container.settings.free_head_bytes
+        if not self._container.chunks.mutable:
+            return chunk.freed  # An object goes whole, or not at all.
+        if segment.kept_offset - chunk.start - chunk.freed < least_bytes:
+            return chunk.freed
+        dead = chunk.freed
+        for block in await named_blocks(self._container, segment, chunk) or ():
+            if block.end_offset > segment.kept_offset - chunk.start:
                 break
-            dead = block.end_offset
-        return dead
+            dead = max(dead, block.end_offset)
+        return dead if dead - chunk.freed >= least_bytes else chunk.freed
 
-    def pending_bytes(self, segment: Segment) -> int:
-        """Bytes on disk that the segment names no more, or that lie before its head."""
-        pending = self._pending_bytes.get(segment.uid, 0)
-        if segment.chunks.items:
-            first = segment.chunks.items[0]
-            pending += max(0, min(segment.start_offset, first.end) - first.start - first.freed)
-        return pending
+    # --- accounts -----------------------------------------------------------------------------------------
+
+    async def space(self, segment: Segment) -> SegmentSpace:
+        """See ``SegmentService.spaces``."""
+        head_bytes = partial_bytes = 0
+        first = segment.chunks.items[0] if segment.chunks.items else None
+        if first is not None and first.start + first.freed < segment.kept_offset:
+            dead = await self._dead_bytes(segment, first)
+            # Nothing is awaited from here on. A chunk that is named no more is among those released.
+            if segment.chunks.holds(first):
+                head_bytes = min(segment.kept_offset, first.end) - first.start - first.freed
+                partial_bytes = head_bytes - max(0, dead - first.freed)
+        kept = tiered = 0
+        for chunk in segment.chunks.items:
+            tiered += chunk.end - min(chunk.end, max(chunk.start, segment.start_offset))
+            kept += max(0, min(chunk.end, segment.start_offset) - max(chunk.start, segment.kept_offset))
+        released, leased, until_ms = self._released_bytes(segment.name)
+        if segment.uid in self._leased():
+            leased += head_bytes - partial_bytes
+            until_ms = self._leased_until_ms(
+                {segment.uid: 0} | dict.fromkeys(self._pending_bytes.get(segment.name, ()))
+            )
+        return SegmentSpace(
+            name=segment.name,
+            live_bytes=segment.length - segment.start_offset,
+            tiered_bytes=tiered,
+            pending_free_bytes=released + head_bytes + kept,
+            freed_bytes=segment.freed_bytes,
+            kept_bytes=kept,
+            leased_bytes=leased,
+            leased_until_ms=until_ms if leased else None,
+            partial_bytes=partial_bytes,
+        )
+
+    def space_of_deleted(self, name: str) -> SegmentSpace | None:
+        """What is still on disk of segments of that name that were deleted, or None where nothing is."""
+        released, leased, until_ms = self._released_bytes(name)
+        if not released:
+            return None
+        return SegmentSpace(
+            name=name,
+            live_bytes=0,
+            tiered_bytes=0,
+            pending_free_bytes=released,
+            freed_bytes=0,
+            leased_bytes=leased,
+            leased_until_ms=until_ms,
+        )
+
+    def _released_bytes(self, name: str) -> tuple[int, int, int | None]:
+        """Bytes of chunks that nothing names; how many of them leases hold, and until when."""
+        by_uid = self._pending_bytes.get(name, {})
+        held = self._leased()
+        leased = {uid: size for uid, size in by_uid.items() if uid in held}
+        return sum(by_uid.values()), sum(leased.values()), self._leased_until_ms(leased)
+
+    def _leased_until_ms(self, uids: Mapping[int, object]) -> int | None:
+        return max((lease.until_ms for (_, uid), lease in self._leases.items() if uid in uids), default=None)
 
     # --- leases -------------------------------------------------------------------------------------------
 

@@ -107,9 +107,7 @@ class Recovery:
     async def _keep(self, uid: int, piece: _Piece) -> None:
         """Keep what is not tiered. Of a segment that the rows do not know all is kept: it was merged or deleted."""
         segment = await self._find(uid)
-        if segment is not None and (
-            piece.end <= segment.start_offset or segment.chunks.covers(piece.offset, piece.end)
-        ):
+        if segment is not None and (piece.end <= segment.kept_offset or segment.chunks.covers(piece.offset, piece.end)):
             return
         self._pieces.setdefault(uid, []).append(piece)
 
@@ -163,6 +161,12 @@ class Recovery:
                 transitions.seal(container, segment, time_ms)
             case codec.TruncateOperation():
                 transitions.truncate(container, segment, operation.offset)
+            case codec.KeepOperation():
+                transitions.keep(container, segment, operation.offset)
+            case codec.ReleaseOperation():
+                transitions.release(container, segment, operation.offset)
+            case codec.RestoreOperation():
+                transitions.restore(container, segment, operation.offset)
             case codec.DeleteOperation():
                 transitions.delete(container, segment)
             case codec.AttributeOperation():
@@ -194,6 +198,7 @@ def _create(container: Container, operation: codec.CreateOperation, time_ms: int
         event_count=0,
         freed_bytes=0,
         entry_count=0,
+        kept_offset=0,
     )
     transitions.create(container, Segment(operation.uid, record, container.memory), time_ms)
 
@@ -206,10 +211,10 @@ def _expect(segment: Segment, offset: int) -> None:
 
 
 def _check_complete(segment: Segment) -> None:
-    """Chunks and log together must hold every byte from head to tail."""
+    """Chunks and log together must hold every byte from the first one kept to the tail."""
     if segment.table is not None:
         return
-    position = segment.start_offset
+    position = segment.kept_offset
     for entry in segment.cache.untiered:
         if entry.start > position and not segment.chunks.covers(position, entry.start):
             break

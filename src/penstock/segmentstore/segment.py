@@ -5,11 +5,26 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.codec.records import ChunkRecord, SegmentRecord
-from penstock.model.errors import InvalidArgumentError
+from penstock.core.placement import is_transaction_name, is_transient_name
+from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.ports.segment_service import ChunkBlock, SegmentInfo, TableKind
 from penstock.segmentstore.tail_cache import CacheMemory, TailCache
+
+
+class Gate(Protocol):
+    """Counts what appends add to a segment, and says which go too far."""
+
+    def take(self, segment: Segment, size_bytes: int, events: int) -> PenstockError | None:
+        """Count an append that is about to be queued, or say why it must not be."""
+        ...
+
+    def count(self, segment: Segment, size_bytes: int, events: int) -> None:
+        """The segment grows, or shrinks, without being asked."""
+        ...
+
 
 KIND_PLAIN, KIND_HASH, KIND_SORTED = 0, 1, 2
 TABLE_KINDS = {TableKind.HASH: KIND_HASH, TableKind.SORTED: KIND_SORTED}
@@ -29,17 +44,27 @@ class Chunk:
     """A chunk of a segment. The byte of segment offset ``o`` lies at ``o - start`` in it; its first ``length`` count.
 
     ``blocks`` are in chunk positions, not segment offsets, so that a merge moves a chunk without touching them; None
-    until they are needed. ``freed`` bytes at its head were given back.
+    until they are needed. ``freed`` bytes at its head were given back. ``event_count``: None until its blocks were asked.
     """
 
-    __slots__ = ("block_count", "blocks", "freed", "length", "name", "start")
+    __slots__ = ("block_count", "blocks", "event_count", "freed", "length", "name", "start")
 
-    def __init__(self, name: str, start: int, *, length: int = 0, freed: int = 0, block_count: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        start: int,
+        *,
+        length: int = 0,
+        freed: int = 0,
+        block_count: int = 0,
+        event_count: int | None = 0,
+    ) -> None:
         self.name = name
         self.start = start
         self.length = length
         self.freed = freed
         self.block_count = block_count
+        self.event_count = event_count
         self.blocks: list[ChunkBlock] | None = [] if block_count == 0 else None
 
     @property
@@ -47,7 +72,13 @@ class Chunk:
         return self.start + self.length
 
     def record(self) -> ChunkRecord:
-        return ChunkRecord(name=self.name, length=self.length, freed=self.freed, block_count=self.block_count)
+        return ChunkRecord(
+            name=self.name,
+            length=self.length,
+            freed=self.freed,
+            block_count=self.block_count,
+            event_count=self.event_count,
+        )
 
 
 class ChunkList:
@@ -110,23 +141,35 @@ class TableState:
 
 
 class Segment:
-    """State of a segment. Fields that begin with ``next_`` include the queued operations; readers never see them."""
+    """State of a segment. Fields that begin with ``next_`` include the queued operations; readers never see them.
+
+    ``kept_offset <= start_offset``: what lies between is gone for readers, and stays here and on disk as what they may see.
+    ``is_part``: made to be merged, of a transaction or transient. ``gate`` is asked before appends, where they are limited.
+    ``change_mark``: the mark at which the segment was last noted as changed.
+    """
 
     __slots__ = (
         "attributes",
         "cache",
+        "change_mark",
         "chunks",
         "dirty",
         "dirty_attributes",
         "event_count",
         "freed_bytes",
+        "gate",
         "gone",
+        "is_part",
+        "is_transient",
+        "kept_offset",
         "key_bytes",
         "kind",
         "length",
         "modified_ms",
         "name",
+        "next_events",
         "next_gone",
+        "next_kept",
         "next_length",
         "next_sealed",
         "next_start",
@@ -149,11 +192,16 @@ class Segment:
         self.key_bytes = record.key_bytes
         self.rollover_bytes = record.rollover_bytes
         self.start_offset = self.next_start = record.start_offset
+        self.kept_offset = self.next_kept = record.kept_offset
         self.length = self.next_length = record.length
         self.sealed = self.next_sealed = record.sealed
         self.gone = self.next_gone = False
         self.modified_ms = record.modified_ms
-        self.event_count = record.event_count
+        self.event_count = self.next_events = record.event_count
+        self.is_transient = is_transient_name(record.name)
+        self.is_part = self.is_transient or is_transaction_name(record.name)
+        self.gate: Gate | None = None
+        self.change_mark = 0
         self.freed_bytes = record.freed_bytes
         self.table: TableState | None = None
         if record.kind != KIND_PLAIN:
@@ -182,6 +230,7 @@ class Segment:
             event_count=self.event_count,
             freed_bytes=self.freed_bytes,
             entry_count=self.table.entry_count if self.table else 0,
+            kept_offset=self.kept_offset,
         )
 
     def info(self) -> SegmentInfo:
@@ -191,6 +240,8 @@ class Segment:
             length=self.length,
             sealed=self.sealed,
             last_modified_ms=self.modified_ms,
+            kept_offset=self.kept_offset if self.kept_offset < self.start_offset else None,
+            event_count=self.event_count,
         )
 
     def require_table(self) -> TableState:
@@ -207,7 +258,10 @@ class Segment:
 
     def forget_pending(self) -> None:
         """The queued operations will not happen: go back to what is durable."""
-        self.next_start, self.next_length = self.start_offset, self.length
+        if self.gate is not None:
+            self.gate.count(self, self.length - self.next_length, self.event_count - self.next_events)
+        self.next_start, self.next_kept, self.next_length = self.start_offset, self.kept_offset, self.length
+        self.next_events = self.event_count
         self.next_sealed, self.next_gone = self.sealed, self.gone
         self.pending_operations = 0
         for state in self.attributes.values():

@@ -81,6 +81,7 @@ async def create(
         event_count=0,
         freed_bytes=0,
         entry_count=0,
+        kept_offset=0,
     )
     segment = Segment(container.new_uid(), record, container.memory)
     operation = codec.CreateOperation(
@@ -134,7 +135,8 @@ async def seal(container: Container, name: str) -> int:
     )
 
 
-async def truncate(container: Container, name: str, offset: int) -> None:
+async def truncate(container: Container, name: str, offset: int, *, keep: bool = False) -> None:
+    """See ``SegmentService.truncate``."""
     segment = (await find(container, name)).require_plain()
     if offset > segment.next_length or offset < 0:
         error = InvalidArgumentError(
@@ -145,8 +147,42 @@ async def truncate(container: Container, name: str, offset: int) -> None:
         await agree(container, segment, None)
         return
     segment.next_start = offset
-    operation = codec.TruncateOperation(uid=segment.uid, offset=offset)
-    await _perform(container, segment, operation, lambda _: transitions.truncate(container, segment, offset))
+    if keep:
+        kept = codec.KeepOperation(uid=segment.uid, offset=offset)
+        await _perform(container, segment, kept, lambda _: transitions.keep(container, segment, offset))
+        return
+    segment.next_kept = offset
+    dropped = codec.TruncateOperation(uid=segment.uid, offset=offset)
+    await _perform(container, segment, dropped, lambda _: transitions.truncate(container, segment, offset))
+
+
+async def release(container: Container, name: str, offset: int) -> None:
+    """See ``SegmentService.release``."""
+    segment = (await find(container, name)).require_plain()
+    if offset > segment.next_start:
+        error = InvalidArgumentError(
+            "only what was truncated is released", segment=name, offset=offset, start_offset=segment.next_start
+        )
+        await refuse(container, segment, error)
+    if offset <= segment.next_kept:
+        await agree(container, segment, None)
+        return
+    segment.next_kept = offset
+    operation = codec.ReleaseOperation(uid=segment.uid, offset=offset)
+    await _perform(container, segment, operation, lambda _: transitions.release(container, segment, offset))
+
+
+async def restore(container: Container, name: str, offset: int) -> int:
+    """See ``SegmentService.restore``."""
+    segment = (await find(container, name)).require_plain()
+    if offset < 0:
+        raise InvalidArgumentError("offset is negative", segment=name, offset=offset)
+    start = max(offset, segment.next_kept)
+    if start >= segment.next_start:
+        return int(await agree(container, segment, segment.next_start))
+    segment.next_start = start
+    operation = codec.RestoreOperation(uid=segment.uid, offset=start)
+    return int(await _perform(container, segment, operation, lambda _: transitions.restore(container, segment, start)))
 
 
 async def delete(container: Container, name: str) -> None:
@@ -192,6 +228,9 @@ async def _merge(container: Container, target: Segment, source: Segment) -> int:
     offset = target.next_length
     operation = codec.MergeOperation(uid=target.uid, source=source.uid, offset=offset, length=source.next_length)
     target.next_length += source.next_length
+    target.next_events += source.next_events
+    if target.gate is not None:
+        target.gate.count(target, source.next_length, source.next_events)
     container.segments.doom(source)
     return int(
         await _perform(

@@ -20,6 +20,8 @@ class StoreSettings:
     flush_bytes: size of a block in tier 2; 1 MiB is read and verified in under a millisecond.
     tier_run_bytes: blocks of a segment that are written to its chunk with one sync, bytes; 8 MiB, for a sync costs as much
         as writing one or two.
+    tier_unit_bytes: what a segment gathers before it is written to tier 2, where that is more than a block; 1: files grow.
+        An object store is written whole objects, which should be few: 8 MiB there.
     flush_interval_s: seconds that bytes may wait to be tiered; 10 bounds the log that recovery replays.
     checkpoint_interval_s: seconds between checkpoints of a container that changed; 5 bounds replay of metadata.
     checkpoint_bytes: bytes of log after which every container tiers and checkpoints; 256 MiB replays in about a second.
@@ -35,6 +37,8 @@ class StoreSettings:
     max_parked_appends: appends waiting for their segment to be loaded, per container; 10000.
     max_leases: leases held at a time, per container; 1000.
     max_lease_ms: longest lease, milliseconds; a day outlives any sane job.
+    max_changed_segments: names of changed segments remembered for whoever asks; 100000 take about 20 MB. Beyond, all are to
+        be looked at.
     merge_memory_ms: how long a finished merge is remembered for a repeated call, milliseconds; a day.
     free_head_bytes: dead bytes at the head of a chunk worth giving back before the whole chunk goes; 1 MiB.
     retry_min_s, retry_max_s: pause between failed attempts at tier 2 or the metadata, seconds; doubles from 0.1 to 5.
@@ -46,6 +50,7 @@ class StoreSettings:
     chunk_bytes: int = 16 * MIB
     flush_bytes: int = MIB
     tier_run_bytes: int = 8 * MIB
+    tier_unit_bytes: int = 1
     flush_interval_s: float = 10.0
     checkpoint_interval_s: float = 5.0
     checkpoint_bytes: int = 256 * MIB
@@ -59,10 +64,16 @@ class StoreSettings:
     max_parked_appends: int = 10_000
     max_leases: int = 1_000
     max_lease_ms: int = 86_400_000
+    max_changed_segments: int = 100_000
     merge_memory_ms: int = 86_400_000
     free_head_bytes: int = MIB
     retry_min_s: float = 0.1
     retry_max_s: float = 5.0
+
+    @property
+    def unit_bytes(self) -> int:
+        """From how many bytes on a segment is written to tier 2 without waiting further."""
+        return max(self.flush_bytes, self.tier_unit_bytes)
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

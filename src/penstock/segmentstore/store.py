@@ -9,10 +9,17 @@ from uuid import UUID
 from penstock.codec import operations as codec
 from penstock.codec import records
 from penstock.core.placement import container_of
-from penstock.model.errors import ContainerOfflineError, CorruptDataError, InvalidArgumentError, NotFoundError
+from penstock.model.errors import (
+    ContainerOfflineError,
+    CorruptDataError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnsupportedError,
+)
 from penstock.model.names import transient_segment_name
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.clock import Clock
+from penstock.ports.disk import Disk
 from penstock.ports.durable_log import DurableLog
 from penstock.ports.keyvalue import KeyValueStore
 from penstock.ports.offload import Offload
@@ -21,7 +28,10 @@ from penstock.ports.segment_service import (
     Append,
     AppendDone,
     Appended,
+    AppendLimit,
     ChunkRange,
+    DiskSpace,
+    SegmentChanges,
     SegmentInfo,
     SegmentRead,
     SegmentSpace,
@@ -33,9 +43,10 @@ from penstock.ports.segment_service import (
 )
 from penstock.ports.telemetry import Telemetry
 from penstock.segmentstore import read_path, segment_calls, tables
+from penstock.segmentstore.append_limits import AppendLimits
+from penstock.segmentstore.changes import Changes
 from penstock.segmentstore.container import Container
 from penstock.segmentstore.recovery import Recovery
-from penstock.segmentstore.segment import Segment
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.shared_log import SharedLog
 from penstock.segmentstore.tail_cache import CacheMemory
@@ -61,16 +72,20 @@ class SegmentStore:
         offload: Offload,
         telemetry: Telemetry,
         settings: StoreSettings,
+        disk: Disk | None = None,
     ) -> None:
         self._rng = rng
+        self._disk = disk
+        self._limits = AppendLimits()
+        self._changes = Changes(epoch=log.epoch, limit=settings.max_changed_segments)
         self._log = log
         self._keyvalue = keyvalue
         self._telemetry = telemetry
         self._memory = CacheMemory(settings.cache_bytes)
-        self._shared_log = SharedLog(log, fill_bytes=settings.checkpoint_bytes)
+        self._shared_log = SharedLog(log, fill_bytes=settings.checkpoint_bytes, pause_s=settings.retry_min_s)
         self._routes: dict[str, Container] = {}
         self.containers = [
-            self._make_container(
+            Container(
                 index,
                 log=self._shared_log,
                 keyvalue=keyvalue,
@@ -81,36 +96,11 @@ class SegmentStore:
                 settings=settings,
                 memory=self._memory,
                 offload=offload,
+                limits=self._limits,
+                changes=self._changes,
             )
             for index in range(settings.containers)
         ]
-
-    def _make_container(
-        self,
-        index: int,
-        *,
-        log: SharedLog,
-        keyvalue: KeyValueStore,
-        chunks: ChunkStorage,
-        clock: Clock,
-        rng: Rng,
-        telemetry: Telemetry,
-        settings: StoreSettings,
-        memory: CacheMemory,
-        offload: Offload,
-    ) -> Container:
-        return Container(
-            index,
-            log=log,
-            keyvalue=keyvalue,
-            chunks=chunks,
-            clock=clock,
-            rng=rng,
-            telemetry=telemetry,
-            settings=settings,
-            memory=memory,
-            offload=offload,
-        )
 
     # --- life ---------------------------------------------------------------------------------------------
 
@@ -238,8 +228,17 @@ class SegmentStore:
     async def seal(self, name: str) -> int:
         return await segment_calls.seal(self._container(name), name)
 
-    async def truncate(self, name: str, offset: int) -> None:
-        await segment_calls.truncate(self._container(name), name, offset)
+    async def truncate(self, name: str, offset: int, *, keep: bool = False) -> None:
+        await segment_calls.truncate(self._container(name), name, offset, keep=keep)
+
+    async def release(self, name: str, offset: int) -> None:
+        await segment_calls.release(self._container(name), name, offset)
+
+    async def restore(self, name: str, offset: int) -> int:
+        return await segment_calls.restore(self._container(name), name, offset)
+
+    async def count_events(self, name: str, start: int, end: int) -> int:
+        return await self._container(name).events.count(name, start, end)
 
     async def delete(self, name: str) -> None:
         await segment_calls.delete(self._container(name), name)
@@ -318,20 +317,40 @@ class SegmentStore:
             try:
                 segment = await container.segments.find_visible(name)
             except NotFoundError:
+                gone = container.reclaimer.space_of_deleted(name)
+                if gone is not None:
+                    found[name] = gone
                 continue
-            found[name] = _space(container, segment)
+            found[name] = await container.reclaimer.space(segment)
         return found
 
+    async def disk(self) -> DiskSpace:
+        if self._disk is None:
+            raise UnsupportedError("store was opened without a disk to measure")
+        return await self._disk.space()
 
-def _space(container: Container, segment: Segment) -> SegmentSpace:
-    tiered = sum(chunk.end - max(chunk.start, segment.start_offset) for chunk in segment.chunks.items)
-    return SegmentSpace(
-        name=segment.name,
-        live_bytes=segment.length - segment.start_offset,
-        tiered_bytes=tiered,
-        pending_free_bytes=container.reclaimer.pending_bytes(segment),
-        freed_bytes=segment.freed_bytes,
-    )
+    # --- what retention asks ------------------------------------------------------------------------------
+
+    async def limit_appends(self, limits: Sequence[AppendLimit]) -> None:
+        for limit in limits:
+            absent: dict[str, None] = {}
+            while True:
+                # In memory they are counted as they grow. Found in one step, since others may leave it while one is loaded.
+                names = [name for name in self._limits.unknown(limit) if name not in absent]
+                known = [self._container(name).segments.pending(name) for name in names]
+                missing = [name for name, segment in zip(names, known, strict=True) if segment is None]
+                if not missing:
+                    self._limits.set(limit, [segment for segment in known if segment is not None])
+                    break
+                for name in missing:
+                    if await self._container(name).segments.find(name) is None:
+                        absent[name] = None
+
+    async def limits_reached(self) -> Sequence[str]:
+        return await self._limits.reached()
+
+    async def changed_segments(self, after: int) -> SegmentChanges:
+        return self._changes.take(after)
 
 
 @asynccontextmanager
@@ -345,8 +364,11 @@ async def open_segment_store(
     offload: Offload,
     telemetry: Telemetry,
     settings: StoreSettings | None = None,
+    disk: Disk | None = None,
 ) -> AsyncIterator[SegmentStore]:
     """A recovered, serving store. The arguments are borrowed, and closed by their owners after it.
+
+    ``disk`` answers ``SegmentService.disk``, which raises UnsupportedError without it.
 
     Left normally, what is queued is answered and checkpointed; left by an error, background work ends where it stands,
     and the next opening recovers. Raises what ``SegmentStore.recover`` raises.
@@ -360,6 +382,7 @@ async def open_segment_store(
         offload=offload,
         telemetry=telemetry,
         settings=settings or StoreSettings(),
+        disk=disk,
     )
     await store.recover()
     store.start()

@@ -14,6 +14,7 @@ from penstock.model.errors import (
     KeyNotFoundError,
     NotEmptyError,
     PenstockError,
+    StorageFullError,
     ThrottledError,
     UnsupportedError,
 )
@@ -152,10 +153,12 @@ def _condition_failed(
     return None
 
 
-def _throttled(container: Container) -> ThrottledError | None:
+def _throttled(container: Container) -> StorageFullError | ThrottledError | None:
     limit = 4 * container.settings.checkpoint_rows_bytes
     if container.rows.changed_bytes >= limit:
-        return ThrottledError("metadata does not keep up", resource="changed_rows_bytes", limit=limit)
+        return container.log.shortage.refusal() or ThrottledError(
+            "metadata does not keep up", resource="changed_rows_bytes", limit=limit
+        )
     return None
 
 

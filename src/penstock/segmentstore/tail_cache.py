@@ -141,6 +141,12 @@ class TailCache:
             index += 1
         return found
 
+    def entry_at(self, offset: int) -> Entry | None:
+        """The entry that holds the byte at ``offset``."""
+        index = bisect_right(self._starts, offset) - 1
+        entry = self._entries[index] if index >= 0 else None
+        return entry if entry is not None and offset < entry.end else None
+
     def boundary(self, offset: int) -> int | None:
         """The smallest end of an entry at or behind ``offset``, or its start where that is ``offset``."""
         index = bisect_right(self._starts, offset) - 1
@@ -173,6 +179,9 @@ class TailCache:
         at = 0
         while at < len(run):
             count = block_cut(sizes[at:], block_bytes)
+            if not run[at].events:
+                # The rest of a large event: what follows begins a block of its own, for blocks tell where events begin.
+                count = next((index for index, entry in enumerate(run[at : at + count]) if entry.events), count)
             blocks.append(run[at : at + count])
             at += count
         if not whole and len(blocks) > 1:

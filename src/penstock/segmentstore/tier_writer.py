@@ -58,7 +58,7 @@ class TierWriter:
         self._filled.pop(segment, None)
 
     def filled(self, segment: Segment) -> None:
-        """The segment has a full block."""
+        """The segment has a full unit: a block, or what is worth an object."""
         self._filled[segment] = None
         self._wake.set()
 
@@ -81,14 +81,14 @@ class TierWriter:
         self._wake.set()
 
     def _due(self, *, everything: bool) -> Sequence[tuple[Segment, int]]:
-        """Those that have waited long enough, whole; those with a full block, as long as they have one.
+        """Those that have waited long enough, whole; those with a full unit, as long as they have one.
 
         With each comes how many bytes it must hold for another block to be written.
         """
         if everything:
             return [(segment, 1) for segment in self._segments]
         settings = self._container.settings
-        due = dict.fromkeys(self._filled, settings.flush_bytes)
+        due = dict.fromkeys(self._filled, settings.unit_bytes)
         now = asyncio.get_running_loop().time()
         for segment in self._segments:
             # The very sum that ``_sleep`` waits for: rounded otherwise, the two may disagree for ever.
@@ -112,6 +112,7 @@ class TierWriter:
                 failed = await self._try(segment, least_bytes)
                 if failed is not None:
                     break
+            container.log.shortage.settle(self, failed)
             if failed is None:
                 failures = 0
                 if forced:
@@ -194,6 +195,8 @@ class TierWriter:
         settings, cache = self._container.settings, segment.cache
         found = cache.next_blocks(settings.flush_bytes, settings.tier_run_bytes)
         left = cache.untiered_bytes
+        # Once a run is worth its write, it takes every full block that there is.
+        least_bytes = min(least_bytes, settings.flush_bytes)
         size = found[0][-1].end - found[0][0].start
         chunk = self._chunk_for(segment, found[0][0].start, size)
         length, count = chunk.length, chunk.block_count
@@ -239,7 +242,7 @@ class TierWriter:
         """The blocks are durable: the segment names them, unless it was truncated, merged or deleted meanwhile."""
         container = self._container
         known = segment.chunks.holds(chunk)
-        if segment.gone or (chunk.length and not known) or end <= segment.start_offset:
+        if segment.gone or (chunk.length and not known) or end <= segment.kept_offset:
             if not chunk.length:
                 container.reclaimer.discard(chunk.name)
             return
@@ -254,13 +257,15 @@ class TierWriter:
             chunk.blocks += blocks
         chunk.length = blocks[-1].end_offset
         chunk.block_count += len(blocks)
+        if chunk.event_count is not None:
+            chunk.event_count += sum(block.event_count for block in blocks)
         if not known:
             segment.chunks.add(chunk)
         segment.open_chunk = chunk
         container.rows.put(
             records.chunk_key(container.index, segment.uid, chunk.start), records.encode_chunk(chunk.record())
         )
-        if start < segment.start_offset:
+        if start < segment.kept_offset:
             # Truncated while it was written: its first blocks may be dead already.
             container.reclaimer.head_moved(segment)
         segment.cache.mark_tiered(end)
@@ -268,7 +273,7 @@ class TierWriter:
             self.remove(segment)
         else:
             self.add(segment)
-            if segment.cache.untiered_bytes < container.settings.flush_bytes:
+            if segment.cache.untiered_bytes < container.settings.unit_bytes:
                 self._filled.pop(segment, None)
         container.telemetry.add("tiered_bytes", end - start)
 
@@ -279,7 +284,8 @@ class TierWriter:
         """The chunk that takes a block at ``start``: the open one, or one that begins there."""
         chunk = segment.open_chunk or self._reopened(segment)
         if (
-            chunk is not None
+            self._container.chunks.mutable
+            and chunk is not None
             and chunk.end == start
             and continues_chunk(
                 chunk_bytes=chunk.length,

@@ -31,11 +31,13 @@ def append(
         if not segment.cache.untiered:
             container.tiering.add(segment)
         segment.cache.append(offset, data, count, address)
-        if segment.cache.untiered_bytes >= container.settings.flush_bytes:
+        if segment.cache.untiered_bytes >= container.settings.unit_bytes:
             container.tiering.filled(segment)
         segment.length = offset + size
     segment.event_count += count
     segment.modified_ms = now_ms
+    if segment.change_mark != container.changes.mark:
+        container.changes.note(segment)
     container.mark_dirty(segment)
 
 
@@ -43,15 +45,43 @@ def seal(container: Container, segment: Segment, now_ms: int) -> int:
     if not segment.sealed:
         segment.sealed = True
         segment.modified_ms = now_ms
+        container.changes.note(segment)
         container.mark_dirty(segment)
     return segment.length
 
 
 def truncate(container: Container, segment: Segment, offset: int) -> None:
-    """The head moves; chunks wholly before it are named no more."""
-    if offset <= segment.start_offset:
-        return
-    segment.start_offset = offset
+    """The head moves, and what lies before it is given back."""
+    if offset > segment.start_offset:
+        segment.start_offset = offset
+        _give_back(container, segment, offset)
+
+
+def keep(container: Container, segment: Segment, offset: int) -> None:
+    """The head moves for readers alone."""
+    if offset > segment.start_offset:
+        segment.start_offset = offset
+        container.mark_dirty(segment)
+
+
+def release(container: Container, segment: Segment, offset: int) -> None:
+    """Kept bytes are given back."""
+    if offset > segment.kept_offset:
+        _give_back(container, segment, offset)
+
+
+def restore(container: Container, segment: Segment, offset: int) -> int:
+    """Readers have kept bytes again; answers where the segment starts."""
+    start = max(offset, segment.kept_offset)
+    if start < segment.start_offset:
+        segment.start_offset = start
+        container.mark_dirty(segment)
+    return segment.start_offset
+
+
+def _give_back(container: Container, segment: Segment, offset: int) -> None:
+    """Chunks wholly before the offset are named no more."""
+    segment.kept_offset = offset
     segment.cache.drop_before(offset)
     if not segment.cache.untiered:
         container.tiering.remove(segment)
@@ -97,6 +127,7 @@ def merge(container: Container, target: Segment, source: Segment, offset: int, n
     target.length = offset + source.length
     target.event_count += source.event_count
     target.modified_ms = now_ms
+    container.changes.note(target)
     container.rows.put(
         records.uid_key(records.TAG_MERGED, container.index, target.uid, source.name.encode()),
         records.encode_int(now_ms),
@@ -153,7 +184,7 @@ def _release_chunk(container: Container, segment: Segment, chunk: Chunk) -> None
         segment.open_chunk = None
     container.rows.delete(records.chunk_key(container.index, segment.uid, chunk.start))
     container.rows.delete_range(records.range_of(records.block_prefix(container.index, chunk.name)))
-    container.reclaimer.release(segment.uid, chunk.name, chunk.length - chunk.freed)
+    container.reclaimer.release(segment, chunk.name, chunk.length - chunk.freed)
 
 
 def _vanish(container: Container, segment: Segment) -> None:

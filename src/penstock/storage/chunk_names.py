@@ -15,6 +15,11 @@ def check_chunk_name(name: str) -> str:
     Raises ``InternalError`` otherwise: names are made by us, so anything else is our own bug, caught before it
     reaches a file system.
     """
-    if not _NAME.match(name):
+    if not is_chunk_name(name):
         raise InternalError("not the name of a chunk", name=repr(name[:200]))
     return name
+
+
+def is_chunk_name(name: str) -> bool:
+    """Whether ``name`` reads as the name of a chunk."""
+    return _NAME.match(name) is not None

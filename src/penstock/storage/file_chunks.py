@@ -34,6 +34,8 @@ class FileChunks:
     be synced until it is written again from where it was durable, which makes those pages dirty anew.
     """
 
+    mutable = True
+
     def __init__(self, files: Files, *, directory: str = "chunks", handles: int = 128) -> None:
         if handles < 1:
             raise InvalidArgumentError("chunk storage needs at least one handle", handles=handles)

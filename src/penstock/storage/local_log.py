@@ -7,11 +7,9 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from penstock.codec.wal import (
     BLOCK_BYTES,
-    FRAMES_AT,
     HEADER_AT,
     MARK,
     FileHeader,
@@ -28,8 +26,9 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.ports.durable_log import LogAddress
-from penstock.ports.files import Buffer, File, Files
+from penstock.ports.files import Buffer, Files
 from penstock.ports.rng import Rng
+from penstock.storage.log_entries import ActiveFile, ClosedFile, Entry, finished
 from penstock.storage.log_epoch import Epoch
 from penstock.storage.log_limits import BUDGET_BYTES, FRAME_MAX_BYTES, QUEUE_BYTES, SEGMENT_BYTES, LogLimits
 from penstock.storage.log_pool import FilePool, Retired
@@ -66,34 +65,6 @@ async def open_local_log(
         await opened.close()
 
 
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """An append that waits. Until ``flight`` is done its parts are being read: its caller must not get them back."""
-
-    parts: Sequence[Buffer]
-    payload_bytes: int
-    done: asyncio.Future[LogAddress]
-    flight: asyncio.Future[None] | None = None
-
-
-@dataclass(slots=True)
-class _Active:
-    """The file being written. Its header is written together with its first frames."""
-
-    path: str
-    file: File
-    header: FileHeader
-    offset: int = FRAMES_AT
-    header_written: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Closed:
-    path: str
-    incarnation: int
-    last: int
-
-
 class LocalLog:
     """Implements ``ports.durable_log.DurableLog``. Opened by ``open``, closed by ``close``.
 
@@ -120,9 +91,9 @@ class LocalLog:
         self._uses = 0
         self._last = 0
         self._marked = 0
-        self._active: _Active | None = None
-        self._closed_files: deque[_Closed] = deque()
-        self._queue: deque[_Entry] = deque()
+        self._active: ActiveFile | None = None
+        self._closed_files: deque[ClosedFile] = deque()
+        self._queue: deque[Entry] = deque()
         self._queued_bytes = 0
         self._outside: deque[asyncio.Future[None]] = deque()
         self._wake: asyncio.Future[None] | None = None
@@ -177,7 +148,7 @@ class LocalLog:
         self._pool.start()
         self._committer = asyncio.create_task(self._commit_all())
 
-    async def append(self, parts: Sequence[Buffer]) -> LogAddress:
+    async def append(self, parts: Sequence[Buffer], *, vital: bool = False) -> LogAddress:
         """As the port says; ``parts`` are bytes or views of bytes."""
         size = sum(map(len, parts))
         if size > self._limits.max_frame_bytes:
@@ -190,7 +161,8 @@ class LocalLog:
             raise self._offline()
         if self._committer is None:
             raise InternalError("log is appended to before it was replayed", directory=self._directory)
-        entry = _Entry(parts, size, asyncio.get_running_loop().create_future())
+        self._pool.serve()
+        entry = Entry(parts, size, asyncio.get_running_loop().create_future(), vital)
         self._queue.append(entry)
         self._queued_bytes += size
         self._wake_up()
@@ -199,8 +171,12 @@ class LocalLog:
         except asyncio.CancelledError:
             while entry.flight is not None and not entry.flight.done():
                 # The parts are being written: given back now, they could change under the checksum.
-                await _finished(entry.flight)
+                await finished(entry.flight)
             raise
+
+    def refuse_waits(self, error: StorageFullError | None) -> None:
+        """As the port says."""
+        self._pool.refuse_waits(error)
 
     async def truncate(self, upto: LogAddress) -> None:
         """As the port says. Returns once the files freed are durably marked so."""
@@ -211,6 +187,7 @@ class LocalLog:
         except ContainerOfflineError as error:
             self._fail(error)
             raise
+        self._pool.serve()
         while self._closed_files and self._closed_files[0].last <= upto and self._may_retire_one():
             closed = self._closed_files.popleft()
             self._pool.retire(Retired(path=closed.path, incarnation=closed.incarnation))
@@ -268,7 +245,7 @@ class LocalLog:
             last = image.last_of(index)
             superseded = last < item.header.first_sequence and index + 1 < len(image.chain)
             self._closed_files.append(
-                _Closed(path=item.path, incarnation=item.header.incarnation, last=-1 if superseded else last)
+                ClosedFile(path=item.path, incarnation=item.header.incarnation, last=-1 if superseded else last)
             )
         if not image.chain:
             return
@@ -279,14 +256,14 @@ class LocalLog:
         if first > image.last:
             return
         await self._rewrite(newest, first=first, image=image)
-        self._closed_files[-1] = _Closed(
+        self._closed_files[-1] = ClosedFile(
             path=newest.path, incarnation=newest.header.incarnation, last=-1 if small else first - 1
         )
 
     async def _rewrite(self, newest: Accepted, *, first: int, image: LogImage) -> None:
         spare = await self._pool.prepare_one()
         header = self._new_header(first=first, durable=image.last)
-        active = _Active(spare.path, spare.file, header)
+        active = ActiveFile(spare.path, spare.file, header)
         written = active.offset
         buffers: list[Buffer] = []
         async for sequence, payload in frames_of(self._files, newest, seed=self._seed, upto=image.last):
@@ -342,7 +319,7 @@ class LocalLog:
         active = self._active
         if active is None or active.offset + frame_bytes(self._queue[0].payload_bytes) > self._limits.segment_bytes:
             try:
-                await self._roll()
+                await self._roll(vital=self._queue[0].vital)
             except StorageFullError as error:
                 # All of them, also those that would still fit: appends resolve in call order.
                 self._refuse_queued(error)
@@ -369,9 +346,9 @@ class LocalLog:
         self._last += len(group)
         self._let_in()
 
-    def _take_group(self, active: _Active, flight: asyncio.Future[None]) -> tuple[Sequence[_Entry], int]:
+    def _take_group(self, active: ActiveFile, flight: asyncio.Future[None]) -> tuple[Sequence[Entry], int]:
         room = self._limits.segment_bytes - active.offset
-        group: list[_Entry] = []
+        group: list[Entry] = []
         size = 0
         while self._queue:
             entry = self._queue[0]
@@ -386,7 +363,7 @@ class LocalLog:
                 size += needed
         return group, size
 
-    def _encode_group(self, active: _Active, group: Sequence[_Entry]) -> tuple[int, Sequence[Buffer]]:
+    def _encode_group(self, active: ActiveFile, group: Sequence[Entry]) -> tuple[int, Sequence[Buffer]]:
         buffers: list[Buffer] = [] if active.header_written else [encode_file_header(active.header)]
         for sequence, entry in enumerate(group, self._last + 1):
             buffers += encode_frame(
@@ -401,12 +378,12 @@ class LocalLog:
             buffers = join_small(buffers)
         return (active.offset if active.header_written else HEADER_AT), buffers
 
-    async def _roll(self) -> None:
-        spare = await self._pool.take()
+    async def _roll(self, *, vital: bool = False) -> None:
+        spare = await self._pool.take(vital=vital)
         old = self._active
         if old is not None:
-            self._closed_files.append(_Closed(path=old.path, incarnation=old.header.incarnation, last=self._last))
-        self._active = _Active(spare.path, spare.file, self._new_header(first=self._last + 1, durable=self._last))
+            self._closed_files.append(ClosedFile(path=old.path, incarnation=old.header.incarnation, last=self._last))
+        self._active = ActiveFile(spare.path, spare.file, self._new_header(first=self._last + 1, durable=self._last))
         if old is not None:
             await old.file.close()
         # The wait may have been long: by now, both files may belong to another opening.
@@ -429,7 +406,7 @@ class LocalLog:
             if await self._append_mark(active):
                 await active.file.sync()
 
-    async def _append_mark(self, active: _Active) -> bool:
+    async def _append_mark(self, active: ActiveFile) -> bool:
         if active.offset + BLOCK_BYTES > self._limits.segment_bytes:
             return False
         mark = encode_frame(
@@ -499,11 +476,3 @@ class LocalLog:
         )
         error.__cause__ = self._failure
         return error
-
-
-async def _finished(flight: asyncio.Future[None]) -> None:
-    try:
-        await asyncio.wait({flight})
-    except asyncio.CancelledError:
-        # Cancelled once more while it waits for its own buffers: the first cancellation is on its way already.
-        return

@@ -15,14 +15,14 @@ from penstock.storage.log_scan import LOG_SUFFIX, LogFile
 
 log = logging.getLogger(__name__)
 
-SPARES_KEPT = 1
-"""Never given to a roll: recovery writes the tail of the log anew, and must be able to on a full disk, where it is the way
-back to truncation."""
+SPARES_KEPT = 2
+"""Not given to a common roll. Recovery writes the tail of the log anew, and must be able to on a full disk, more than once
+where it is killed again; frames that lead to space being given back may take one of the two."""
 
 SPARES_AHEAD = 2 + SPARES_KEPT
 """One for the next roll, and one more, so that a roll still works once on a disk that has become full."""
 
-SPARES_MAX = 4
+SPARES_MAX = SPARES_AHEAD + 1
 _STEP_BYTES = 1 << 20
 _STEPS_PER_SYNC = 4
 _ZEROS = bytes(_STEP_BYTES)
@@ -72,7 +72,11 @@ class FilePool:
         self._retired: deque[Retired] = deque()
         self._total = 0
         self._slot = 0
+        self._unwanted: list[str] = []
+        self._serving = False
         self._full: StorageFullError | None = None
+        self._hopeless: StorageFullError | None = None
+        self._told_full = False
         self._failure: BaseException | None = None
         self._stopping = False
         self._change = asyncio.Event()
@@ -80,6 +84,9 @@ class FilePool:
 
     async def adopt(self, *, used: Sequence[str], free: Sequence[LogFile], torn: Sequence[LogFile]) -> None:
         """Take over what recovery found: count the used, keep files never used and of the right size, remove the others.
+
+        Those of another size without a header wait for ``serve``: an empty file may be all that is left of one that
+        somebody cut off, and whoever replays the log may refuse to go on for what is missing.
 
         A file that was given back is removed too. Its mark may be in the page cache alone, where its writer died before
         the sync, or its sync failed; lost with the power, the old use would count again, over frames of the next one or
@@ -90,14 +97,33 @@ class FilePool:
         self._total = len(used)
         removed = False
         for item in (*free, *torn):
-            if item.damaged or item.freed or item.size_bytes != self._file_bytes:
+            if item.damaged or item.freed:
                 await self._files.unlink(item.path)
                 removed = True
+            elif item.size_bytes != self._file_bytes:
+                self._unwanted.append(item.path)
             else:
                 self._spares.append(Spare(item.path, await self._files.open(item.path)))
                 self._total += 1
         if removed:
             await self._files.sync_dir(self._directory)
+
+    async def _remove_unwanted(self) -> None:
+        while self._unwanted:
+            await self._files.unlink(self._unwanted[-1])
+            self._unwanted.pop()
+        await self._files.sync_dir(self._directory)
+
+    def serve(self) -> None:
+        """The log is in use: nobody will refuse what recovery found."""
+        if not self._serving:
+            self._serving = True
+            self._changed()
+
+    def refuse_waits(self, error: StorageFullError | None) -> None:
+        """While it is set, ``take`` raises it where it would wait for truncation."""
+        self._hopeless = error
+        self._changed()
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._work())
@@ -116,18 +142,20 @@ class FilePool:
         while self._spares:
             await self._spares.popleft().file.close()
 
-    async def take(self) -> Spare:
-        """A spare file beyond those kept for recovery; waits for one while the budget is used up, until truncation
-        retires another.
+    async def take(self, *, vital: bool = False) -> Spare:
+        """A spare file beyond those kept; waits for one while the budget is used up, until truncation retires another.
 
-        Raises: StorageFullError (the disk has no room for a new file), ContainerOfflineError (stopped or failed).
+        ``vital`` may have one of those kept. Raises: StorageFullError (the disk has no room for a new file, or for what
+        must leave the log first), ContainerOfflineError (stopped or failed).
         """
+        kept = SPARES_KEPT - 1 if vital else SPARES_KEPT
         # Space may have come back since the last attempt: whoever needs a file now has it tried once more.
         self._full = None
         self._changed()
-        while len(self._spares) <= SPARES_KEPT:
-            if self._full is not None:
-                raise StorageFullError("disk has no room for another log file", **self._full.fields)
+        while len(self._spares) <= kept:
+            full = self._full or (self._hopeless if self._total >= self._files_max and not self._retired else None)
+            if full is not None:
+                raise StorageFullError(full.message, **full.fields)
             if self._stopping or self._failure is not None:
                 raise ContainerOfflineError("log is closed or has failed", directory=self._directory)
             await self._change.wait()
@@ -138,7 +166,14 @@ class FilePool:
     async def prepare_one(self) -> Spare:
         """As ``take``, without the task and without regard to the budget: for recovery, which must not wait."""
         if not self._spares:
-            await self._prepare()
+            try:
+                await self._prepare()
+            except StorageFullError:
+                if not self._unwanted:
+                    raise
+                # Room before evidence: without it there is no way back from a full disk.
+                await self._remove_unwanted()
+                await self._prepare()
         return self._spares.popleft()
 
     def retire(self, retired: Retired) -> None:
@@ -160,7 +195,10 @@ class FilePool:
         try:
             while not self._stopping:
                 change = self._change
-                if self._retired:
+                if self._unwanted and self._serving:
+                    await self._may_write()
+                    await self._remove_unwanted()
+                elif self._retired:
                     await self._may_write()
                     await self._free(self._retired[0])
                     self._retired.popleft()
@@ -169,9 +207,10 @@ class FilePool:
                     await self._may_write()
                     try:
                         await self._prepare()
+                        self._told_full = False
                     except StorageFullError as error:
                         self._full = error
-                        log.warning("disk has no room for another log file", extra={"directory": self._directory})
+                        self._tell_full()
                 else:
                     await change.wait()
                     continue
@@ -183,7 +222,19 @@ class FilePool:
             if not isinstance(error, Exception):
                 raise
 
+    def _tell_full(self) -> None:
+        # Tried again with every append that needs a file: once says it.
+        if not self._told_full:
+            self._told_full = True
+            log.warning("disk has no room for another log file", extra={"directory": self._directory})
+
     async def _prepare(self) -> None:
+        free_bytes = await self._files.free_bytes()
+        if free_bytes < self._file_bytes:
+            # The attempt would take the last bytes from those whose work gives space back.
+            raise StorageFullError(
+                "disk has no room for another log file", needed_bytes=self._file_bytes, free_bytes=free_bytes
+            )
         self._slot += 1
         path = f"{self._directory}/{self._slot:08d}{LOG_SUFFIX}"
         file = await self._files.open(path, create=True)

@@ -28,6 +28,8 @@ class MemoryChunks:
         pause: Awaited before each change takes effect, so that a simulation can crash its caller there.
     """
 
+    mutable = True
+
     def __init__(self, *, budget_bytes: int | None = None, pause: Callable[[], Awaitable[None]] | None = None) -> None:
         self._chunks: dict[str, _Chunk] = {}
         self._budget_bytes = budget_bytes

@@ -69,7 +69,7 @@ class MemoryLog:
     def last(self) -> LogAddress:
         return LogAddress(self._state.last)
 
-    async def append(self, parts: Sequence[Buffer]) -> LogAddress:
+    async def append(self, parts: Sequence[Buffer], *, vital: bool = False) -> LogAddress:
         if not self._replayed:
             raise InternalError("log is appended to before it was replayed")
         self._check_online()
@@ -85,6 +85,9 @@ class MemoryLog:
         if self._committer is None or self._committer.done():
             self._committer = asyncio.create_task(self._commit())
         return await pending.done
+
+    def refuse_waits(self, error: StorageFullError | None) -> None:
+        """Nothing waits here."""
 
     async def truncate(self, upto: LogAddress) -> None:
         self._check_online()

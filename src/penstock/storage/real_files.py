@@ -260,6 +260,13 @@ class RealFiles:
 
         return await self._run(free)
 
+    async def total_bytes(self) -> int:
+        def total() -> int:
+            status = os.statvfs(self._root)
+            return status.f_blocks * status.f_frsize
+
+        return await self._run(total)
+
     def location(self, path: str) -> str | None:
         return str(self._resolve(path).absolute())
 

@@ -49,6 +49,9 @@ class FaultyFiles:
     async def free_bytes(self) -> int:
         return await self._inner.free_bytes()
 
+    async def total_bytes(self) -> int:
+        return await self._inner.total_bytes()
+
     def location(self, path: str) -> str | None:
         return self._inner.location(path)
 

@@ -116,3 +116,8 @@ class FilesLaws:
         await file.close()
         await files.unlink("d/f")
         check(await files.allocated_bytes("d") == 0, "unlinked bytes are not")
+
+    async def law_the_disk_below_has_a_size_and_room(self) -> None:
+        files = await self.make()
+        total_bytes, free_bytes = await files.total_bytes(), await files.free_bytes()
+        check(0 <= free_bytes <= total_bytes, "what is free is a part", total=total_bytes, free=free_bytes)

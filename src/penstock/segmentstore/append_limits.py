@@ -1,0 +1,264 @@
+"""Limits on how long the segments of a stream may grow together, decided as appends are queued."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from penstock.core.placement import parent_name
+from penstock.model.errors import PenstockError, QuotaExceededError, QuotaHeldError
+from penstock.ports.segment_service import AppendLimit, LimitAction
+from penstock.segmentstore.segment import Segment
+
+
+class StreamGate:
+    """The limit of one stream, and what its segments hold with everything that is queued for them.
+
+    Segments in memory are counted as they grow. One that leaves memory counts with the length it had: it cannot grow before
+    it comes back. So does one that is deleted, for the bounds were meant to include it.
+    """
+
+    __slots__ = ("_born", "_members", "_met", "_was_met", "limit", "used_bytes", "used_events")
+
+    def __init__(self, limit: AppendLimit, met: Callable[[str], None]) -> None:
+        self.limit = limit
+        self.used_bytes = 0
+        self.used_events = 0
+        self._members: dict[str, Segment | tuple[int, int]] = {}
+        self._born: dict[str, None] = {}
+        self._met = met
+        self._was_met = False
+
+    # --- appends ------------------------------------------------------------------------------------------
+
+    def take(self, segment: Segment, size_bytes: int, events: int) -> PenstockError | None:
+        used_bytes, used_events = self.used_bytes + size_bytes, self.used_events + events
+        if self._passed(used_bytes, used_events) and not self._nothing_unread(used_bytes, used_events):
+            error = self._refusal(segment, used_bytes)
+            if error is not None:
+                return error
+        self.used_bytes, self.used_events = used_bytes, used_events
+        return None
+
+    def count(self, segment: Segment, size_bytes: int, events: int) -> None:
+        self.used_bytes += size_bytes
+        self.used_events += events
+        if (size_bytes > 0 or events > 0) and self._passed(self.used_bytes, self.used_events):
+            self._tell()
+
+    def take_part(self, segment: Segment) -> PenstockError | None:
+        """May something grow that is to be merged into the stream? It counts then, and is refused while nothing fits."""
+        limit = self.limit
+        if (limit.total_bytes is not None and self.used_bytes >= limit.total_bytes) or (
+            limit.total_events is not None and self.used_events >= limit.total_events
+        ):
+            return self._refusal(segment, self.used_bytes + 1)
+        return None
+
+    def _passed(self, used_bytes: int, used_events: int) -> bool:
+        limit = self.limit
+        return (limit.total_bytes is not None and used_bytes > limit.total_bytes) or (
+            limit.total_events is not None and used_events > limit.total_events
+        )
+
+    def _nothing_unread(self, used_bytes: int, used_events: int) -> bool:
+        """Whether each bound that the append would pass has nothing unread before it: more room than now there never is."""
+        limit = self.limit
+        for total, quota, would, used in (
+            (limit.total_bytes, limit.quota_bytes, used_bytes, self.used_bytes),
+            (limit.total_events, limit.quota_events, used_events, self.used_events),
+        ):
+            if total is not None and would > total and (not quota or used > total - quota):
+                return False
+        return True
+
+    def _unread(self, would_bytes: int) -> dict[str, object]:
+        """The quota that is met, and how much of it is unread now."""
+        limit = self.limit
+        if limit.total_bytes is not None and would_bytes > limit.total_bytes:
+            if limit.quota_bytes is not None:
+                used = max(0, self.used_bytes - (limit.total_bytes - limit.quota_bytes))
+                return {"rule": "backlog-bytes", "limit": limit.quota_bytes, "used": used}
+        elif limit.total_events is not None and limit.quota_events is not None:
+            used = max(0, self.used_events - (limit.total_events - limit.quota_events))
+            return {"rule": "backlog-events", "limit": limit.quota_events, "used": used}
+        return {}
+
+    def _refusal(self, segment: Segment, would_bytes: int) -> PenstockError | None:
+        self._tell()
+        limit = self.limit
+        if limit.action is LimitAction.NOTIFY:
+            return None
+        fields: dict[str, object] = {"stream": limit.stream, **limit.reason, **self._unread(would_bytes)}
+        fields["segment"] = segment.name
+        if limit.action is LimitAction.HOLD:
+            return QuotaHeldError("backlog quota is reached, the append has to wait", **fields)
+        return QuotaExceededError("backlog quota is reached", **fields)
+
+    def tell_if_past(self) -> None:
+        """A notice that is past already when it is set: what was appended while it was decided would else go unnoticed."""
+        if self.limit.action is LimitAction.NOTIFY and self._passed(self.used_bytes, self.used_events):
+            self._tell()
+
+    def _tell(self) -> None:
+        if not self._was_met:
+            self._was_met = True
+            self._met(self.limit.stream)
+
+    # --- members ------------------------------------------------------------------------------------------
+
+    def attach(self, segment: Segment) -> None:
+        """A member is in memory: from here on it is counted as it grows."""
+        was = self._members.get(segment.name, (0, 0))
+        if was is segment:
+            return
+        if isinstance(was, tuple):
+            self._add(segment.next_length - was[0], segment.next_events - was[1])
+        else:
+            # Another one of this name is about to go, and is counted as it was.
+            self._add(segment.next_length, segment.next_events)
+        self._members[segment.name] = segment
+        segment.gate = self
+
+    def born(self, segment: Segment) -> None:
+        """A segment of the stream is created: its growth is the stream's, though no one has listed it yet."""
+        self._born[segment.name] = None
+        self.attach(segment)
+
+    def detach(self, segment: Segment) -> None:
+        """A member leaves memory, or is deleted."""
+        segment.gate = None
+        if segment.gone:
+            self._born.pop(segment.name, None)
+        if self._members.get(segment.name) is segment:
+            self._members[segment.name] = (segment.next_length, segment.next_events)
+
+    def replace(self, limit: AppendLimit) -> Sequence[str]:
+        """Take over a new limit; returns the members that it does not name."""
+        self.limit = limit
+        self._was_met = False
+        for name in limit.segments:
+            self._born.pop(name, None)
+            # One that there is not counts nothing, until it is created.
+            self._members.setdefault(name, (0, 0))
+        listed = dict.fromkeys([*limit.segments, *self._born])
+        return [name for name in self._members if name not in listed]
+
+    def remove(self, name: str) -> None:
+        """Count the member no more."""
+        member = self._members.pop(name, (0, 0))
+        if isinstance(member, tuple):
+            self._add(-member[0], -member[1])
+        else:
+            self._add(-member.next_length, -member.next_events)
+            member.gate = None
+
+    def members(self) -> Sequence[str]:
+        return list(self._members)
+
+    def knows(self, name: str) -> bool:
+        return name in self._members
+
+    def _add(self, size_bytes: int, events: int) -> None:
+        self.used_bytes += size_bytes
+        self.used_events += events
+
+
+class _PartGate:
+    """Of a transaction's or transient segment: whether its parent may grow. The part itself counts once it is merged."""
+
+    __slots__ = ("_gates", "_parent")
+
+    def __init__(self, gates: Mapping[str, StreamGate], parent: str) -> None:
+        self._gates = gates
+        self._parent = parent
+
+    def take(self, segment: Segment, size_bytes: int, events: int) -> PenstockError | None:
+        gate = self._gates.get(self._parent)
+        return None if gate is None else gate.take_part(segment)
+
+    def count(self, segment: Segment, size_bytes: int, events: int) -> None:
+        """Nothing: parts are not counted."""
+
+
+class AppendLimits:
+    """The limits of a store, by stream. Segments are attached as they come into memory."""
+
+    def __init__(self) -> None:
+        self._by_stream: dict[str, StreamGate] = {}
+        self._by_segment: dict[str, StreamGate] = {}
+        self._met: dict[str, None] = {}
+        self._wake = asyncio.Event()
+
+    # --- told by the directories --------------------------------------------------------------------------
+
+    def segment_created(self, segment: Segment) -> None:
+        """The creation is queued."""
+        if not segment.is_part and self._by_stream:
+            gate = self._by_segment.get(segment.name) or self._by_stream.get(segment.name.rpartition("/")[0])
+            if gate is not None:
+                self._by_segment[segment.name] = gate
+                gate.born(segment)
+        self.segment_loaded(segment)
+
+    def segment_loaded(self, segment: Segment) -> None:
+        """The segment is in memory."""
+        if segment.gate is not None:
+            return
+        if segment.is_part:
+            segment.gate = _PartGate(self._by_segment, parent_name(segment.name))
+        elif self._by_segment:
+            gate = self._by_segment.get(segment.name)
+            if gate is not None:
+                gate.attach(segment)
+
+    def segment_left(self, segment: Segment) -> None:
+        """The segment is in memory no more."""
+        if isinstance(segment.gate, StreamGate):
+            segment.gate.detach(segment)
+
+    # --- limits -------------------------------------------------------------------------------------------
+
+    def unknown(self, limit: AppendLimit) -> Sequence[str]:
+        """The segments of the limit that are not counted yet: they must be in memory when it is set."""
+        gate = self._by_stream.get(limit.stream)
+        names = dict.fromkeys(limit.segments)
+        return [name for name in names if gate is None or not gate.knows(name)]
+
+    def set(self, limit: AppendLimit, loaded: Sequence[Segment]) -> None:
+        """Put a limit in force. ``loaded``: those of its segments that exist, of those that were unknown."""
+        gate = self._by_stream.get(limit.stream)
+        if limit.total_bytes is None and limit.total_events is None:
+            if gate is not None:
+                del self._by_stream[limit.stream]
+                self._drop(gate, gate.members())
+            return
+        if gate is None:
+            gate = self._by_stream[limit.stream] = StreamGate(limit, self._told)
+        for name in limit.segments:
+            other = self._by_segment.get(name, gate)
+            if other is not gate:
+                other.remove(name)
+            self._by_segment[name] = gate
+        self._drop(gate, gate.replace(limit))
+        for segment in loaded:
+            gate.attach(segment)
+        gate.tell_if_past()
+
+    def _drop(self, gate: StreamGate, names: Sequence[str]) -> None:
+        for name in names:
+            gate.remove(name)
+            if self._by_segment.get(name) is gate:
+                del self._by_segment[name]
+
+    def _told(self, stream: str) -> None:
+        self._met[stream] = None
+        self._wake.set()
+
+    async def reached(self) -> Sequence[str]:
+        """See ``SegmentService.limits_reached``. Cancelled: nothing is lost."""
+        while not self._met:
+            self._wake.clear()
+            await self._wake.wait()
+        met, self._met = self._met, {}
+        return list(met)

@@ -1,0 +1,50 @@
+"""Lack of disk space: who of a store met it, and what appends are told meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from penstock.model.errors import StorageFullError
+
+
+class Shortage:
+    """What a store lacks disk space for, shared by its containers. While it lasts, appends are refused at the door.
+
+    At once, and not only when memory is used up: on a full disk the rest of the log is the way to truncation. It ends
+    when the work that failed succeeds; a log that could not grow is tried again after ``pause_s`` or a truncation.
+
+    ``changed`` is told when background work begins and ceases to lack space, with the first error or None.
+    """
+
+    def __init__(self, changed: Callable[[StorageFullError | None], None], *, pause_s: float) -> None:
+        self._changed = changed
+        self._pause_s = pause_s
+        self._works: dict[object, StorageFullError] = {}
+        self._log_full: StorageFullError | None = None
+        self._log_again_at = 0.0
+
+    def settle(self, work: object, failure: BaseException | None) -> None:
+        """Note how an attempt of background work ended; None: well."""
+        before = bool(self._works)
+        if isinstance(failure, StorageFullError):
+            self._works.setdefault(work, failure)
+        else:
+            self._works.pop(work, None)
+        if before != bool(self._works):
+            self._changed(next(iter(self._works.values()), None))
+
+    def log_refused(self, error: StorageFullError) -> None:
+        """The log could not grow: trying costs writes, so it is not tried for every append."""
+        self._log_full = error
+        self._log_again_at = asyncio.get_running_loop().time() + self._pause_s
+
+    def log_shrank(self) -> None:
+        self._log_full = None
+
+    def refusal(self) -> StorageFullError | None:
+        """An error of its own for an append that would need space, or None."""
+        if self._log_full is not None and asyncio.get_running_loop().time() >= self._log_again_at:
+            self._log_full = None
+        met = next(iter(self._works.values()), self._log_full)
+        return None if met is None else StorageFullError(met.message, **met.fields)

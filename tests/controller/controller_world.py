@@ -2,32 +2,54 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 from uuid import UUID
 
 from memory_segments import MemorySegments
 
+from penstock.codec.audit import decode_entry
 from penstock.controller import keys
+from penstock.controller.audit import AUDIT_STREAM
 from penstock.controller.controller import Controller, open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
-from penstock.model.policies import RetentionPolicy, ScalingPolicy, StreamConfig
+from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, ScalingPolicy, StreamConfig
+from penstock.model.retention import Backlog, OnExceed, PolicyDocument, Retain
 from penstock.model.segments import SegmentId, even_ranges, make_segment_id
-from penstock.ports.controller_service import Endpoint, TransactionStatus
+from penstock.ports.controller_service import Endpoint, ReaderGroupConfig, TransactionStatus
 
 STREAM = StreamName("s", "t")
-QUIET = ControllerSettings(sweep_ms=None, retention_cycle_ms=None, lease_min_ms=1000)
+GROUP_ID = UUID(int=3)
+START_MS = 1_700_000_000_000
+QUIET = ControllerSettings(sweep_ms=None, retention_cycle_ms=None, lease_min_ms=1000, clock_slack_ms=0)
+
+
+_LIVES = itertools.count(1)
+"""No two controllers of a store have the same chance, least of all those of two lives."""
 
 
 class FakeClock:
+    """``ms`` is the wall's time. ``passed_s`` goes with it, but for ``jumped_ms`` by which the wall was set meanwhile."""
+
     def __init__(self) -> None:
-        self.ms = 1_700_000_000_000
+        self.ms = START_MS
+        self.jumped_ms = 0
 
     def now_ms(self) -> int:
         return self.ms
+
+    def passed_s(self) -> float:
+        return (self.ms - self.jumped_ms - START_MS) / 1000
+
+    def jump(self, by_ms: int) -> None:
+        """Somebody sets the wall clock."""
+        self.ms += by_ms
+        self.jumped_ms += by_ms
 
 
 class SeededRng:
@@ -64,8 +86,15 @@ async def opened(
     segments: MemorySegments, clock: FakeClock | None = None, settings: ControllerSettings = QUIET
 ) -> AsyncIterator[Controller]:
     clock = clock or FakeClock()
+    segments.now_ms = clock.now_ms
     async with open_controller(
-        segments, clock, SeededRng(), lambda _: Endpoint(host="here", port=1), Counters(), settings
+        segments,
+        clock,
+        SeededRng(next(_LIVES)),
+        lambda _: Endpoint(host="here", port=1),
+        Counters(),
+        settings,
+        steady=clock.passed_s,
     ) as controller:
         yield controller
 
@@ -118,6 +147,24 @@ async def stream_bytes(
     return {item: bytes(segments.segments[name_of(item, stream)].data) for item in between}
 
 
+async def audit_entries(
+    controller: Controller, segments: MemorySegments, *kinds: str, target: str | None = None
+) -> list[dict[str, Any]]:
+    """What the audit stream tells, oldest first; only those kinds, and that target, where given."""
+    await controller.drain_audit()
+    found = segments.segments.get(segment_name(AUDIT_STREAM, make_segment_id(0, 0)))
+    data, entries = b"" if found is None else bytes(found.data), []
+    while data:
+        length = int.from_bytes(data[4:8], "big")
+        entries.append(decode_entry(data[8 : 8 + length]))
+        data = data[8 + length :]
+    return [
+        entry
+        for entry in entries
+        if (not kinds or entry["kind"] in kinds) and (target is None or entry["target"] == target)
+    ]
+
+
 def table_keys(segments: MemorySegments) -> list[str]:
     return [key.decode() for key in sorted(segments.tables[keys.TABLE].entries)]
 
@@ -149,10 +196,37 @@ async def check_invariants(controller: Controller, segments: MemorySegments, str
                 assert status is TransactionStatus.OPEN
                 for item in await controller.epoch_segments(name, txn.int >> 96):
                     known.add(transaction_segment_name(name_of(item.segment, name), txn))
-    assert set(segments.segments) <= known, "segments that nobody knows are left"
+    kept = {name for name, item in segments.segments.items() if item.kept is not None and item.start == len(item.data)}
+    own = {name for name in segments.segments if name.startswith("_system/")}
+    assert set(segments.segments) <= known | kept | own, "segments that nobody knows are left"
 
 
 async def _open_transactions(controller: Controller, segments: MemorySegments, name: StreamName):
     prefix = keys.transactions(name)
     found = [key for key in segments.tables[keys.TABLE].entries if key.startswith(prefix)]
     return [(keys.txn_of(key), await controller.transaction_status(name, keys.txn_of(key))) for key in found]
+
+
+async def join(controller: Controller, group: str, positions: dict[SegmentId, int] | None = None) -> None:
+    await controller.create_reader_group(
+        ReaderGroupConfig(
+            scope="s",
+            name=group,
+            id=GROUP_ID,
+            retention=ReaderGroupRetention.MANUAL,
+            start_cuts={STREAM: StreamCut(STREAM, positions or {})},
+        )
+    )
+
+
+async def publish(controller: Controller, group: str, positions: dict[SegmentId, int]) -> None:
+    await controller.update_subscriber_cut(f"s/{group}", group_id=GROUP_ID, generation=0, cut=cut_at(positions))
+
+
+async def cuts(controller: Controller) -> dict[str, dict[SegmentId, int] | None]:
+    found = await controller.describe_subscribers(STREAM)
+    return {item.name: None if item.cut is None else dict(item.cut.positions) for item in found}
+
+
+def quota(on_exceed: OnExceed, **limits: float) -> PolicyDocument:
+    return PolicyDocument(retain=Retain(min_bytes=0), backlog=Backlog(on_exceed=on_exceed, **limits))

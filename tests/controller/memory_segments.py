@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -17,8 +19,12 @@ from penstock.model.errors import (
     InvalidArgumentError,
     KeyNotFoundError,
     NotEmptyError,
+    QuotaExceededError,
+    QuotaHeldError,
     SegmentNotFoundError,
     SegmentSealedError,
+    TruncatedError,
+    WriterFencedError,
 )
 from penstock.ports.segment_service import (
     ANY_VERSION,
@@ -26,6 +32,12 @@ from penstock.ports.segment_service import (
     NO_EVENT,
     TABLE_BATCH_MAX,
     VALUE_MAX_BYTES,
+    Append,
+    Appended,
+    AppendLimit,
+    DiskSpace,
+    LimitAction,
+    SegmentChanges,
     SegmentInfo,
     SegmentRead,
     SegmentSpace,
@@ -36,10 +48,20 @@ from penstock.ports.segment_service import (
 
 @dataclass
 class Seg:
+    """``ends``: where events end. ``kept``: the oldest byte on disk where that lies before ``start``."""
+
     data: bytearray = field(default_factory=bytearray)
     start: int = 0
     sealed: bool = False
     freed: int = 0
+    ends: list[int] = field(default_factory=list)
+    kept: int | None = None
+    modified_ms: int = 0
+    writers: dict[UUID, int] = field(default_factory=dict)
+
+    @property
+    def oldest(self) -> int:
+        return self.start if self.kept is None else self.kept
 
 
 @dataclass
@@ -63,6 +85,14 @@ class MemorySegments:
         self.fail_at: int | None = None
         self.effect_first = False
         self.offline = False
+        self.now_ms: Callable[[], int] = lambda: 0
+        self.limits: dict[str, AppendLimit] = {}
+        self.counted = 0
+        self.reads = 0
+        self._reached: dict[str, None] = {}
+        self._met = asyncio.Event()
+        self._changed: dict[str, int] = {}
+        self._change = 0
         self._wave: asyncio.Future[None] | None = None
 
     # --- faults and syncs ------------------------------------------------------------------------------------------
@@ -73,7 +103,6 @@ class MemorySegments:
 
     def heal(self) -> None:
         self.fail_at, self.offline = None, False
-        self._wave = None
 
     def _check(self) -> None:
         if self.offline:
@@ -126,12 +155,63 @@ class MemorySegments:
 
         await self._mutate(effect)
 
-    def write(self, name: str, data: bytes) -> None:
-        """What an append does, for tests."""
+    def write(self, name: str, data: bytes, *, event_bytes: int = 1) -> None:
+        """What appends do, for tests: events of that many bytes each, the last one of what is left."""
         segment = self._segment(name)
         if segment.sealed:
             raise SegmentSealedError("sealed", segment=name, length_bytes=len(segment.data))
+        self._check_limits(name, len(data), -(-len(data) // event_bytes))
+        first, last = len(segment.data), len(segment.data) + len(data)
+        segment.ends += [*range(first + event_bytes, last, event_bytes), *([last] if data else [])]
         segment.data += data
+        self._grown(name, segment)
+
+    def _grown(self, name: str, segment: Seg) -> None:
+        segment.modified_ms = self.now_ms()
+        self._change += 1
+        self._changed[name] = self._change
+
+    def _check_limits(self, name: str, size: int, events: int) -> None:
+        for limit in self.limits.values():
+            if name not in limit.segments:
+                continue
+            there = [self.segments[other] for other in limit.segments if other in self.segments]
+            bytes_after = sum(len(item.data) for item in there) + size
+            events_after = sum(len(item.ends) for item in there) + events
+            over = limit.total_bytes is not None and bytes_after > limit.total_bytes
+            if not over and (limit.total_events is None or events_after <= limit.total_events):
+                continue
+            self._reached[limit.stream] = None
+            self._met.set()
+            if limit.action is LimitAction.HOLD:
+                raise QuotaHeldError("backlog quota is reached", **limit.reason)
+            if limit.action is LimitAction.REJECT:
+                raise QuotaExceededError("backlog quota is reached", **limit.reason)
+
+    async def setup_append(self, name: str, writer: UUID) -> int:
+        self._check()
+        return self._segment(name).writers.get(writer, NO_EVENT)
+
+    async def append(self, request: Append) -> Appended:
+        def effect() -> Appended:
+            segment = self._segment(request.segment)
+            if segment.sealed:
+                raise SegmentSealedError("sealed", segment=request.segment, length_bytes=len(segment.data))
+            if segment.writers.get(request.writer, NO_EVENT) != request.previous:
+                raise WriterFencedError("another writer has this id", segment=request.segment)
+            if request.event_number <= request.previous:
+                raise InvalidArgumentError("event number does not grow", event_number=request.event_number)
+            size = len(memoryview(request.data))
+            self._check_limits(request.segment, size, request.event_count)
+            first = len(segment.data)
+            segment.data += request.data
+            share = size // request.event_count
+            segment.ends += [first + share * number for number in range(1, request.event_count)] + [first + size]
+            segment.writers[request.writer] = request.event_number
+            self._grown(request.segment, segment)
+            return Appended(end_offset=len(segment.data))
+
+        return await self._mutate(effect)
 
     async def read(self, name: str, offset: int, max_bytes: int, *, wait: bool = True) -> SegmentRead:
         segment = self._segment(name)
@@ -141,28 +221,104 @@ class MemorySegments:
     async def info(self, name: str) -> SegmentInfo:
         self._check()
         segment = self._segment(name)
+        self.reads += 1
         return SegmentInfo(
-            name=name, start_offset=segment.start, length=len(segment.data), sealed=segment.sealed, last_modified_ms=0
+            name=name,
+            start_offset=segment.start,
+            length=len(segment.data),
+            sealed=segment.sealed,
+            last_modified_ms=segment.modified_ms,
+            kept_offset=segment.kept,
+            event_count=len(segment.ends),
         )
 
     async def seal(self, name: str) -> int:
         def effect() -> int:
             segment = self._segment(name)
-            segment.sealed = True
+            if not segment.sealed:
+                segment.sealed = True
+                self._change += 1
+                self._changed[name] = self._change
             return len(segment.data)
 
         return await self._mutate(effect)
 
-    async def truncate(self, name: str, offset: int) -> None:
+    async def truncate(self, name: str, offset: int, *, keep: bool = False) -> None:
         def effect() -> None:
             segment = self._segment(name)
             if not 0 <= offset <= len(segment.data):
                 raise InvalidArgumentError("offset is outside the segment", offset=offset, length=len(segment.data))
-            if offset > segment.start:
-                segment.freed += offset - segment.start
-                segment.start = offset
+            if offset <= segment.start:
+                return
+            if keep and segment.kept is None:
+                segment.kept = segment.start
+            segment.start = offset
+            if segment.kept is None:
+                segment.freed = offset
 
         await self._mutate(effect)
+
+    async def release(self, name: str, offset: int) -> None:
+        def effect() -> None:
+            segment = self._segment(name)
+            if offset > segment.start:
+                raise InvalidArgumentError("release behind the start", offset=offset, start=segment.start)
+            if segment.kept is not None and offset > segment.kept:
+                segment.freed = offset
+                segment.kept = None if offset == segment.start else offset
+
+        await self._mutate(effect)
+
+    async def restore(self, name: str, offset: int) -> int:
+        def effect() -> int:
+            segment = self._segment(name)
+            if segment.kept is not None:
+                segment.start = min(segment.start, max(offset, segment.kept))
+                segment.kept = None if segment.kept == segment.start else segment.kept
+            return segment.start
+
+        return await self._mutate(effect)
+
+    async def count_events(self, name: str, start: int, end: int) -> int:
+        self._check()
+        segment = self._segment(name)
+        if start < segment.oldest:
+            raise TruncatedError("truncated", segment=name, start_offset=segment.oldest)
+        known = {0, segment.oldest, *segment.ends}
+        if not start <= end <= len(segment.data) or start not in known or end not in known:
+            raise InvalidArgumentError("not a boundary of events", segment=name, start=start, end=end)
+        self.counted += end - start
+        return bisect_right(segment.ends, end) - bisect_right(segment.ends, start)
+
+    async def next_event_boundary(self, name: str, offset: int) -> int:
+        self._check()
+        segment = self._segment(name)
+        place = bisect_left(segment.ends, offset)
+        return segment.ends[place] if place < len(segment.ends) else len(segment.data)
+
+    async def limit_appends(self, limits: Sequence[AppendLimit]) -> None:
+        self._check()
+        for limit in limits:
+            self.limits.pop(limit.stream, None)
+            if limit.total_bytes is not None or limit.total_events is not None:
+                self.limits[limit.stream] = limit
+
+    async def limits_reached(self) -> list[str]:
+        while not self._reached:
+            self._met.clear()
+            await self._met.wait()
+        found, self._reached = list(self._reached), {}
+        return found
+
+    async def changed_segments(self, after: int) -> SegmentChanges:
+        self._check()
+        names = [name for name, change in self._changed.items() if change > after]
+        return SegmentChanges(mark=self._change, names=names, complete=True)
+
+    async def disk(self) -> DiskSpace:
+        self._check()
+        used = sum(len(item.data) - item.oldest for item in self.segments.values())
+        return DiskSpace(total_bytes=1 << 30, free_bytes=(1 << 30) - used, used_bytes=used)
 
     async def delete(self, name: str) -> None:
         def effect() -> None:
@@ -181,7 +337,9 @@ class MemorySegments:
             segment = self._segment(source)
             if into.sealed:
                 raise SegmentSealedError("sealed", segment=target, length_bytes=len(into.data))
+            into.ends += [len(into.data) + end for end in segment.ends]
             into.data += segment.data
+            self._grown(target, into)
             del self.segments[source]
             self.merged.add((target, source))
             return len(into.data)
@@ -194,8 +352,9 @@ class MemorySegments:
                 name=name,
                 live_bytes=len(seg.data) - seg.start,
                 tiered_bytes=len(seg.data) - seg.start,
-                pending_free_bytes=0,
+                pending_free_bytes=seg.start - seg.oldest,
                 freed_bytes=seg.freed,
+                kept_bytes=seg.start - seg.oldest,
             )
             for name in names
             if (seg := self.segments.get(name)) is not None
@@ -263,6 +422,7 @@ class MemorySegments:
 
     async def table_get(self, name: str, keys) -> list[TableEntry]:
         self._check()
+        self.reads += 1
         await asyncio.sleep(0)
         table = self._table(name)
         return [self._entry(table, key) for key in keys]
@@ -274,6 +434,7 @@ class MemorySegments:
 
     async def table_scan(self, name: str, *, after, limit: int, first=None, last=None) -> list[TableEntry]:
         self._check()
+        self.reads += 1
         await asyncio.sleep(0)
         table = self._table(name)
         found = [

@@ -6,82 +6,43 @@ the same state.
 
 from __future__ import annotations
 
-import asyncio
-import copy
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any
-from uuid import UUID
-
 import pytest
+from controller_crash_world import (
+    ID,
+    Workflow,
+    World,
+    base,
+    crash_everywhere,
+    crash_once,
+    fail_everywhere,
+    group,
+    reopen_with_crash,
+    scale,
+)
 from controller_world import (
     STREAM,
-    FakeClock,
-    check_invariants,
     config,
     cut_at,
     name_of,
-    opened,
     scale_to,
     seg,
     stream_bytes,
     write_transaction,
 )
-from memory_segments import MemorySegments
 
 from penstock.controller.controller import Controller
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     AlreadyExistsError,
-    ContainerOfflineError,
     ReaderGroupNotFoundError,
     ScaleConflictError,
     StreamNotFoundError,
-    UnavailableError,
 )
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType
 from penstock.ports.controller_service import ReaderGroupConfig, TransactionStatus
 
 SECOND = StreamName("s", "u")
-ID = UUID(int=5)
-STEPS_MAX = 200
-
-
-@dataclass
-class World:
-    segments: MemorySegments
-    clock: FakeClock
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def copied(self) -> World:
-        fresh = MemorySegments()
-        fresh.segments = copy.deepcopy(self.segments.segments)
-        fresh.tables = copy.deepcopy(self.segments.tables)
-        fresh.merged = set(self.segments.merged)
-        clock = FakeClock()
-        clock.ms = self.clock.ms
-        return World(fresh, clock, dict(self.facts))
-
-
-Step = Callable[[Controller, World], Awaitable[None]]
-
-
-@dataclass(frozen=True)
-class Workflow:
-    """``act`` is what crashes. ``again`` repeats it as a client would; ``after`` holds once that has returned."""
-
-    prepare: Step
-    act: Step
-    after: Step
-    again: Step | None = None
-
-
-async def base(controller: Controller, world: World, **fields: Any) -> None:
-    await controller.create_scope("s")
-    await controller.create_stream(STREAM, config(2, **fields))
-    world.segments.write(name_of(seg(0, 0)), b"a" * 10)
-    world.segments.write(name_of(seg(0, 1)), b"b" * 20)
 
 
 # --- the workflows -----------------------------------------------------------------------------------------------
@@ -132,14 +93,6 @@ async def deleted(controller: Controller, world: World) -> None:
     assert left == []
     await controller.create_stream(STREAM, config(1))
     assert [item.segment for item in await controller.current_segments(STREAM)] == [seg(0, 2)]
-
-
-async def scale(controller: Controller, world: World) -> None:
-    await controller.scale(
-        STREAM,
-        sealed=[seg(0, 0), seg(0, 1)],
-        new_ranges=[item.keys for item in await controller.current_segments(STREAM)],
-    )
 
 
 async def scale_again(controller: Controller, world: World) -> None:
@@ -287,16 +240,6 @@ async def retained(controller: Controller, world: World) -> None:
     assert [item["bytes"] for item in await controller.list_evictions(STREAM)] == [30]
 
 
-def group(positions: dict[int, int] | None = None) -> ReaderGroupConfig:
-    return ReaderGroupConfig(
-        scope="s",
-        name="g",
-        id=ID,
-        retention=ReaderGroupRetention.MANUAL,
-        start_cuts={STREAM: StreamCut(STREAM, positions or {})},
-    )
-
-
 async def create_group(controller: Controller, world: World) -> None:
     await controller.create_reader_group(group({seg(0, 0): 0, seg(0, 1): 1}))
 
@@ -362,6 +305,8 @@ async def scope_deleted(controller: Controller, world: World) -> None:
     await controller.create_scope("s")
 
 
+__all__ = ["Workflow", "World", "crash_once", "reopen_with_crash"]
+
 WORKFLOWS = {
     "create": Workflow(base, create, created, create_again),
     "delete": Workflow(prepare_deletion, delete, deleted, delete_again),
@@ -380,87 +325,12 @@ WORKFLOWS = {
 }
 
 
-async def crash_once(workflow: Workflow, world: World, step: int, effect_first: bool) -> bool:
-    """Whether the workflow met the fault at that step. The controller is closed as a dying one: its calls fail."""
-    world.segments.arm(step, effect_first=effect_first)
-    try:
-        async with opened(world.segments, world.clock) as controller:
-            await workflow.act(controller, world)
-            await controller.sweep()
-    except (ContainerOfflineError, UnavailableError):
-        pass
-    met = world.segments.offline
-    world.segments.heal()
-    return met
-
-
-async def reopen_with_crash(world: World, step: int, effect_first: bool) -> None:
-    """Open, and fail at a step of finishing what was left."""
-    world.segments.arm(step, effect_first=effect_first)
-    try:
-        async with opened(world.segments, world.clock):
-            pass
-    except (ContainerOfflineError, UnavailableError):
-        pass
-    world.segments.heal()
-
-
 @pytest.mark.parametrize("effect_first", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", WORKFLOWS)
 def test_a_crash_at_any_step_is_finished_by_the_next_controller(name: str, effect_first: bool) -> None:
-    workflow = WORKFLOWS[name]
-
-    async def run() -> int:
-        prepared = World(MemorySegments(), FakeClock())
-        async with opened(prepared.segments, prepared.clock) as controller:
-            await workflow.prepare(controller, prepared)
-            await controller.sweep()
-        for step in range(1, STEPS_MAX):
-            world = prepared.copied()
-            if not await crash_once(workflow, world, step, effect_first):
-                return step
-            for second in (1, 2, 3, 5):
-                await reopen_with_crash(world, second, effect_first)
-            async with opened(world.segments, world.clock) as controller:
-                await check_invariants(controller, world.segments)
-                await (workflow.again or workflow.act)(controller, world)
-                await workflow.after(controller, world)
-                await controller.sweep()
-                await check_invariants(controller, world.segments)
-        raise AssertionError("the workflow never got through without a fault")
-
-    assert asyncio.run(run()) > 2
+    crash_everywhere(WORKFLOWS[name], effect_first=effect_first)
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
 def test_what_fails_for_a_while_is_finished_by_the_sweeper_without_reopening(name: str) -> None:
-    workflow = WORKFLOWS[name]
-
-    async def run() -> None:
-        prepared = World(MemorySegments(), FakeClock())
-        async with opened(prepared.segments, prepared.clock) as controller:
-            await workflow.prepare(controller, prepared)
-            await controller.sweep()
-        for step in range(1, STEPS_MAX):
-            world = prepared.copied()
-            async with opened(world.segments, world.clock) as controller:
-                world.segments.arm(step, effect_first=False)
-                try:
-                    await workflow.act(controller, world)
-                    await controller.sweep()
-                except (ContainerOfflineError, UnavailableError):
-                    pass
-                met = world.segments.offline
-                world.segments.heal()
-                await controller.sweep()
-                await check_invariants(controller, world.segments)
-                if met:
-                    await (workflow.again or workflow.act)(controller, world)
-                await workflow.after(controller, world)
-                await controller.sweep()
-                await check_invariants(controller, world.segments)
-            if not met:
-                return
-        raise AssertionError("the workflow never got through without a fault")
-
-    asyncio.run(run())
+    fail_everywhere(WORKFLOWS[name])

@@ -65,7 +65,13 @@ class Disks:
         store.start()
         try:
             async with open_controller(
-                store, self.clock, SeededRng(), lambda _: Endpoint(host="h", port=1), Counters(), QUIET
+                store,
+                self.clock,
+                SeededRng(),
+                lambda _: Endpoint(host="h", port=1),
+                Counters(),
+                QUIET,
+                steady=self.clock.passed_s,
             ) as controller:
                 yield store, controller
         finally:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -26,9 +29,23 @@ from penstock.codec.metadata import (
     Work,
     WorkKind,
 )
-from penstock.codec.reader_metadata import EvictionsRecord, GroupRecord, GroupState, SubscriberRecord, TailRecord
+from penstock.codec.policy_metadata import HoldPlaceRecord, HoldRecord, PolicyRecord, policy_fields, read_policy
+from penstock.codec.reader_metadata import (
+    PAST_POSITIONS_MAX,
+    PAST_TRUNCATIONS_MAX,
+    EvictionsRecord,
+    GroupRecord,
+    GroupState,
+    PastTruncation,
+    PastTruncationsRecord,
+    RetentionSetRecord,
+    SubscriberRecord,
+    TailRecord,
+)
+from penstock.controller import keys, retention_keys
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
+from penstock.model.retention import Backlog, Idle, PolicyDocument, Retain
 from penstock.model.segments import SegmentRange, even_ranges, make_segment_id
 from penstock.ports.segment_service import VALUE_MAX_BYTES
 
@@ -68,7 +85,44 @@ GOLDEN = [
         b'{"v":1,"epoch":1,"created_ms":4,"ids":[4294967296,4294967297,4294967298],'
         b'"bounds":[0.0,0.3333333333333333,0.6666666666666666,1.0]}',
     ),
+    (
+        StreamRecord(
+            state=StreamState.SEALING,
+            config=StreamConfig(retention=RetentionPolicy(type=RetentionType.SIZE, minimum=5)),
+            incarnation=0,
+            epoch=0,
+            next_number=1,
+            created_ms=9,
+            policy=policy_fields(PolicyDocument(retain=Retain(min_bytes=5), backlog=Backlog(ttl_s=60, max_bytes=None))),
+            ending=True,
+        ),
+        b'{"v":2,"state":"sealing","config":{"scaling":["fixed",0,0,1],"retention":["size",5,null],"tags":[],'
+        b'"aggregation_ms":0,"rollover_bytes":0},"incarnation":0,"epoch":0,"next":1,"created_ms":9,"work":null,'
+        b'"policy":{"v":1,"document":{"retain":{"min_bytes":5},"backlog":{"ttl_s":60,"max_bytes":null}}},"ending":true}',
+    ),
+    (
+        PolicyRecord(document=PolicyDocument(idle=Idle(stream_s=3.5), grace_s=1)),
+        b'{"v":1,"document":{"idle":{"stream_s":3.5},"grace_s":1}}',
+    ),
+    (
+        HoldRecord(
+            stream="t",
+            incarnation=3,
+            owner="legal",
+            reason="case 7",
+            created_ms=1,
+            until_ms=9,
+            cut={make_segment_id(0, 1): 2},
+        ),
+        b'{"v":1,"stream":"t","incarnation":3,"owner":"legal","reason":"case 7","created_ms":1,"until_ms":9,'
+        b'"cut":{"1":2},"ended_ms":null}',
+    ),
+    (HoldPlaceRecord(scope="s"), b'{"v":1,"scope":"s"}'),
     (LengthsRecord(lengths={make_segment_id(0, 1): 20}), b'{"v":1,"lengths":{"1":20}}'),
+    (
+        LengthsRecord(lengths={make_segment_id(0, 1): 20}, events={make_segment_id(0, 1): 4}),
+        b'{"v":1,"lengths":{"1":20},"events":{"1":4}}',
+    ),
     (
         HeadRecord(cut={make_segment_id(0, 1): 2}, pending={make_segment_id(1, 2): -1}, truncated_bytes=2),
         b'{"v":1,"cut":{"1":2},"pending":{"4294967298":-1},"truncated_bytes":2}',
@@ -115,6 +169,37 @@ GOLDEN = [
         b'{"v":1,"group":"' + TXN_TEXT.encode() + b'","generation":1,"incarnation":0,"cut":null,"updated_ms":3}',
     ),
     (
+        SubscriberRecord(
+            group_id=TXN,
+            generation=1,
+            incarnation=0,
+            cut={make_segment_id(0, 0): 5},
+            updated_ms=3,
+            own={make_segment_id(0, 0): 2},
+        ),
+        b'{"v":1,"group":"' + TXN_TEXT.encode() + b'","generation":1,"incarnation":0,"cut":{"0":5},"updated_ms":3,'
+        b'"own":{"0":2}}',
+    ),
+    (
+        SubscriberRecord(group_id=TXN, generation=1, incarnation=0, cut=None, updated_ms=3, dropped=True),
+        b'{"v":2,"group":"' + TXN_TEXT.encode() + b'","generation":1,"incarnation":0,"cut":null,"updated_ms":3,'
+        b'"dropped":true}',
+    ),
+    (
+        TailRecord(time_ms=3, size_bytes=9, cut={make_segment_id(0, 0): 9}, events=2),
+        b'{"v":1,"time_ms":3,"size_bytes":9,"cut":{"0":9},"events":2}',
+    ),
+    (RetentionSetRecord(pruned_ms=7), b'{"v":1,"pruned_ms":7}'),
+    (
+        PastTruncationsRecord(
+            truncations=(
+                PastTruncation(at_ms=3, rule="minimum", bytes=9, cut={make_segment_id(0, 0): 9}),
+                PastTruncation(at_ms=4, rule="ttl", bytes=1, cut=None),
+            )
+        ),
+        b'{"v":1,"truncations":[[3,"minimum",9,{"0":9}],[4,"ttl",1,null]]}',
+    ),
+    (
         TailRecord(time_ms=3, size_bytes=9, cut={make_segment_id(0, 0): 9}),
         b'{"v":1,"time_ms":3,"size_bytes":9,"cut":{"0":9}}',
     ),
@@ -132,7 +217,7 @@ def test_records_are_pinned_and_decode_for_ever(record, data: bytes) -> None:
 def test_a_later_version_and_unreadable_bytes_are_refused(record) -> None:
     kind = type(record)
     with pytest.raises(VersionTooNewError):
-        kind.decode(record.encode().replace(b'"v":1', b'"v":2'))
+        kind.decode(re.sub(rb'"v":[12]', b'"v":9', record.encode(), count=1))
     for bad in (b"", b"[]", b"{}", b"\xff", b'{"v":"x"}', record.encode()[:-1]):
         with pytest.raises(CorruptDataError):
             kind.decode(bad)
@@ -164,3 +249,43 @@ def test_the_largest_stream_fits_into_one_value() -> None:
     assert len(EpochEntry(epoch=1 << 30, segments=segments, created_ms=1 << 42).encode()) < VALUE_MAX_BYTES
     cut = {item.segment: 1 << 50 for item in segments}
     assert len(HeadRecord(cut=cut, pending=cut, truncated_bytes=1).encode()) < VALUE_MAX_BYTES
+
+
+def test_a_policy_that_cannot_be_read_stays_with_its_stream_as_it_was() -> None:
+    record = next(item for item, _ in GOLDEN if isinstance(item, StreamRecord) and item.policy is not None)
+    for stored, error in (
+        ({"v": 2, "document": {"new": 1}}, VersionTooNewError),
+        ({"v": 1, "document": {"retain": {"min_bytes": -1}}}, CorruptDataError),
+        ({"v": 1}, CorruptDataError),
+        ("garbage", CorruptDataError),
+    ):
+        text = record.encode().replace(json.dumps(record.policy, separators=(",", ":")).encode(), b"@")
+        again = StreamRecord.decode(text.replace(b"@", json.dumps(stored).encode()))
+        assert again.policy == stored
+        assert StreamRecord.decode(again.encode()) == again
+        with pytest.raises(error):
+            read_policy(again.policy)
+
+
+def test_past_truncations_stay_within_bounds_however_large_the_stream_is() -> None:
+    record = PastTruncationsRecord()
+    for number in range(300):
+        cut = {make_segment_id(0, segment): number for segment in range(10)}
+        record = record.with_(PastTruncation(at_ms=number, rule="minimum", bytes=1, cut=cut))
+    assert [item.at_ms for item in record.truncations] == list(range(300 - PAST_TRUNCATIONS_MAX, 300))
+    wide = {make_segment_id(1 << 30, (1 << 30) + segment): 1 << 50 for segment in range(PAST_POSITIONS_MAX)}
+    record = record.with_(PastTruncation(at_ms=300, rule="minimum", bytes=1, cut=wide))
+    assert [item.at_ms for item in record.truncations] == [300]
+    assert len(record.encode()) < VALUE_MAX_BYTES
+    record = record.with_(PastTruncation(at_ms=301, rule="minimum", bytes=1, cut={**wide, make_segment_id(0, 0): 1}))
+    assert [(item.at_ms, item.cut is None) for item in record.truncations] == [(300, False), (301, True)]
+
+
+def test_the_page_on_the_format_names_every_key() -> None:
+    page = (Path(__file__).parents[2] / "docs/formats/metadata.md").read_text()
+    rows = {row.split("|")[1] for row in page.splitlines() if row.startswith("| `")}
+    told = {name.split("/")[0] for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    source = Path(keys.__file__).read_text() + Path(retention_keys.__file__).read_text()
+    written = {name.split("/")[0] for name in re.findall(r'[bf]"([a-z-]+(?:/[^"]*)?)"', source)}
+    assert written - told == set()
+    assert told - written == set()

@@ -25,6 +25,10 @@ from penstock.model.policies import (
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 
 VERSION = 1
+STREAM_VERSION = 2
+"""Of stream records that say more than version 1 can: an older program must not drop a policy that it does not know."""
+HEAD_VERSION = 2
+"""Of head records of a stream with a truncation that keeps its bytes, or takes them back, under way."""
 
 Positions = Mapping[SegmentId, int]
 Fields = dict[str, Any]
@@ -40,17 +44,17 @@ class Record(Protocol):
     def decode(cls, data: bytes) -> Self: ...
 
 
-def dump_record(fields: Fields) -> bytes:
+def dump_record(fields: Fields, *, version: int = VERSION) -> bytes:
     """The bytes of a record with these fields."""
-    return json.dumps({"v": VERSION, **fields}, separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps({"v": version, **fields}, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def load_record(kind: str, data: bytes, build: Callable[[Fields], R]) -> R:
+def load_record(kind: str, data: bytes, build: Callable[[Fields], R], *, newest: int = VERSION) -> R:
     """The record that ``build`` makes of the fields. Raises VersionTooNewError, CorruptDataError."""
     try:
         fields = json.loads(data)
         version = fields["v"]
-        if version > VERSION:
+        if version > newest:
             raise VersionTooNewError("metadata was written by a newer version", record=kind, version=version)
         return build(fields)
     except VersionTooNewError:
@@ -82,6 +86,7 @@ class WorkKind(enum.Enum):
     SCALE = "scale"
     ROLL = "roll"
     TRUNCATE = "truncate"
+    UNDO = "undo"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +138,10 @@ class StreamRecord:
     """A stream's own record: the one on which every change of the stream is decided.
 
     ``incarnation`` is the number of its first segment: no two streams that bear the same name share it.
-    ``next_number`` is the number of the next new segment.
+    ``next_number`` is the number of the next new segment. ``policy``: the stream's policy document as it is stored
+    (``codec.policy_metadata``), of which ``config.retention`` is a view; None: there is no more to it than the view. It is
+    kept as it is found, so that one that cannot be read is neither lost nor a reason to lose sight of the stream.
+    ``ending``: delete the stream once it is sealed.
     """
 
     state: StreamState
@@ -143,23 +151,26 @@ class StreamRecord:
     next_number: int
     created_ms: int
     work: Work | None = None
+    policy: Any = None
+    ending: bool = False
 
     def encode(self) -> bytes:
-        return dump_record(
-            {
-                "state": self.state.value,
-                "config": _config_fields(self.config),
-                "incarnation": self.incarnation,
-                "epoch": self.epoch,
-                "next": self.next_number,
-                "created_ms": self.created_ms,
-                "work": None if self.work is None else self.work.to_fields(),
-            }
-        )
+        fields: Fields = {
+            "state": self.state.value,
+            "config": _config_fields(self.config),
+            "incarnation": self.incarnation,
+            "epoch": self.epoch,
+            "next": self.next_number,
+            "created_ms": self.created_ms,
+            "work": None if self.work is None else self.work.to_fields(),
+        }
+        if self.policy is None and not self.ending:
+            return dump_record(fields)
+        return dump_record({**fields, "policy": self.policy, "ending": self.ending}, version=STREAM_VERSION)
 
     @classmethod
     def decode(cls, data: bytes) -> StreamRecord:
-        return load_record("stream", data, cls._build)
+        return load_record("stream", data, cls._build, newest=STREAM_VERSION)
 
     @classmethod
     def _build(cls, fields: Fields) -> StreamRecord:
@@ -171,6 +182,8 @@ class StreamRecord:
             next_number=fields["next"],
             created_ms=fields["created_ms"],
             work=None if fields["work"] is None else Work.from_fields(fields["work"]),
+            policy=fields.get("policy"),
+            ending=fields.get("ending", False),
         )
 
 
@@ -229,28 +242,40 @@ class EpochEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthsRecord:
-    """Final lengths of the segments that one scale, or the end of the stream, has sealed. Kept for ever."""
+    """Final lengths of the segments that one scale, or the end of the stream, has sealed, and how many events they hold.
+    Kept for ever. ``events=None``: nobody counted, which is so in records of the first release."""
 
     lengths: Positions
+    events: Positions | None = None
 
     def encode(self) -> bytes:
-        return dump_record({"lengths": dump_positions(self.lengths)})
+        fields: Fields = {"lengths": dump_positions(self.lengths)}
+        if self.events is not None:
+            fields["events"] = dump_positions(self.events)
+        return dump_record(fields)
 
     @classmethod
     def decode(cls, data: bytes) -> LengthsRecord:
-        return load_record("lengths", data, lambda f: cls(lengths=load_positions(f["lengths"])))
+        return load_record("lengths", data, cls._build)
+
+    @classmethod
+    def _build(cls, fields: Fields) -> LengthsRecord:
+        events = fields.get("events")
+        return cls(lengths=load_positions(fields["lengths"]), events=None if events is None else load_positions(events))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadRecord:
     """Where the stream begins. ``pending``: the cut of a truncation that has been decided and is being performed.
 
-    ``cut`` without positions is the beginning of history. ``truncated_bytes`` lie before ``cut``.
+    ``cut`` without positions is the beginning of history. ``truncated_bytes`` lie before ``cut``. ``grace_ms`` names the
+    grace record that the work under way makes (a truncation whose bytes are kept for a while) or takes back (an undo).
     """
 
     cut: Positions = field(default_factory=dict)
     pending: Positions | None = None
     truncated_bytes: int = 0
+    grace_ms: int | None = None
 
     @property
     def visible(self) -> Positions:
@@ -259,13 +284,19 @@ class HeadRecord:
 
     def encode(self) -> bytes:
         pending = None if self.pending is None else dump_positions(self.pending)
-        return dump_record(
-            {"cut": dump_positions(self.cut), "pending": pending, "truncated_bytes": self.truncated_bytes}
-        )
+        fields: Fields = {
+            "cut": dump_positions(self.cut),
+            "pending": pending,
+            "truncated_bytes": self.truncated_bytes,
+        }
+        if self.grace_ms is None:
+            return dump_record(fields)
+        # An older program would finish the truncation by giving the bytes back.
+        return dump_record({**fields, "grace_ms": self.grace_ms}, version=HEAD_VERSION)
 
     @classmethod
     def decode(cls, data: bytes) -> HeadRecord:
-        return load_record("head", data, cls._build)
+        return load_record("head", data, cls._build, newest=HEAD_VERSION)
 
     @classmethod
     def _build(cls, fields: Fields) -> HeadRecord:
@@ -274,6 +305,7 @@ class HeadRecord:
             cut=load_positions(fields["cut"]),
             pending=None if pending is None else load_positions(pending),
             truncated_bytes=fields["truncated_bytes"],
+            grace_ms=fields.get("grace_ms"),
         )
 
 

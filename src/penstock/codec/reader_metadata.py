@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
 from penstock.codec.metadata import Fields, Positions, dump_positions, dump_record, load_positions, load_record
 from penstock.model.policies import ReaderGroupRetention
+
+SUBSCRIBER_VERSION = 2
+PAST_TRUNCATIONS_MAX = 100
+PAST_POSITIONS_MAX = 8_000
 
 
 class GroupState(enum.Enum):
@@ -79,7 +83,9 @@ class GroupRecord:
 class SubscriberRecord:
     """A reader group's subscription to one stream. ``cut=None``: it has published nothing.
 
-    ``incarnation`` is the stream's: a subscription does not pass to a later stream of the same name.
+    ``incarnation`` is the stream's: a subscription does not pass to a later stream of the same name. ``updated_ms``: when
+    the group itself was last heard of. ``own``: what it published last, where a rule has moved ``cut`` on since; None: the
+    same. ``dropped``: the subscription has ended, and this record is about to go.
     """
 
     group_id: UUID
@@ -87,52 +93,88 @@ class SubscriberRecord:
     incarnation: int
     cut: Positions | None
     updated_ms: int
+    own: Positions | None = None
+    dropped: bool = False
 
     def encode(self) -> bytes:
-        return dump_record(
-            {
-                "group": self.group_id.hex,
-                "generation": self.generation,
-                "incarnation": self.incarnation,
-                "cut": None if self.cut is None else dump_positions(self.cut),
-                "updated_ms": self.updated_ms,
-            }
-        )
+        fields: Fields = {
+            "group": self.group_id.hex,
+            "generation": self.generation,
+            "incarnation": self.incarnation,
+            "cut": None if self.cut is None else dump_positions(self.cut),
+            "updated_ms": self.updated_ms,
+        }
+        if self.own is not None:
+            fields["own"] = dump_positions(self.own)
+        if self.dropped:
+            # To a program that does not know of this a dropped subscription would look alive, and hold data.
+            return dump_record({**fields, "dropped": True}, version=SUBSCRIBER_VERSION)
+        return dump_record(fields)
 
     @classmethod
     def decode(cls, data: bytes) -> SubscriberRecord:
-        return load_record("subscriber", data, cls._build)
+        return load_record("subscriber", data, cls._build, newest=SUBSCRIBER_VERSION)
 
     @classmethod
     def _build(cls, fields: Fields) -> SubscriberRecord:
-        cut = fields["cut"]
+        cut, own = fields["cut"], fields.get("own")
         return cls(
             group_id=UUID(hex=fields["group"]),
             generation=fields["generation"],
             incarnation=fields["incarnation"],
             cut=None if cut is None else load_positions(cut),
             updated_ms=fields["updated_ms"],
+            own=None if own is None else load_positions(own),
+            dropped=fields.get("dropped", False),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailRecord:
-    """A member of a stream's retention set: where the tail was at a time, and how many bytes of history lay before."""
+    """A member of a stream's retention set: where the tail was at a time, and how many bytes of history lay before, and
+    how many events (None: not counted)."""
 
     time_ms: int
     size_bytes: int
     cut: Positions
+    events: int | None = None
 
     def encode(self) -> bytes:
-        return dump_record({"time_ms": self.time_ms, "size_bytes": self.size_bytes, "cut": dump_positions(self.cut)})
+        fields: Fields = {"time_ms": self.time_ms, "size_bytes": self.size_bytes, "cut": dump_positions(self.cut)}
+        if self.events is not None:
+            fields["events"] = self.events
+        return dump_record(fields)
 
     @classmethod
     def decode(cls, data: bytes) -> TailRecord:
-        return load_record(
-            "tail",
-            data,
-            lambda f: cls(time_ms=f["time_ms"], size_bytes=f["size_bytes"], cut=load_positions(f["cut"])),
+        return load_record("tail", data, cls._build)
+
+    @classmethod
+    def _build(cls, fields: Fields) -> TailRecord:
+        return cls(
+            time_ms=fields["time_ms"],
+            size_bytes=fields["size_bytes"],
+            cut=load_positions(fields["cut"]),
+            events=fields.get("events"),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionSetRecord:
+    """What is known of a stream's retention set without reading it. Every change of the set changes this record in the
+    same step, so that its version tells whether a copy in memory still is the set.
+
+    ``pruned_ms``: members up to and including that time are forgotten, though their keys may still be there.
+    """
+
+    pruned_ms: int = -1
+
+    def encode(self) -> bytes:
+        return dump_record({"pruned_ms": self.pruned_ms})
+
+    @classmethod
+    def decode(cls, data: bytes) -> RetentionSetRecord:
+        return load_record("retention-set", data, lambda f: cls(pruned_ms=f["pruned_ms"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,3 +189,56 @@ class EvictionsRecord:
     @classmethod
     def decode(cls, data: bytes) -> EvictionsRecord:
         return load_record("evictions", data, lambda f: cls(evictions=tuple(dict(item) for item in f["evictions"])))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastTruncation:
+    """A truncation of long ago. ``cut``: the head after it, None where it was too large to be kept."""
+
+    at_ms: int
+    rule: str
+    bytes: int
+    cut: Positions | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastTruncationsRecord:
+    """The latest truncations of a stream, oldest first: when, and by which rule, data before the head went."""
+
+    truncations: tuple[PastTruncation, ...] = ()
+
+    def with_(self, item: PastTruncation) -> PastTruncationsRecord:
+        """One more, and the oldest forgotten: at most 100 of them, and at most 8,000 positions in all."""
+        if item.cut is not None and len(item.cut) > PAST_POSITIONS_MAX:
+            item = replace(item, cut=None)
+        kept = [item]
+        room = PAST_POSITIONS_MAX - len(item.cut or {})
+        for older in reversed(self.truncations[-(PAST_TRUNCATIONS_MAX - 1) :]):
+            room -= len(older.cut or {})
+            if room < 0:
+                break
+            kept.append(older)
+        return PastTruncationsRecord(truncations=tuple(reversed(kept)))
+
+    def encode(self) -> bytes:
+        return dump_record(
+            {
+                "truncations": [
+                    [item.at_ms, item.rule, item.bytes, None if item.cut is None else dump_positions(item.cut)]
+                    for item in self.truncations
+                ]
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> PastTruncationsRecord:
+        return load_record("truncations", data, cls._build)
+
+    @classmethod
+    def _build(cls, fields: Fields) -> PastTruncationsRecord:
+        return cls(
+            truncations=tuple(
+                PastTruncation(at_ms=at, rule=rule, bytes=size, cut=None if cut is None else load_positions(cut))
+                for at, rule, size, cut in fields["truncations"]
+            )
+        )

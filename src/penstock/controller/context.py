@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.codec.metadata import HeadRecord, MarkerRecord, ScopeRecord, StreamRecord, StreamState
 from penstock.controller import keys
+from penstock.controller.audit import Audit
 from penstock.controller.metadata import Metadata, Stored, overwrite, stored
+from penstock.controller.retention_clock import RetentionClock
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import NamedLocks, OwnedTasks, each
 from penstock.model.errors import (
@@ -25,6 +27,8 @@ from penstock.ports.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from penstock.controller.epochs import Histories
+    from penstock.controller.event_counts import EventCounts
+    from penstock.controller.retention_sets import RetentionSets
 
 MEMORY_MAX_FINISHED = 1000
 
@@ -49,6 +53,42 @@ class StreamView:
         return StreamView(name=self.name, record=record, version=version, marker=marker or self.marker)
 
 
+class Attention(Protocol):
+    """Where the retention loop is told what it must look at."""
+
+    def dirty(self, name: StreamName) -> None:
+        """Look at the stream soon."""
+        ...
+
+    def dirty_all(self, scope: str | None) -> None:
+        """Look at all streams of the scope, or at all there are."""
+        ...
+
+    def due(self, name: StreamName, at_ms: int | None) -> None:
+        """Look at the stream at that time, and not before unless it changes. None: only when it changes."""
+        ...
+
+    def kept(self, name: StreamName) -> None:
+        """Truncated bytes of the stream are kept, to be given back when they are due."""
+        ...
+
+
+class Unattended:
+    """For a controller that runs cycles only when it is asked to."""
+
+    def dirty(self, name: StreamName) -> None:
+        return
+
+    def dirty_all(self, scope: str | None) -> None:
+        return
+
+    def due(self, name: StreamName, at_ms: int | None) -> None:
+        return
+
+    def kept(self, name: StreamName) -> None:
+        return
+
+
 @dataclass(slots=True, kw_only=True)
 class Context:
     """Parts shared by the controller's modules; all are borrowed from it."""
@@ -60,7 +100,12 @@ class Context:
     telemetry: Telemetry
     settings: ControllerSettings
     histories: Histories
-    tasks: OwnedTasks = field(default_factory=OwnedTasks)
+    sets: RetentionSets
+    events: EventCounts
+    audit: Audit
+    retention_clock: RetentionClock
+    tasks: OwnedTasks
+    attention: Attention = field(default_factory=Unattended)
     locks: NamedLocks = field(default_factory=NamedLocks)
     finished: list[TableRemoval] = field(default_factory=list)
     sequences: dict[StreamName, int] = field(default_factory=dict)

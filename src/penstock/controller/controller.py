@@ -6,40 +6,55 @@ finishes whatever an earlier one left half done. Source: docs/design/0006-contro
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
+from penstock.controller.audit import Audit
 from penstock.controller.batches import Batches
+from penstock.controller.buckets import Buckets
 from penstock.controller.context import Context
 from penstock.controller.epochs import Histories
+from penstock.controller.event_counts import EventCounts
+from penstock.controller.forecast import forecast
+from penstock.controller.grace import undo
+from penstock.controller.holds import Holds
 from penstock.controller.metadata import Metadata
+from penstock.controller.policies import Policies
 from penstock.controller.queries import Queries
 from penstock.controller.reader_groups import ReaderGroups
+from penstock.controller.reclaim import reclaim_report
+from penstock.controller.retention_clock import RetentionClock
 from penstock.controller.retention_cycle import RetentionCycle
 from penstock.controller.retention_loop import RetentionLoop
+from penstock.controller.retention_sets import RetentionSets
 from penstock.controller.scopes import Scopes
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.streams import Streams
 from penstock.controller.subscribers import Subscribers
+from penstock.controller.tasks import OwnedTasks
 from penstock.controller.transaction_sweeper import Sweeper
 from penstock.controller.transactions import Transactions
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import PenstockError
 from penstock.model.names import StreamName
 from penstock.model.policies import StreamConfig
+from penstock.model.retention import EffectivePolicy, HoldInfo, PolicyDocument, PolicyTarget
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 from penstock.ports.clock import Clock
 from penstock.ports.controller_service import (
     PAGE_MAX,
     Endpoint,
+    EpochInfo,
     PingStatus,
     ReaderGroupConfig,
     ScaleResult,
     ScaleStatus,
     StreamDescription,
+    SubscriberInfo,
     Successor,
     Transaction,
     TransactionStatus,
@@ -54,8 +69,9 @@ log = logging.getLogger(__name__)
 class Controller:
     """``ports.controller_service.ControllerService``. Opened by ``open_controller``; its laws are the port's."""
 
-    def __init__(self, ctx: Context, endpoint_of: Callable[[str], Endpoint]) -> None:
+    def __init__(self, ctx: Context, buckets: Buckets, endpoint_of: Callable[[str], Endpoint]) -> None:
         self._ctx = ctx
+        self._buckets = buckets
         self._endpoint_of = endpoint_of
         self._scopes = Scopes(ctx)
         self._streams = Streams(ctx)
@@ -63,28 +79,38 @@ class Controller:
         self._transactions = Transactions(ctx)
         self._batches = Batches(ctx)
         self._cycle = RetentionCycle(ctx)
-        self._loop = RetentionLoop(ctx, self._cycle)
-        self._subscribers = Subscribers(ctx, self._loop.soon)
+        self._loop = RetentionLoop(ctx, self._cycle, buckets)
+        self._ctx.attention = self._loop
+        self._policies = Policies(ctx)
+        self._holds = Holds(ctx)
+        self._subscribers = Subscribers(ctx)
         self._groups = ReaderGroups(ctx, self._streams, self._subscribers)
-        self._sweeper = Sweeper(ctx, self._scopes, self._groups)
+        self._sweeper = Sweeper(ctx, self._scopes, self._groups, self._holds)
 
     async def start(self) -> None:
         """Create the table if need be, finish what was left half done, then begin the background work."""
-        await self._ctx.metadata.bootstrap()
+        ctx = self._ctx
+        looks = ctx.settings.retention_cycle_ms is not None
+        await ctx.metadata.bootstrap()
+        await ctx.retention_clock.start()
+        await self._buckets.start()
         await self._sweeper.resume()
-        if self._ctx.settings.sweep_ms is not None:
-            self._ctx.tasks.start(self._sweeper.run())
-        if self._ctx.settings.retention_cycle_ms is not None:
-            self._ctx.tasks.start(self._loop.run_cycles())
-            self._ctx.tasks.start(self._loop.run_acknowledged())
+        await ctx.audit.start(self._streams.ensure, now=looks)
+        await self._cycle.restore_limits()
+        if ctx.settings.sweep_ms is not None:
+            ctx.tasks.start(self._sweeper.run())
+        if looks:
+            for work in (self._buckets.run, self._loop.run_cycles, self._loop.run_dirty, self._loop.run_limits):
+                ctx.tasks.start(work())
 
     async def close(self) -> None:
         """Stop all work. What has begun is finished by whoever opens next."""
         await self._ctx.tasks.close()
         try:
             await self._ctx.flush_finished()
+            await self._buckets.close()
         except PenstockError as error:
-            # Markers of ended workflows cost the next opening a look each, nothing more.
+            # Markers of ended workflows cost the next opening a look each, and buckets a lease, nothing more.
             log.info("markers of ended workflows stay", extra={"error": str(error)})
 
     async def sweep(self) -> None:
@@ -94,6 +120,10 @@ class Controller:
     async def run_retention_cycles(self) -> int:
         """One retention cycle of every stream with a policy, now; returns how many were looked at."""
         return await self._loop.run_once()
+
+    async def drain_audit(self) -> int:
+        """Append now what waits to be told by the audit stream; returns how many entries."""
+        return await self._ctx.audit.drain()
 
     # --- scopes --------------------------------------------------------------------------------------------------
 
@@ -145,6 +175,9 @@ class Controller:
 
     async def epoch_segments(self, stream: StreamName, epoch: int) -> Sequence[SegmentRange]:
         return await self._queries.epoch_segments(stream, epoch)
+
+    async def list_epochs(self, stream: StreamName) -> Sequence[EpochInfo]:
+        return await self._queries.list_epochs(stream)
 
     async def head(self, stream: StreamName) -> StreamCut:
         return await self._queries.head(stream)
@@ -228,18 +261,81 @@ class Controller:
         self, subscriber: str, *, group_id: UUID | None, generation: int | None, cut: StreamCut
     ) -> None:
         await self._subscribers.publish(subscriber, group_id=group_id, generation=generation, cut=cut)
+        self._cycle.refresh_limit_soon(cut.stream)
+
+    # --- policies ------------------------------------------------------------------------------------------------
+
+    async def get_policy(self, target: PolicyTarget) -> PolicyDocument:
+        return await self._policies.get(target)
+
+    async def set_policy(self, target: PolicyTarget, document: PolicyDocument) -> None:
+        await self._policies.set(target, document)
+        if isinstance(target, StreamName):
+            await self._cycle.refresh_limit(target)
+
+    async def effective_policy(self, stream: StreamName) -> EffectivePolicy:
+        return await self._policies.effective(stream)
 
     # --- retention -----------------------------------------------------------------------------------------------
 
     async def run_retention(self, stream: StreamName) -> Mapping[str, Any]:
-        return await self._cycle.run(stream)
+        return await self._loop.run_stream(stream)
 
-    async def explain_retention(self, stream: StreamName) -> Mapping[str, Any]:
-        return await self._cycle.explain(stream)
+    async def plan_retention(
+        self, stream: StreamName, *, change: PolicyDocument | None = None, at_ms: int | None = None
+    ) -> Mapping[str, Any]:
+        return await self._cycle.plan(stream, change=change, at_ms=at_ms)
+
+    async def explain_retention(self, stream: StreamName, *, position: StreamCut | None = None) -> Mapping[str, Any]:
+        return await self._cycle.explain(stream, position=position)
+
+    async def reclaim_report(self, stream: StreamName) -> Mapping[str, Any]:
+        return await reclaim_report(self._ctx, stream)
+
+    async def forecast_retention(self, stream: StreamName) -> Mapping[str, Any]:
+        return await forecast(self._ctx, stream)
+
+    async def undo_truncation(self, stream: StreamName) -> StreamCut:
+        return await undo(self._ctx, stream)
 
     async def list_evictions(self, stream: StreamName) -> Sequence[Mapping[str, Any]]:
-        """The latest times that a maximum took unread data from subscribers, oldest first."""
         return await self._cycle.evictions(stream)
+
+    # --- holds ---------------------------------------------------------------------------------------------------
+
+    async def add_hold(
+        self,
+        target: StreamName | str,
+        *,
+        owner: str,
+        reason: str,
+        until_ms: int | None = None,
+        cut: StreamCut | None = None,
+        hold_id: str | None = None,
+    ) -> HoldInfo:
+        return await self._holds.add(target, owner=owner, reason=reason, until_ms=until_ms, cut=cut, hold_id=hold_id)
+
+    async def list_holds(self, target: PolicyTarget = None) -> Sequence[HoldInfo]:
+        return await self._holds.names(target)
+
+    async def release_hold(self, hold_id: str, *, owner: str) -> HoldInfo:
+        return await self._holds.release(hold_id, owner=owner)
+
+    # --- subscribers, by people ----------------------------------------------------------------------------------
+
+    async def describe_subscribers(self, stream: StreamName) -> Sequence[SubscriberInfo]:
+        return await self._subscribers.describe(stream)
+
+    async def move_subscriber(
+        self, stream: StreamName, subscriber: str, cut: StreamCut, *, dry_run: bool = False
+    ) -> Mapping[str, Any]:
+        moved = await self._subscribers.move(stream, subscriber, cut, dry_run=dry_run)
+        self._cycle.refresh_limit_soon(stream)
+        return moved
+
+    async def remove_subscriber(self, stream: StreamName, subscriber: str) -> None:
+        await self._subscribers.remove(stream, subscriber)
+        self._cycle.refresh_limit_soon(stream)
 
 
 @asynccontextmanager
@@ -250,13 +346,27 @@ async def open_controller(
     endpoint_of: Callable[[str], Endpoint],
     telemetry: Telemetry,
     settings: ControllerSettings | None = None,
+    *,
+    steady: Callable[[], float] | None = None,
 ) -> AsyncIterator[Controller]:
     """A serving controller; everything it is given stays the caller's.
 
+    ``steady`` counts seconds that have really passed, by which data ages; the event loop's clock unless given.
     Raises: UnavailableError and ContainerOfflineError from the store; CorruptDataError, VersionTooNewError.
     """
     settings = settings or ControllerSettings()
     metadata = Metadata(segments)
+    tasks = OwnedTasks()
+    passed = steady or asyncio.get_running_loop().time
+    audit = Audit(
+        metadata=metadata,
+        segments=segments,
+        clock=clock,
+        rng=rng,
+        tasks=tasks,
+        telemetry=telemetry,
+        settings=settings,
+    )
     ctx = Context(
         metadata=metadata,
         segments=segments,
@@ -265,8 +375,14 @@ async def open_controller(
         telemetry=telemetry,
         settings=settings,
         histories=Histories(metadata, limit=settings.histories_max),
+        sets=RetentionSets(metadata, limit=settings.histories_max),
+        events=EventCounts(segments),
+        audit=audit,
+        retention_clock=RetentionClock(metadata, clock, passed, slack_ms=settings.clock_slack_ms),
+        tasks=tasks,
     )
-    controller = Controller(ctx, endpoint_of)
+    buckets = Buckets(metadata, rng, passed, count=settings.buckets, lease_ms=settings.bucket_lease_ms)
+    controller = Controller(ctx, buckets, endpoint_of)
     try:
         await controller.start()
         yield controller

@@ -40,6 +40,7 @@ class Histories:
         self._metadata = metadata
         self._limit = limit
         self._known: OrderedDict[StreamName, tuple[int, bool, StreamHistory]] = OrderedDict()
+        self._events: dict[StreamName, dict[SegmentId, int]] = {}
 
     async def of(self, view: StreamView) -> StreamHistory:
         """The history up to the stream's active epoch.
@@ -57,14 +58,20 @@ class Histories:
         if known is not None and known[2].active.epoch > record.epoch:
             known = None
         history = await self._read(view, None if known is None else known[2])
-        if record.work is None or record.work.kind is WorkKind.TRUNCATE:
+        if record.work is None or record.work.kind in (WorkKind.TRUNCATE, WorkKind.UNDO):
             self._keep(view.name, (record.incarnation, sealed, history))
         return history
+
+    def events_of(self, name: StreamName) -> Mapping[SegmentId, int]:
+        """How many events the sealed segments hold, of the history that was asked for last. Those that nobody counted are
+        not in it."""
+        return self._events.get(name, {})
 
     async def _read(self, view: StreamView, known: StreamHistory | None) -> StreamHistory:
         name, last = view.name, view.record.epoch
         epochs = [] if known is None else list(known.epochs)
         lengths = {} if known is None else dict(known.sealed_lengths)
+        events = {} if known is None else dict(self._events.get(name, {}))
         after_epoch = None if known is None else keys.epoch(name, known.active.epoch)
         after_lengths = None if known is None else keys.lengths_sealed_by(name, known.active.epoch)
         async for entry in self._metadata.scan_all(keys.epochs(name), after=after_epoch):
@@ -73,7 +80,10 @@ class Histories:
             if item.epoch <= last:
                 epochs.append(EpochRecord(epoch=item.epoch, segments=item.segments, created_ms=item.created_ms))
         async for entry in self._metadata.scan_all(keys.lengths(name), after=after_lengths):
-            lengths.update(LengthsRecord.decode(entry.value).lengths)
+            sealed = LengthsRecord.decode(entry.value)
+            lengths.update(sealed.lengths)
+            events.update(sealed.events or {})
+        self._events[name] = events
         if not epochs or epochs[-1].epoch != last:
             raise InternalError("epoch of a stream is missing", stream=str(name), epoch=last)
         return StreamHistory(epochs=tuple(epochs), sealed_lengths=lengths)
@@ -82,10 +92,11 @@ class Histories:
         self._known[name] = item
         self._known.move_to_end(name)
         if len(self._known) > self._limit:
-            self._known.popitem(last=False)
+            self.forget(next(iter(self._known)))
 
     def forget(self, name: StreamName) -> None:
         self._known.pop(name, None)
+        self._events.pop(name, None)
 
 
 def epoch_put(name: StreamName, record: EpochRecord) -> TablePut:
@@ -93,8 +104,8 @@ def epoch_put(name: StreamName, record: EpochRecord) -> TablePut:
     return create(keys.epoch(name, record.epoch), entry)
 
 
-def lengths_put(name: StreamName, epoch: int, lengths: Mapping[SegmentId, int]) -> TablePut:
-    return overwrite(keys.lengths_sealed_by(name, epoch), LengthsRecord(lengths=lengths))
+def lengths_put(name: StreamName, epoch: int, sealed: LengthsRecord) -> TablePut:
+    return overwrite(keys.lengths_sealed_by(name, epoch), sealed)
 
 
 async def load_epoch(ctx: Context, name: StreamName, epoch: int) -> EpochRecord:
@@ -138,15 +149,22 @@ async def finish_scale(ctx: Context, view: StreamView) -> StreamView:
         await ctx.create_segments(fresh, rollover_bytes=view.record.config.rollover_bytes)
         view = await put_stream(ctx, view, replace(view.record, epoch=after.epoch))
     kept = {item.segment for item in after.segments}
-    lengths = await seal_segments(
-        ctx, view.name, [item.segment for item in before.segments if item.segment not in kept]
+    sealed = await seal_segments(ctx, view.name, [item.segment for item in before.segments if item.segment not in kept])
+    return await end_work(ctx, view, replace(view.record, work=None), lengths_put(view.name, after.epoch, sealed))
+
+
+async def seal_segments(ctx: Context, name: StreamName, segments: Sequence[SegmentId]) -> LengthsRecord:
+    """Seal them all, and give their final lengths and numbers of events."""
+
+    async def seal(segment: SegmentId) -> tuple[int, int]:
+        length = await ctx.segments.seal(segment_name(name, segment))
+        return length, (await ctx.segments.info(segment_name(name, segment))).event_count
+
+    found = await collect(segments, seal)
+    return LengthsRecord(
+        lengths={segment: length for segment, (length, _) in found.items()},
+        events={segment: events for segment, (_, events) in found.items()},
     )
-    return await end_work(ctx, view, replace(view.record, work=None), lengths_put(view.name, after.epoch, lengths))
-
-
-async def seal_segments(ctx: Context, name: StreamName, segments: Sequence[SegmentId]) -> dict[SegmentId, int]:
-    """Seal them all, and give their final lengths."""
-    return await collect(segments, lambda segment: ctx.segments.seal(segment_name(name, segment)))
 
 
 async def put_stream(ctx: Context, view: StreamView, record: StreamRecord, *puts: TablePut) -> StreamView:

@@ -50,8 +50,40 @@ def number(name: StreamName) -> bytes:
 
 
 def policy(name: StreamName) -> bytes:
-    """There is one for each stream that has a retention policy."""
+    """There is one for each stream that has a policy document of its own."""
     return f"policy/{name}".encode()
+
+
+def policies_of(scope_name: str | None) -> bytes:
+    """Prefix of ``policy`` for the streams of a scope, or for all."""
+    return b"policy/" if scope_name is None else f"policy/{scope_name}/".encode()
+
+
+SCOPE_POLICIES = b"scope-policy/"
+SERVER_POLICY = b"server-policy"
+
+
+def scope_policy(name: str) -> bytes:
+    return f"scope-policy/{name}".encode()
+
+
+def quota(name: StreamName) -> bytes:
+    """There is one for each stream whose appends are limited, so that a store that opens knows before it serves."""
+    return f"quota/{name}".encode()
+
+
+def holds(scope_name: str | None) -> bytes:
+    """Prefix of the holds of a scope, or of all."""
+    return b"hold/" if scope_name is None else f"hold/{scope_name}/".encode()
+
+
+def hold(scope_name: str, hold_id: str) -> bytes:
+    return f"hold/{scope_name}/{hold_id}".encode()
+
+
+def hold_place(hold_id: str) -> bytes:
+    """Says in which scope the hold is; no two holds of the store have the same id."""
+    return f"hold-id/{hold_id}".encode()
 
 
 def transactions(name: StreamName) -> bytes:
@@ -116,6 +148,20 @@ def tail(name: StreamName, time_ms: int) -> bytes:
     return f"tail/{name}/{time_ms:016x}".encode()
 
 
+def retention_set(name: StreamName) -> bytes:
+    """Changed with every change of the ``tails``."""
+    return f"tails/{name}".encode()
+
+
+def past_truncations(name: StreamName) -> bytes:
+    return f"gone/{name}".encode()
+
+
+def left(name: StreamName) -> bytes:
+    """When a subscriber left the stream last."""
+    return f"left/{name}".encode()
+
+
 def evictions(name: StreamName) -> bytes:
     return f"evicted/{name}".encode()
 
@@ -149,4 +195,17 @@ def owned_by(name: StreamName) -> tuple[bytes, ...]:
         batches(name),
         subscribers(name),
         tails(name),
+    )
+
+
+def owned_singly(name: StreamName) -> tuple[bytes, ...]:
+    """Keys of all else that goes with a stream, but for its own record and its marker of work."""
+    return (
+        head(name),
+        evictions(name),
+        policy(name),
+        quota(name),
+        retention_set(name),
+        past_truncations(name),
+        left(name),
     )

@@ -13,11 +13,11 @@ from penstock.codec.metadata import (
     TransactionRecord,
     TransactionState,
 )
-from penstock.controller import keys
+from penstock.controller import keys, retention_keys
 from penstock.controller.commits import drain, remove_transaction_segments
 from penstock.controller.context import Context, StreamView
 from penstock.controller.decisions import abort_if_open
-from penstock.controller.epochs import FINAL, end_work, lengths_put, seal_segments
+from penstock.controller.epochs import FINAL, end_work, lengths_put, put_stream, seal_segments
 from penstock.controller.metadata import create, overwrite
 from penstock.model.names import MARK_PREFIX, StreamName, segment_name
 from penstock.model.policies import StreamConfig
@@ -83,9 +83,12 @@ async def finish_sealing(ctx: Context, view: StreamView) -> StreamView:
             await abort_if_open(ctx, view.name, keys.txn_of(entry.key))
     view = await drain(ctx, view)
     history = await ctx.histories.of(view)
-    lengths = await seal_segments(ctx, view.name, [item.segment for item in history.active.segments])
-    record = replace(view.record, state=StreamState.SEALED)
-    return await end_work(ctx, view, record, lengths_put(view.name, view.record.epoch + FINAL, lengths))
+    sealed = await seal_segments(ctx, view.name, [item.segment for item in history.active.segments])
+    lengths = lengths_put(view.name, view.record.epoch + FINAL, sealed)
+    if view.record.ending:
+        # On to the deletion in the same step: nobody finds the stream sealed, and the marker of the work stays.
+        return await put_stream(ctx, view, replace(view.record, state=StreamState.DELETING), lengths)
+    return await end_work(ctx, view, replace(view.record, state=StreamState.SEALED), lengths)
 
 
 async def finish_deletion(ctx: Context, view: StreamView) -> None:
@@ -110,9 +113,10 @@ async def finish_deletion(ctx: Context, view: StreamView) -> None:
         await remove_transaction_segments(ctx, name, begun)
     await ctx.delete_segments(segments)
     await ctx.metadata.put(overwrite(keys.number(name), CounterRecord(value=view.record.next_number)))
-    for prefix in keys.owned_by(name):
+    for prefix in (*keys.owned_by(name), *retention_keys.owned_by(name)):
         await ctx.metadata.remove_prefix(prefix)
     ctx.histories.forget(name)
+    ctx.sets.forget(name)
     ctx.sequences.pop(name, None)
-    await ctx.metadata.remove_keys([keys.head(name), keys.evictions(name), keys.policy(name), keys.stream(name)])
+    await ctx.metadata.remove_keys([*keys.owned_singly(name), keys.stream(name)])
     await ctx.metadata.remove_keys([keys.work(name)])

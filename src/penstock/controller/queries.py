@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from penstock.codec.metadata import StreamRecord, StreamState
 from penstock.controller.context import Context
-from penstock.controller.retention_cycle import gather, load_subscribers
+from penstock.controller.facts import look
 from penstock.controller.tails import head_positions, load_tail
-from penstock.core.cut_order import check_cut, segments_between, size_till, successors
+from penstock.core.cut_order import check_cut, segments_between, segments_to_delete, size_till, successors
 from penstock.core.history import StreamHistory
 from penstock.core.retention import HolderKind, explain
 from penstock.model.cuts import StreamCut
@@ -16,7 +16,8 @@ from penstock.model.errors import InvalidArgumentError, InvalidCutError, NotFoun
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import StreamConfig
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
-from penstock.ports.controller_service import PAGE_MAX, StreamDescription, SubscriberInfo, Successor
+from penstock.ports.controller_service import PAGE_MAX, EpochInfo, StreamDescription, SubscriberInfo, Successor
+from penstock.ports.segment_service import SegmentSpace
 
 
 class Queries:
@@ -71,6 +72,14 @@ class Queries:
                 return tuple(record.segments)
         raise InvalidArgumentError("the stream never had this epoch", epoch=epoch, active_epoch=history.active.epoch)
 
+    async def list_epochs(self, name: StreamName) -> Sequence[EpochInfo]:
+        """All epochs, oldest first."""
+        _, history = await self._history(name)
+        return tuple(
+            EpochInfo(epoch=item.epoch, created_ms=item.created_ms, segments=tuple(item.segments))
+            for item in history.epochs
+        )
+
     async def head(self, name: StreamName) -> StreamCut:
         view, head = await self._ctx.stream_and_head(name)
         return StreamCut(name, dict(head_positions(await self._ctx.histories.of(view), head.value)))
@@ -124,16 +133,20 @@ class Queries:
     async def describe(self, name: StreamName) -> StreamDescription:
         """The stream as it stands, with exact sizes."""
         ctx = self._ctx
-        view, head_record, history, tail = await load_tail(ctx, name)
-        subscribers = await load_subscribers(ctx, view)
-        head = head_positions(history, head_record)
+        found = await look(ctx, name)
+        view, history, tail, head = found.view, found.history, found.tail.positions, found.first
         head_bytes, tail_bytes = size_till(history, head), size_till(history, tail)
-        facts = await gather(ctx, view, head_record, history, tail, subscribers, frequency_ms=0)
-        ranges = explain(facts, now_ms=ctx.clock.now_ms())
-        live = segments_between(history, head, None)
-        spaces = await ctx.segments.spaces([segment_name(name, segment) for segment in live])
-        kept = set(live)
-        deleted = sum(length for segment, length in history.sealed_lengths.items() if segment not in kept)
+        ranges = explain(found.facts, now_ms=ctx.retention_clock.now_ms())
+        # Deleted ones too: their files may wait for a lease, or for the next checkpoint.
+        spaces = await ctx.segments.spaces([segment_name(name, segment) for segment in history.index.ids])
+        passed = segments_to_delete(history, None, head)
+        on_disk = {segment: spaces.get(segment_name(name, segment)) for segment in passed}
+        freed = sum(
+            max(0, history.sealed_lengths.get(segment, 0) - (0 if space is None else _on_disk(space)))
+            for segment, space in on_disk.items()
+        )
+        behind = {segment_name(name, segment) for segment in passed}
+        freed += sum(space.freed_bytes for text, space in spaces.items() if text not in behind)
         return StreamDescription(
             stream=name,
             config=view.record.config,
@@ -150,15 +163,19 @@ class Queries:
                     generation=item.generation,
                     cut=None if item.cut is None else StreamCut(name, item.cut),
                     updated_ms=item.updated_ms,
-                    lag_bytes=max(0, tail_bytes - (head_bytes if item.cut is None else size_till(history, item.cut))),
+                    lag_bytes=max(0, tail_bytes - size_till(history, found.facts.subscribers[group] or head)),
                 )
-                for group, item in subscribers.items()
+                for group, item in ((group, found.record_of(group)) for group in found.subscribers)
             ),
             held_by="" if not ranges else _holder(ranges[0].kind, ranges[0].name),
-            disk_bytes=sum(space.tiered_bytes + space.pending_free_bytes for space in spaces.values()),
+            disk_bytes=sum(_on_disk(space) for space in spaces.values()),
             pending_free_bytes=sum(space.pending_free_bytes for space in spaces.values()),
-            freed_bytes=deleted + sum(space.freed_bytes for space in spaces.values()),
+            freed_bytes=freed,
         )
+
+
+def _on_disk(space: SegmentSpace) -> int:
+    return space.tiered_bytes + space.pending_free_bytes
 
 
 def _holder(kind: HolderKind, name: str) -> str:

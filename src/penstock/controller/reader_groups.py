@@ -15,7 +15,7 @@ from penstock.controller.streams import Streams
 from penstock.controller.subscribers import Subscribers
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import GenerationMismatchError, ReaderGroupNotFoundError, ScopeNotFoundError
-from penstock.model.names import READER_GROUP_PREFIX, StreamName, check_name
+from penstock.model.names import READER_GROUP_PREFIX, SYSTEM_SCOPE, StreamName, check_name
 from penstock.model.policies import ReaderGroupRetention, StreamConfig
 from penstock.model.segments import SegmentId
 from penstock.ports.controller_service import ReaderGroupConfig
@@ -34,7 +34,7 @@ class ReaderGroups:
 
         Raises: InvalidNameError, ScopeNotFoundError; for subscribers StreamNotFoundError, InvalidCutError.
         """
-        check_name("scope", config.scope)
+        check_name("scope", config.scope, internal=config.scope == SYSTEM_SCOPE)
         check_name("stream", config.name)
         stream_of(config.scope, config.name)
         return await self._ctx.tasks.run(self._create(config))

@@ -1,98 +1,60 @@
 """One retention cycle of one stream: gather the facts, ask the planner, do what it says.
 
-The dry run asks the same planner with the same facts and stops there. Source: docs/design/0007-retention.md.
+The dry run and ``explain`` ask the same planner with the same facts and stop there.
+Source: docs/design/0007-retention.md, docs/design/0006-controller.md, "Retention".
 """
 
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from penstock.codec.metadata import HeadRecord
-from penstock.codec.reader_metadata import EvictionsRecord, SubscriberRecord, TailRecord
+from penstock.codec.audit import AuditEntry, AuditKind
+from penstock.codec.metadata import dump_positions
+from penstock.codec.reader_metadata import EvictionsRecord
 from penstock.controller import keys
-from penstock.controller.context import Context, StreamView
-from penstock.controller.metadata import changing, overwrite, stored
-from penstock.controller.tails import load_tail, tail_positions
-from penstock.controller.truncation import begin_truncation, finish_truncation
+from penstock.controller.append_limits import AppendLimits
+from penstock.controller.context import Context
+from penstock.controller.facts import Snapshot, load_subscribers, snapshot
+from penstock.controller.idle_streams import delete_idle
+from penstock.controller.metadata import changing
+from penstock.controller.policies import shown_policy
+from penstock.controller.retention_answers import explained, planned
+from penstock.controller.retention_steps import Steps, decided, mattered
 from penstock.controller.workflows import exclusive, settled
-from penstock.core.cut_order import (
-    CutOrder,
-    Positions,
-    at_or_after,
-    compare,
-    head_of,
-    missing_lengths,
-    size_till,
-    upper_bound,
-)
-from penstock.core.history import StreamHistory
-from penstock.core.retention import RetentionDecision, RetentionFacts, StreamCutRecord, decide
-from penstock.core.retention_json import encode_decision, encode_ranges
+from penstock.core.cut_order import Positions, size_till
+from penstock.core.retention import RetentionDecision, decide
+from penstock.core.retention_facts import RetentionRule
+from penstock.core.retention_json import encode_decision
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
-from penstock.model.policies import LONG_MAX
-from penstock.ports.segment_service import ANY_VERSION, TablePut
+from penstock.model.retention import PolicyDocument
+
+__all__ = ["RetentionCycle", "load_subscribers"]
 
 log = logging.getLogger(__name__)
 
+HELD_EVERY_MS = 3_600_000
+"""How often the audit stream is told, at most, that a hold keeps what a rule would remove from one stream."""
 
-async def load_subscribers(ctx: Context, view: StreamView) -> dict[str, SubscriberRecord]:
-    """Subscribers of the stream by ``scope/group``, sorted; none of an earlier stream of this name."""
-    prefix = keys.subscribers(view.name)
-    found: dict[str, SubscriberRecord] = {}
-    async for entry in ctx.metadata.scan_all(prefix):
-        record = SubscriberRecord.decode(entry.value)
-        if record.incarnation == view.record.incarnation:
-            found[entry.key[len(prefix) :].decode()] = record
-    return found
-
-
-async def gather(
-    ctx: Context,
-    view: StreamView,
-    head: HeadRecord | None,
-    history: StreamHistory,
-    tail: Positions,
-    subscribers: Mapping[str, SubscriberRecord],
-    *,
-    frequency_ms: int,
-) -> RetentionFacts:
-    """What the planner has to know. ``frequency_ms``: how old the newest record must be for another one."""
-    records = [
-        StreamCutRecord(time_ms=item.time_ms, size_bytes=item.size_bytes, positions=item.cut)
-        async for entry in ctx.metadata.scan_all(keys.tails(view.name))
-        for item in (TailRecord.decode(entry.value),)
-    ]
-    if records and records[-1].positions == tail:
-        # An idle stream would say the same thing again and again.
-        frequency_ms = LONG_MAX
-    end = None
-    if not missing_lengths(history, tail):
-        end = StreamCutRecord(time_ms=ctx.clock.now_ms(), size_bytes=size_till(history, tail), positions=tail)
-    return RetentionFacts(
-        history=history,
-        policy=view.record.config.retention,
-        head=None if head is None or not head.visible else head.visible,
-        truncating=head is not None and head.pending is not None,
-        retention_set=records,
-        subscribers={name: _waits_at(history, head, item) for name, item in subscribers.items()},
-        tail=end,
-        frequency_ms=frequency_ms,
-    )
+_TOLD_MAX = 10_000
 
 
 class RetentionCycle:
-    """Runs and explains cycles."""
+    """Runs, plans and explains cycles."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
+        self._limits = AppendLimits(ctx)
+        self._told: OrderedDict[tuple[StreamName, str], int] = OrderedDict()
 
     async def run(self, name: StreamName, *, frequency_ms: int = 0) -> Mapping[str, Any]:
         """Run one cycle, and return the decision as docs/formats/planner.md has it.
 
+        ``frequency_ms``: how often to record the tail, at most; 0: now in any case.
         Raises: ScopeNotFoundError, StreamNotFoundError.
         """
         return await self._ctx.tasks.run(self._run(name, frequency_ms))
@@ -100,99 +62,122 @@ class RetentionCycle:
     async def _run(self, name: StreamName, frequency_ms: int) -> Mapping[str, Any]:
         ctx = self._ctx
 
-        async def attempt() -> RetentionDecision:
+        async def attempt(*, deletes: bool) -> tuple[Snapshot, RetentionDecision]:
             view = await settled(ctx, name)
-            head = await ctx.metadata.get(keys.head(name), HeadRecord)
-            history = await ctx.histories.of(view)
-            tail = await tail_positions(ctx, view, history)
-            subscribers = await load_subscribers(ctx, view)
-            facts = await gather(ctx, view, head.value, history, tail, subscribers, frequency_ms=frequency_ms)
-            decision = decide(facts, now_ms=ctx.clock.now_ms())
-            await self._perform(view, facts, decision)
-            return decision
+            found = await snapshot(ctx, view, frequency_ms=frequency_ms)
+            now_ms = ctx.retention_clock.now_ms()
+            decision = await decided(ctx, found, now_ms=now_ms)
+            await self._tell_faults(found)
+            await self._tell_held(found, decision, now_ms)
+            # Where the whole stream goes, nothing else needs doing.
+            if not (deletes and decision.deletes_stream):
+                await Steps(ctx, found, decision).perform()
+            return found, decision
 
         async with exclusive(ctx, name):
-            decision = await changing(attempt)
+            found, decision = await changing(lambda: attempt(deletes=True))
+            if decision.deletes_stream:
+                if await delete_idle(ctx, name, found, self._limits):
+                    ctx.attention.due(name, None)
+                    return encode_decision(str(name), decision)
+                found, decision = await changing(lambda: attempt(deletes=False))
+            await self._limits.push(found, decision.writers)
+        ctx.attention.due(name, decision.next_due_ms)
         return encode_decision(str(name), decision)
 
-    async def _perform(self, view: StreamView, facts: RetentionFacts, decision: RetentionDecision) -> None:
-        ctx, name = self._ctx, view.name
-        record, prune_ms = decision.record, decision.prune_through_ms
-        moves = decision.truncate is not None and _moves(facts, decision.truncate)
-        gone_at_once = record is not None and prune_ms is not None and record.time_ms <= prune_ms
-        if record is not None and (moves or not gone_at_once):
-            entry = TailRecord(time_ms=record.time_ms, size_bytes=record.size_bytes, cut=record.positions)
-            await ctx.metadata.put(overwrite(keys.tail(name, record.time_ms), entry))
-        if moves and decision.truncate is not None:
-            cut = StreamCut(name, dict(decision.truncate))
-            begun = await begin_truncation(ctx, view, cut, *await self._eviction_puts(view, decision))
-            if begun is not None:
-                await finish_truncation(ctx, begun)
-            log.info(
-                "retention truncated a stream",
-                extra={"stream": str(name), "rule": decision.rule.value, "freed_bytes": decision.frees_bytes},
-            )
-            ctx.telemetry.add("retention_truncations")
-        if prune_ms is not None and decision.truncate is not None:
-            await self._prune(name, prune_ms)
+    async def _tell_held(self, found: Snapshot, decision: RetentionDecision, now_ms: int) -> None:
+        """Tell the audit stream, now and then, what a rule would have removed had no hold forbidden it."""
+        if not found.holds:
+            return
+        ctx, own = self._ctx, {hold.id for hold in found.holds}
+        free = replace(found.facts, holds=[hold for hold in found.facts.holds if hold.id not in own])
+        would = decide(free, now_ms=now_ms)
+        reached = found.first if decision.truncate is None else decision.truncate
+        more = 0
+        if would.truncate is not None:
+            more = size_till(found.history, would.truncate) - size_till(found.history, reached)
+        if more <= 0 and not (would.deletes_stream and not decision.deletes_stream):
+            return
+        what = "delete" if would.deletes_stream else "truncate"
+        told = (found.name, f"{what} {','.join(sorted(own))}")
+        if not self._is_due(told, now_ms):
+            return
+        rule = RetentionRule.IDLE_STREAM if would.deletes_stream else would.rule
+        after: Positions = would.truncate or reached
+        entry = AuditEntry(
+            kind=AuditKind.HELD,
+            target=str(found.name),
+            fields={
+                "would": what,
+                "rule": rule.value,
+                "policy": mattered(found, rule),
+                "before": dump_positions(reached),
+                "after": dump_positions(after),
+                "bytes": max(more, 0),
+                "events": await ctx.events.between(found.name, found.history, reached, after),
+                "holds": [
+                    {"hold": hold.id, "owner": hold.record.owner, "reason": hold.record.reason} for hold in found.holds
+                ],
+            },
+        )
+        await self._tell(entry, told, now_ms)
 
-    async def _prune(self, name: StreamName, through_ms: int) -> None:
-        ctx = self._ctx
-        last = keys.tail(name, through_ms)
-        gone = [entry.key async for entry in ctx.metadata.scan_all(keys.tails(name)) if entry.key <= last]
-        if gone:
-            await ctx.metadata.remove_keys(gone)
+    async def _tell_faults(self, found: Snapshot) -> None:
+        """Say once in a while that a policy cannot be read, and that all data is kept for it."""
+        told, now_ms = (found.name, "policy"), self._ctx.retention_clock.now_ms()
+        if not found.levels.unreadable or not self._is_due(told, now_ms):
+            return
+        fields = {"unreadable": found.levels.unreadable, "kept": True, "policy": shown_policy(found.policy)}
+        entry = AuditEntry(kind=AuditKind.POLICY, target=str(found.name), fields=fields)
+        await self._tell(entry, told, now_ms)
+        log.warning(
+            "a retention policy cannot be read, all data is kept",
+            extra={"stream": str(found.name), "why": found.levels.unreadable},
+        )
 
-    async def _eviction_puts(self, view: StreamView, decision: RetentionDecision) -> list[TablePut]:
-        """The record of who loses unread data, to be written in the very step that takes it."""
-        if not decision.evictions:
-            return []
-        ctx = self._ctx
-        (entry,) = await ctx.metadata.entries([keys.evictions(view.name)])
-        known = stored(entry, EvictionsRecord).value or EvictionsRecord()
-        now_ms = ctx.clock.now_ms()
-        fresh = [{"at_ms": now_ms, **item} for item in encode_decision(None, decision)["evict"]]
-        for item in fresh:
-            log.warning(
-                "retention took unread data from a subscriber",
-                extra={"stream": str(view.name), "subscriber": item["subscriber"], "lost_bytes": item["bytes"]},
-            )
-            ctx.telemetry.add("evicted_bytes", int(item["bytes"]))
-        kept = replace(known, evictions=(*known.evictions, *fresh)[-ctx.settings.evictions_max :])
-        return [TablePut(key=keys.evictions(view.name), value=kept.encode(), version=ANY_VERSION)]
+    def _is_due(self, what: tuple[StreamName, str], now_ms: int) -> bool:
+        last_ms = self._told.get(what)
+        return last_ms is None or now_ms - last_ms >= HELD_EVERY_MS
 
-    async def explain(self, name: StreamName) -> Mapping[str, Any]:
-        """What a cycle would decide now, and under ``ranges`` who holds each byte. Changes nothing. Raises as ``run``."""
-        ctx = self._ctx
-        view, head, history, tail = await load_tail(ctx, name)
-        subscribers = await load_subscribers(ctx, view)
-        facts = await gather(ctx, view, head, history, tail, subscribers, frequency_ms=0)
-        now_ms = ctx.clock.now_ms()
-        decision = decide(facts, now_ms=now_ms)
-        answer = encode_decision(str(name), decision)
-        why = f"{decision.why} {decision.stays}".strip()
-        return {**answer, "why": why, "ranges": encode_ranges(decision.ranges())}
+    async def _tell(self, entry: AuditEntry, what: tuple[StreamName, str], now_ms: int) -> None:
+        """Tell the audit stream. Counts as told only once it is, so that what cannot be written is told the next time."""
+        await self._ctx.metadata.put(*self._ctx.audit.puts([entry]))
+        self._ctx.audit.soon()
+        self._told[what] = now_ms
+        self._told.move_to_end(what)
+        if len(self._told) > _TOLD_MAX:
+            self._told.popitem(last=False)
+
+    # --- answers -------------------------------------------------------------------------------------------------
+
+    async def plan(
+        self, name: StreamName, *, change: PolicyDocument | None = None, at_ms: int | None = None
+    ) -> Mapping[str, Any]:
+        """What a cycle would decide at that time with that document. Changes nothing. Raises as ``run``, and
+        InvalidArgumentError for a document that contradicts itself."""
+        return await planned(self._ctx, name, change=change, at_ms=at_ms)
+
+    async def explain(self, name: StreamName, *, position: StreamCut | None = None) -> Mapping[str, Any]:
+        """What a cycle would decide now, and under ``ranges`` who holds each byte. Changes nothing. Raises as ``run``, and
+        InvalidCutError."""
+        return await explained(self._ctx, name, position=position)
 
     async def evictions(self, name: StreamName) -> list[Mapping[str, Any]]:
-        """The latest evictions of the stream's subscribers, oldest first."""
+        """The latest forced advances of the stream's subscribers, oldest first."""
         await self._ctx.stream(name)
         found = await self._ctx.metadata.get(keys.evictions(name), EvictionsRecord)
         return [] if found.value is None else list(found.value.evictions)
 
+    # --- limits of appends ---------------------------------------------------------------------------------------
 
-def _waits_at(history: StreamHistory, head: HeadRecord | None, subscriber: SubscriberRecord) -> Positions:
-    """From where on the subscriber still needs data; empty where it has published nothing.
+    async def restore_limits(self) -> int:
+        """Tell the store how far writers may go, before it serves them; returns of how many streams."""
+        return await self._limits.restore()
 
-    What lies before the head is lost to it and must not count as kept: a subscriber once overruled by a maximum would else
-    look as if it kept more than that for ever, and lose everything at each cycle.
-    """
-    if subscriber.cut is None:
-        return {}
-    if head is None or not head.visible or at_or_after(history, subscriber.cut, head.visible):
-        return subscriber.cut
-    return upper_bound(history, [subscriber.cut, head.visible])
+    async def refresh_limit(self, name: StreamName) -> None:
+        """Bring the stream's limit in line with its policy and subscribers as they are now."""
+        await self._limits.refresh(name)
 
-
-def _moves(facts: RetentionFacts, cut: Positions) -> bool:
-    head = facts.head or head_of(facts.history)
-    return compare(facts.history, cut, head) is not CutOrder.EQUAL
+    def refresh_limit_soon(self, name: StreamName) -> None:
+        """As ``refresh_limit``, in the background, and only where the stream has a limit."""
+        self._limits.refresh_soon(name)

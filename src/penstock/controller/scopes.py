@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from penstock.codec.metadata import MarkerRecord, ScopeRecord
 from penstock.controller import keys
 from penstock.controller.context import Context
+from penstock.controller.holds import holds_of_scope
 from penstock.controller.metadata import changing, create, overwrite, stored
 from penstock.model.errors import AlreadyExistsError, NotEmptyError, ScopeNotFoundError
 from penstock.model.names import check_name
@@ -34,7 +35,7 @@ class Scopes:
         await self._ctx.metadata.put(create(keys.scope(scope), ScopeRecord()))
 
     async def delete(self, scope: str) -> None:
-        """Raises ScopeNotFoundError, NotEmptyError."""
+        """Raises ScopeNotFoundError, RetentionHoldError, NotEmptyError."""
         async with self._ctx.locks.hold(f"scope/{scope}"):
             await changing(lambda: self._delete(scope))
 
@@ -44,6 +45,8 @@ class Scopes:
         if found.value is None:
             raise ScopeNotFoundError("no such scope", scope=scope)
         if not found.value.deleting:
+            for hold in await holds_of_scope(ctx, scope):
+                raise hold.refuse("the deletion of the scope")
             if await self._holds_anything(scope):
                 raise NotEmptyError("scope still holds streams or reader groups", scope=scope)
             await ctx.metadata.put(
@@ -69,6 +72,9 @@ class Scopes:
         empty = not await self._holds_anything(scope)
         if found.value is not None and found.value.deleting:
             if empty:
+                # Its policy and what ended holds have left go first: a later scope of the name starts afresh.
+                await ctx.metadata.remove_keys([keys.scope_policy(scope)])
+                await ctx.metadata.remove_prefix(keys.holds(scope))
                 await ctx.metadata.remove(found.remove())
             else:
                 await ctx.metadata.put(found.put(ScopeRecord()))
@@ -85,7 +91,7 @@ class Scopes:
         return found.value is not None and not found.value.deleting
 
     async def names(self, *, after: str, limit: int) -> Sequence[str]:
-        """Names behind ``after``, sorted."""
+        """Names behind ``after``, sorted; what the store keeps for itself is not listed."""
         prefix = b"scope/"
         page: list[str] = []
         position = keys.scope(after) if after else None
@@ -98,5 +104,6 @@ class Scopes:
                 entry.key[len(prefix) :].decode()
                 for entry in entries
                 if not (stored(entry, ScopeRecord).value or ScopeRecord()).deleting
+                and not entry.key.startswith(prefix + b"_")
             ]
         return page

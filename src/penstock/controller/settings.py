@@ -24,6 +24,15 @@ class ControllerSettings:
         of publications, and space comes back within a second).
     evictions_max: eviction records kept for each stream (100).
     histories_max: histories kept in memory (4096 streams).
+    audit_max_age_ms: how long entries of the audit stream are kept (90 days; at least one).
+    audit_outbox_max: audit entries that may wait for their append (4096: what half an hour of full disk makes); further
+        ones are counted, and the count is told.
+    clock_slack_ms: how much of the time that the store was closed, by the wall clock, does not age data (1 h: a clock that
+        was set ahead by that much meanwhile deletes nothing early).
+    buckets: into how many parts the streams are spread over controllers (64); fixed at the first start.
+    bucket_lease_ms: how long a controller may be silent before others take over its buckets. None: this is the only
+        controller of its store, and takes over at once.
+    history_ms: least time between two points of a stream's history for plots and forecasts (10 min).
     """
 
     lease_min_ms: int = LEASE_MIN_MS
@@ -36,6 +45,12 @@ class ControllerSettings:
     retention_pause_ms: int = 500
     evictions_max: int = 100
     histories_max: int = 4096
+    audit_max_age_ms: int = 90 * DAY_MS
+    audit_outbox_max: int = 4096
+    clock_slack_ms: int = 3_600_000
+    buckets: int = 64
+    bucket_lease_ms: int | None = None
+    history_ms: int = 600_000
 
     def __post_init__(self) -> None:
         if not 0 < self.lease_min_ms <= self.lease_max_ms:
@@ -49,8 +64,19 @@ class ControllerSettings:
         for name in ("lifetime_leases", "lifetime_max_ms", "completed_ms", "evictions_max", "histories_max"):
             if getattr(self, name) < 1:
                 raise InvalidArgumentError("setting must be at least 1", **{name: getattr(self, name)})
-        if self.retention_pause_ms < 0:
-            raise InvalidArgumentError("pause is negative", retention_pause_ms=self.retention_pause_ms)
+        for name in ("retention_pause_ms", "clock_slack_ms", "history_ms"):
+            if getattr(self, name) < 0:
+                raise InvalidArgumentError("setting is negative", **{name: getattr(self, name)})
+        if self.audit_max_age_ms < DAY_MS:
+            raise InvalidArgumentError(
+                "audit entries are kept for a day at least", audit_max_age_ms=self.audit_max_age_ms, least_ms=DAY_MS
+            )
+        if not 1 <= self.buckets <= 256 or self.audit_outbox_max < 1:
+            raise InvalidArgumentError(
+                "setting is out of range", buckets=self.buckets, audit_outbox_max=self.audit_outbox_max
+            )
+        if self.bucket_lease_ms is not None and self.bucket_lease_ms < 100:
+            raise InvalidArgumentError("lease of buckets is under 100 ms", bucket_lease_ms=self.bucket_lease_ms)
 
     @property
     def tail_record_ms(self) -> int:

@@ -6,14 +6,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from penstock.codec.metadata import CounterRecord, MarkerRecord, ScopeRecord, StreamRecord, StreamState, WorkKind
+from penstock.codec.metadata import CounterRecord, ScopeRecord, StreamRecord, StreamState, WorkKind
 from penstock.controller import keys
+from penstock.controller.audit import check_not_audit
 from penstock.controller.context import Context, StreamView
 from penstock.controller.epochs import begin_scale, finish_scale, put_stream
+from penstock.controller.holds import check_deletion, check_truncation, holds_of
 from penstock.controller.lifecycle import creation_puts, finish_creation, finish_deletion, finish_sealing, mark_stream
-from penstock.controller.metadata import Stored, changing, overwrite, stored
-from penstock.controller.truncation import begin_truncation, finish_truncation
+from penstock.controller.metadata import Stored, changing, stored
+from penstock.controller.policies import load_levels, own_policy_puts, shown_policy, with_retention
+from penstock.controller.removals import MANUAL, deletion_puts, truncation_puts
+from penstock.controller.tails import head_positions
+from penstock.controller.truncation import begin_truncation, check_positions, finish_truncation
 from penstock.controller.workflows import exclusive, settle, settled
+from penstock.core.cut_order import at_or_after
 from penstock.core.history import EpochRecord, StreamHistory
 from penstock.core.scaling import plan_resize, plan_scale
 from penstock.model.cuts import StreamCut
@@ -24,7 +30,7 @@ from penstock.model.errors import (
     StreamNotSealedError,
     StreamSealedError,
 )
-from penstock.model.names import READER_GROUP_PREFIX, StreamName, check_name
+from penstock.model.names import READER_GROUP_PREFIX, SYSTEM_SCOPE, StreamName, check_name
 from penstock.model.policies import ScaleType, ScalingPolicy, StreamConfig
 from penstock.model.segments import KeyRange, SegmentId
 from penstock.ports.controller_service import ScaleResult, ScaleStatus
@@ -46,9 +52,10 @@ class Streams:
 
         ``internal`` streams may bear names that users may not choose.
         """
-        check_name("scope", name.scope)
         # Clients older than reader groups in the controller create the group's stream themselves.
         may_be_internal = internal or name.stream.startswith(READER_GROUP_PREFIX)
+        # Groups that read the store's own streams live beside them.
+        check_name("scope", name.scope, internal=may_be_internal and name.scope == SYSTEM_SCOPE)
         check_name("stream", name.stream, internal=may_be_internal)
         await self._ctx.tasks.run(self._create(name, config))
 
@@ -59,7 +66,10 @@ class Streams:
                 # The scope went while the intent was written: take it back.
                 await self._mark_for_deletion(view)
                 raise ScopeNotFoundError("no such scope", scope=name.scope)
-            await finish_creation(self._ctx, view)
+            created = await finish_creation(self._ctx, view)
+        if (await load_levels(self._ctx, created)).effective.stream_idle_ms is not None:
+            # Nobody may ever write to it: its idleness begins now. All other rules begin with the first event.
+            self._ctx.attention.dirty(name)
 
     async def _begin_creation(self, name: StreamName, config: StreamConfig) -> StreamView:
         ctx = self._ctx
@@ -108,7 +118,12 @@ class Streams:
     # --- change --------------------------------------------------------------------------------------------------
 
     async def update(self, name: StreamName, config: StreamConfig) -> None:
-        """Replace the configuration; another number of segments scales. Raises StreamSealedError."""
+        """Replace the configuration; another number of segments scales.
+
+        Raises InvalidArgumentError (the audit stream), StreamSealedError; CorruptDataError, VersionTooNewError where the
+        retention changes and the stream's policy document, the rest of which is to stay, cannot be read.
+        """
+        check_not_audit(name)
         await self._ctx.tasks.run(self._change(name, lambda view: self._update(view, config)))
 
     async def _change(self, name: StreamName, change: Callable[[StreamView], Awaitable[T]]) -> T:
@@ -125,32 +140,54 @@ class Streams:
         check_not_sealed(view)
         history = await ctx.histories.of(view)
         had = view.record.config
-        marker = [overwrite(keys.policy(view.name), MarkerRecord())] if config.retention is not None else []
-        changed = replace(view, record=replace(view.record, config=config))
+        kept = with_retention(view.record, config.retention)
+        record = replace(kept, config=replace(config, retention=kept.config.retention))
+        marker = own_policy_puts(view.name, record)
+        changed = replace(view, record=record)
         following = _resized(history, had.scaling, config.scaling, view.record.next_number, ctx.clock.now_ms())
         if following is None:
             await put_stream(ctx, view, changed.record, *marker)
         else:
             await finish_scale(ctx, await begin_scale(ctx, changed, following, *marker))
-        if config.retention is None and had.retention is not None:
+        if not marker and had.retention is not None:
             # Last: a stream listed without a policy costs a look, one with a policy and not listed would never be cut.
             await ctx.metadata.remove_keys([keys.policy(view.name)])
+        ctx.attention.dirty(view.name)
 
     async def truncate(self, name: StreamName, cut: StreamCut) -> None:
-        """Raises InvalidCutError, StreamSealedError."""
-        await self._ctx.tasks.run(self._change(name, lambda view: self.truncate_settled(view, cut)))
+        """Raises InvalidArgumentError (the audit stream), InvalidCutError, StreamSealedError, RetentionHoldError."""
+        check_not_audit(name)
+        await self._ctx.tasks.run(self._change(name, lambda view: self._truncate(view, cut)))
 
-    async def truncate_settled(self, view: StreamView, cut: StreamCut) -> None:
-        """As ``truncate``, for a caller that holds the lock of the settled stream."""
+    async def _truncate(self, view: StreamView, cut: StreamCut) -> None:
         check_not_sealed(view)
-        begun = await begin_truncation(self._ctx, view, cut)
+        ctx = self._ctx
+        _, head = await ctx.stream_and_head(view.name)
+        history = await ctx.histories.of(view)
+        first = head_positions(history, head.value)
+        check_positions(view, history, cut)
+        if at_or_after(history, first, cut.positions):
+            # At the head nothing happens; behind it the answer is an error, which a hold has no part in.
+            await begin_truncation(ctx, view, cut)
+            return
+        check_truncation(history, await holds_of(ctx, view), cut.positions)
+        policy = (await load_levels(ctx, view)).effective
+        puts: list[TablePut] = []
+        if at_or_after(history, cut.positions, first):
+            puts = await truncation_puts(
+                ctx, view, history, first, cut.positions, rule=MANUAL, policy=shown_policy(policy, ("grace_s",))
+            )
+        begun = await begin_truncation(ctx, view, cut, *puts, grace_ms=policy.grace_ms)
         if begun is not None:
-            await finish_truncation(self._ctx, begun)
+            await finish_truncation(ctx, begun)
+        ctx.audit.soon()
+        ctx.attention.dirty(view.name)
 
     async def scale(
         self, name: StreamName, *, sealed: Sequence[SegmentId], new_ranges: Sequence[KeyRange]
     ) -> ScaleResult:
         """Raises ScaleConflictError, InvalidArgumentError, StreamSealedError."""
+        check_not_audit(name)
         return await self._ctx.tasks.run(self._change(name, lambda view: self._scale(view, sealed, new_ranges)))
 
     async def _scale(
@@ -171,6 +208,8 @@ class Streams:
         old = {item.segment for item in history.active.segments}
         fresh = tuple(item for item in following.segments if item.segment not in old)
         ctx.telemetry.add("stream_scales")
+        # Limits of appends are those of segments: the new ones need theirs.
+        ctx.attention.dirty(view.name)
         return ScaleResult(segments=fresh, epoch_before=history.active.epoch)
 
     async def scale_status(self, name: StreamName, epoch: int) -> ScaleStatus:
@@ -178,13 +217,16 @@ class Streams:
         record = (await self._ctx.stream(name)).record
         if epoch > record.epoch or epoch < 0:
             return ScaleStatus.UNKNOWN_EPOCH
-        busy = record.work is not None and record.work.kind is not WorkKind.TRUNCATE and epoch >= record.work.base_epoch
+        work = record.work
+        scaling = work is not None and work.kind in (WorkKind.SCALE, WorkKind.ROLL)
+        busy = work is not None and scaling and epoch >= work.base_epoch
         return ScaleStatus.IN_PROGRESS if epoch == record.epoch or busy else ScaleStatus.DONE
 
     # --- the end -------------------------------------------------------------------------------------------------
 
     async def seal(self, name: StreamName) -> None:
-        """Idempotent."""
+        """Idempotent. Raises InvalidArgumentError (the audit stream)."""
+        check_not_audit(name)
         await self._ctx.tasks.run(self._change(name, self._seal))
 
     async def _seal(self, view: StreamView) -> None:
@@ -195,7 +237,8 @@ class Streams:
         await finish_sealing(self._ctx, view.changed(sealing, versions[0], marker=versions[1]))
 
     async def delete(self, name: StreamName) -> None:
-        """Raises StreamNotSealedError."""
+        """Raises InvalidArgumentError (the audit stream), StreamNotSealedError, RetentionHoldError."""
+        check_not_audit(name)
         await self._ctx.tasks.run(self._delete(name))
 
     async def _delete(self, name: StreamName) -> None:
@@ -209,11 +252,13 @@ class Streams:
                 raise StreamNotFoundError("no such stream", stream=str(name))
             if view.record.state is not StreamState.SEALED:
                 raise StreamNotSealedError("seal the stream before deleting it", stream=str(name))
-            await self._delete_settled(view)
+            await check_deletion(self._ctx, view)
+            await self._delete_settled(view, *await deletion_puts(self._ctx, view, rule=MANUAL, policy={}))
+            self._ctx.audit.soon()
 
-    async def _delete_settled(self, view: StreamView) -> None:
+    async def _delete_settled(self, view: StreamView, *puts: TablePut) -> None:
         deleting = replace(view.record, state=StreamState.DELETING)
-        versions = await self._ctx.metadata.put(view.put(deleting), self._ctx.work_put(view.name))
+        versions = await self._ctx.metadata.put(view.put(deleting), self._ctx.work_put(view.name), *puts)
         await finish_deletion(self._ctx, view.changed(deleting, versions[0], marker=versions[1]))
 
     async def discard(self, name: StreamName) -> None:

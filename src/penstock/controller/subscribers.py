@@ -1,34 +1,45 @@
-"""Subscribers: reader groups whose acknowledged cuts let retention go on."""
+"""Subscribers: reader groups whose acknowledged cuts let retention go on; described, moved and removed by people too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
+from penstock.codec.audit import AuditEntry, AuditKind
+from penstock.codec.metadata import CounterRecord, dump_positions
 from penstock.codec.reader_metadata import SubscriberRecord
 from penstock.controller import keys
-from penstock.controller.context import Context
-from penstock.controller.metadata import changing
-from penstock.controller.retention_cycle import load_subscribers
+from penstock.controller.context import Context, StreamView
+from penstock.controller.facts import Snapshot, load_subscribers, look
+from penstock.controller.metadata import Stored, changing, overwrite
+from penstock.controller.removals import MANUAL
+from penstock.controller.tails import head_positions, tail_positions
 from penstock.controller.truncation import check_positions
-from penstock.core.cut_order import Positions, at_or_after
+from penstock.core.cut_order import Positions, at_or_after, lower_bound, size_till, upper_bound
+from penstock.core.history import StreamHistory
+from penstock.core.retention import decide
+from penstock.core.retention_facts import HolderKind
+from penstock.core.retention_json import encode_cut
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     GenerationMismatchError,
     InvalidCutError,
     StreamNotFoundError,
     SubscriberNotFoundError,
+    TruncatedError,
 )
-from penstock.model.names import StreamName
+from penstock.model.names import StreamName, segment_name
+from penstock.ports.controller_service import SubscriberInfo
+from penstock.ports.segment_service import TablePut
 
 
 class Subscribers:
-    """Subscriptions of all streams. ``published`` is told each stream whose data was acknowledged further."""
+    """Subscriptions of all streams. A stream whose data was acknowledged further is looked at soon after."""
 
-    def __init__(self, ctx: Context, published: Callable[[StreamName], None]) -> None:
+    def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._published = published
 
     async def names(self, name: StreamName) -> Sequence[str]:
         """As ``scope/group``, sorted."""
@@ -52,9 +63,11 @@ class Subscribers:
             view = await self._ctx.stream(name)
             found = await self._ctx.metadata.get(keys.subscriber(name, group), SubscriberRecord)
             known = found.value
-            if known is not None and known.incarnation == view.record.incarnation and known.group_id == group_id:
+            same = known is not None and known.incarnation == view.record.incarnation and not known.dropped
+            if known is not None and same and known.group_id == group_id:
                 if known.generation < generation:
-                    await self._ctx.metadata.put(found.put(replace(known, generation=generation)))
+                    now_ms = self._ctx.clock.now_ms()
+                    await self._ctx.metadata.put(found.put(replace(known, generation=generation, updated_ms=now_ms)))
                 return False
             record = SubscriberRecord(
                 group_id=group_id,
@@ -71,7 +84,7 @@ class Subscribers:
         except StreamNotFoundError:
             return
         if moved:
-            self._published(name)
+            self._ctx.attention.dirty(name)
 
     async def leave(self, name: StreamName, group: str, *, group_id: UUID, generation: int) -> None:
         """Forget the subscription, unless it belongs to a later generation, or to a later group of the same name."""
@@ -80,10 +93,12 @@ class Subscribers:
             found = await self._ctx.metadata.get(keys.subscriber(name, group), SubscriberRecord)
             if found.value is None or found.value.group_id != group_id or found.value.generation > generation:
                 return
+            # From when on the stream is without it, for the rule about idle streams; then the subscription goes.
+            await self._ctx.metadata.put(self._left_put(name))
             await self._ctx.metadata.remove(found.remove())
 
         await changing(attempt)
-        self._published(name)
+        self._ctx.attention.dirty(name)
 
     async def publish(self, subscriber: str, *, group_id: UUID | None, generation: int | None, cut: StreamCut) -> None:
         """Acknowledge all data before ``cut``. None for id or generation: not compared.
@@ -92,7 +107,7 @@ class Subscribers:
         GenerationMismatchError, InvalidCutError (not a cut, or behind the last one at some key).
         """
         await changing(lambda: self._publish(subscriber, group_id, generation, cut))
-        self._published(cut.stream)
+        self._ctx.attention.dirty(cut.stream)
         self._ctx.telemetry.add("subscriber_cuts")
 
     async def _publish(self, subscriber: str, group_id: UUID | None, generation: int | None, cut: StreamCut) -> None:
@@ -102,6 +117,7 @@ class Subscribers:
         known = found.value
         if (
             known is None
+            or known.dropped
             or known.incarnation != view.record.incarnation
             or (group_id is not None and group_id != known.group_id)
         ):
@@ -114,12 +130,196 @@ class Subscribers:
             )
         history = await ctx.histories.of(view)
         check_positions(view, history, cut)
-        if known.cut is not None and not at_or_after(history, cut.positions, known.cut):
+        # Where a rule has moved it on, what counts is what it has said itself: its word may be older than the rule's.
+        said = known.cut if known.own is None else known.own
+        if said is not None and not at_or_after(history, cut.positions, said):
             raise InvalidCutError(
                 "cut lies behind what the subscriber has acknowledged",
                 subscriber=subscriber,
-                acknowledged=dict(known.cut),
+                acknowledged=dict(said),
                 cut=dict(cut.positions),
             )
-        record = replace(known, cut=dict(cut.positions), updated_ms=ctx.clock.now_ms())
-        await ctx.metadata.put(found.put(record))
+        own, now_at = None, dict(cut.positions)
+        if known.own is not None and known.cut is not None and not at_or_after(history, now_at, known.cut):
+            own, now_at = now_at, upper_bound(history, [now_at, known.cut])
+        await ctx.metadata.put(found.put(replace(known, cut=now_at, own=own, updated_ms=ctx.clock.now_ms())))
+
+    def _left_put(self, name: StreamName) -> TablePut:
+        return overwrite(keys.left(name), CounterRecord(value=self._ctx.clock.now_ms()))
+
+    # --- by people -----------------------------------------------------------------------------------------------
+
+    async def describe(self, name: StreamName) -> Sequence[SubscriberInfo]:
+        """All subscribers, with exact events, ages and what each holds. Raises ScopeNotFoundError, StreamNotFoundError."""
+        ctx = self._ctx
+        found = await look(ctx, name, all_counts=True)
+        held: dict[str, int] = {}
+        for item in decide(found.facts, now_ms=ctx.retention_clock.now_ms()).ranges():
+            if item.kind is HolderKind.SUBSCRIBER:
+                held[item.name] = held.get(item.name, 0) + item.bytes
+        return tuple(self._info(found, group, held.get(group, 0)) for group in found.subscribers)
+
+    def _info(self, found: Snapshot, group: str, held_bytes: int) -> SubscriberInfo:
+        record, activity = found.record_of(group), found.facts.activity[group]
+        waits_at = found.facts.subscribers[group] or found.first
+        oldest_ms = activity.oldest_unacked_ms
+        return SubscriberInfo(
+            name=group,
+            generation=record.generation,
+            cut=None if record.cut is None else StreamCut(found.name, dict(record.cut)),
+            updated_ms=record.updated_ms,
+            lag_bytes=max(0, size_till(found.history, found.tail.positions) - size_till(found.history, waits_at)),
+            lag_events=-1 if activity.backlog_events is None else activity.backlog_events,
+            lag_ms=None if oldest_ms is None else max(0, self._ctx.retention_clock.now_ms() - oldest_ms),
+            held_bytes=held_bytes,
+        )
+
+    async def move(self, name: StreamName, group: str, cut: StreamCut, *, dry_run: bool = False) -> Mapping[str, Any]:
+        """Set the acknowledged cut; ``dry_run``: only say what that would do.
+
+        Gives ``from``, ``to``, ``bytes`` and ``events`` passed, negative where they are given back; events are None where a
+        cut is no boundary of events. Unbounded ``cut``: the tail.
+        Raises: ScopeNotFoundError, StreamNotFoundError, SubscriberNotFoundError, InvalidCutError (no cut of the stream, or
+        beyond its tail), TruncatedError (before the head at some key).
+        """
+        ctx = self._ctx
+
+        async def attempt() -> Mapping[str, Any]:
+            target = await self._target(name, group, cut)
+            if not dry_run:
+                await self._put_move(target)
+            return target.answer
+
+        answer = await changing(attempt)
+        if not dry_run:
+            ctx.audit.soon()
+            ctx.attention.dirty(name)
+        return answer
+
+    async def _target(self, name: StreamName, group: str, cut: StreamCut) -> _Target:
+        ctx = self._ctx
+        view, head = await ctx.stream_and_head(name)
+        found = await self._there(view, group)
+        history = await ctx.histories.of(view)
+        first = head_positions(history, head.value)
+        tail = await tail_positions(ctx, view, history)
+        wanted = tail if cut.is_unbounded else dict(cut.positions)
+        if not cut.is_unbounded:
+            check_positions(view, history, cut)
+            self._check_between(view, history, first, wanted, tail)
+        known = found.value
+        start = first if known is None or known.cut is None else known.cut
+        if not at_or_after(history, start, first):
+            start = upper_bound(history, [start, first])
+        events = await self._passed(name, history, start, wanted)
+        answer = {
+            "stream": str(name),
+            "subscriber": group,
+            "from": encode_cut(start),
+            "to": encode_cut(wanted),
+            "bytes": size_till(history, wanted) - size_till(history, start),
+            "events": events,
+        }
+        return _Target(view=view, group=group, found=found, start=start, wanted=wanted, answer=answer)
+
+    def _check_between(
+        self, view: StreamView, history: StreamHistory, first: Positions, wanted: Positions, tail: Positions
+    ) -> None:
+        if not at_or_after(history, wanted, first):
+            segment = next((item for item in sorted(first) if wanted.get(item, -1) < first[item]), min(first))
+            raise TruncatedError(
+                "cut lies before the head of the stream: what was there has gone",
+                segment=segment_name(view.name, segment),
+                start_offset=max(first[segment], 0),
+            )
+        if not at_or_after(history, tail, wanted):
+            raise InvalidCutError(
+                "cut lies beyond the tail of the stream", stream=str(view.name), tail=dict(tail), cut=dict(wanted)
+            )
+
+    async def _passed(
+        self, name: StreamName, history: StreamHistory, start: Positions, wanted: Positions
+    ) -> int | None:
+        """Events from one cut to the other, those given back counted negative."""
+        counts = self._ctx.events
+        middle = lower_bound(history, [start, wanted])
+        gained = await counts.between(name, history, middle, wanted)
+        given_back = await counts.between(name, history, middle, start)
+        return None if gained is None or given_back is None else gained - given_back
+
+    async def _there(self, view: StreamView, group: str) -> Stored[SubscriberRecord]:
+        """Raises SubscriberNotFoundError."""
+        found = await self._ctx.metadata.get(keys.subscriber(view.name, group), SubscriberRecord)
+        known = found.value
+        if known is None or known.dropped or known.incarnation != view.record.incarnation:
+            raise SubscriberNotFoundError(
+                "reader group does not subscribe to the stream", subscriber=group, stream=str(view.name)
+            )
+        return found
+
+    async def _put_move(self, target: _Target) -> None:
+        ctx, known = self._ctx, target.found.value
+        if known is None:
+            return
+        entry = AuditEntry(
+            kind=AuditKind.MOVE,
+            target=str(target.view.name),
+            fields={
+                "rule": MANUAL,
+                "bytes": target.answer["bytes"],
+                "events": target.answer["events"],
+                "subscribers": [
+                    {
+                        "name": target.group,
+                        "from": dump_positions(target.start),
+                        "to": dump_positions(target.wanted),
+                        "bytes": target.answer["bytes"],
+                        "events": target.answer["events"],
+                    }
+                ],
+            },
+        )
+        # Whoever moves it is not the group: it is not heard of, and may publish whatever lies behind its new place.
+        moved = replace(known, cut=dict(target.wanted), own=None)
+        await ctx.metadata.put(target.found.put(moved), *ctx.audit.puts([entry]))
+
+    async def remove(self, name: StreamName, group: str) -> None:
+        """Forget the subscription. Raises ScopeNotFoundError, StreamNotFoundError, SubscriberNotFoundError."""
+        ctx = self._ctx
+
+        async def attempt() -> None:
+            view = await ctx.stream(name)
+            found = await self._there(view, group)
+            if found.value is None:
+                return
+            dropped = replace(found.value, dropped=True)
+            entry = AuditEntry(
+                kind=AuditKind.DROP,
+                target=str(name),
+                fields={
+                    "rule": MANUAL,
+                    "subscriber": group,
+                    "cut": dump_positions(found.value.cut or {}),
+                    "last_active_ms": found.value.updated_ms,
+                },
+            )
+            versions = await ctx.metadata.put(found.put(dropped), self._left_put(name), *ctx.audit.puts([entry]))
+            # The record says by now that it is none; what is left of it goes with the next cycle if not here.
+            gone = Stored(key=found.key, value=dropped, version=versions[0])
+            await ctx.metadata.remove_if_unchanged([gone.remove()])
+
+        await changing(attempt)
+        ctx.audit.soon()
+        ctx.attention.dirty(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """A move that is possible: where from, where to, and what it passes."""
+
+    view: StreamView
+    group: str
+    found: Stored[SubscriberRecord]
+    start: Positions
+    wanted: Positions
+    answer: Mapping[str, Any]

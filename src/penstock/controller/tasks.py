@@ -143,3 +143,9 @@ class NamedLocks:
                 del self._locks[name]
             else:
                 self._locks[name] = (lock, users - 1)
+
+    async def passed(self, prefix: str) -> None:
+        """Wait until everybody who now has, or waits for, a lock with that prefix has had it."""
+        for name in [name for name in self._locks if name.startswith(prefix)]:
+            async with self.hold(name):
+                continue

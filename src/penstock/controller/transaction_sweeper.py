@@ -16,6 +16,7 @@ from penstock.controller import keys
 from penstock.controller.commits import prune_completed
 from penstock.controller.context import Context
 from penstock.controller.decisions import abort_if_open
+from penstock.controller.holds import Holds
 from penstock.controller.metadata import PAGE
 from penstock.controller.reader_groups import ReaderGroups
 from penstock.controller.scopes import Scopes
@@ -35,10 +36,11 @@ PRUNED_AT_ONCE = 200
 class Sweeper:
     """One pass at a time; ``run`` lives in a task of the controller's."""
 
-    def __init__(self, ctx: Context, scopes: Scopes, groups: ReaderGroups) -> None:
+    def __init__(self, ctx: Context, scopes: Scopes, groups: ReaderGroups, holds: Holds) -> None:
         self._ctx = ctx
         self._scopes = scopes
         self._groups = groups
+        self._holds = holds
         self._old_from: bytes | None = None
 
     async def run(self) -> None:
@@ -56,6 +58,7 @@ class Sweeper:
         await self._ctx.flush_finished()
         await self._abort_expired()
         await self.resume()
+        await self._holds.sweep()
         await self._forget_old()
 
     async def _abort_expired(self) -> None:

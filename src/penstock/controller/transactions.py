@@ -9,6 +9,7 @@ from uuid import UUID
 
 from penstock.codec.metadata import CompletedRecord, CounterRecord, StreamState, TransactionState
 from penstock.controller import keys
+from penstock.controller.audit import check_not_audit
 from penstock.controller.context import Context, StreamView
 from penstock.controller.decisions import abort_if_open, decide, load_transactions
 from penstock.controller.metadata import changing, create, stored
@@ -71,6 +72,7 @@ class Transactions:
         Cancelled: what was begun is aborted when its lease ends.
         """
         ctx, settings = self._ctx, self._ctx.settings
+        check_not_audit(name)
         if not settings.lease_min_ms <= lease_ms <= settings.lease_max_ms:
             raise InvalidArgumentError(
                 "lease of a transaction is outside the limits",

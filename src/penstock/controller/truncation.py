@@ -1,14 +1,19 @@
-"""Truncation: moving a stream's head, decided in one step and performed in the order that survives a crash anywhere."""
+"""Truncation: moving a stream's head, decided in one step and performed in the order that survives a crash anywhere.
+
+A truncation with a grace period moves the head for readers at once and keeps the bytes; ``penstock.controller.grace`` gives
+them back later, or lets readers have them again. Source: docs/design/0006-controller.md.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from penstock.codec.metadata import HeadRecord, Positions, Work, WorkKind
-from penstock.controller import keys
+from penstock.codec.retention_records import GraceRecord
+from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context, StreamView
 from penstock.controller.epochs import end_work
-from penstock.controller.metadata import Stored
+from penstock.controller.metadata import Stored, create
 from penstock.controller.tasks import collect, each
 from penstock.core.cut_order import (
     CutOrder,
@@ -25,18 +30,24 @@ from penstock.core.history import StreamHistory
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InternalError, InvalidCutError
 from penstock.model.names import segment_name
+from penstock.model.policies import LONG_MAX
 from penstock.model.segments import SegmentId
 from penstock.ports.segment_service import TablePut
 
 
-async def begin_truncation(ctx: Context, view: StreamView, cut: StreamCut, *puts: TablePut) -> StreamView | None:
+async def begin_truncation(
+    ctx: Context, view: StreamView, cut: StreamCut, *puts: TablePut, grace_ms: int = 0
+) -> StreamView | None:
     """Check the cut and write the intent, with further ``puts``, as one step. None where the head is there already.
 
+    ``grace_ms``: how long the bytes are kept and can be had back. While those of an earlier truncation are, all are: a
+    later one never gives back what an earlier one keeps.
     Raises: InvalidCutError (not a cut of the stream, behind the head, or beyond the tail).
     """
     history = await ctx.histories.of(view)
     head = await ctx.metadata.get(keys.head(view.name), HeadRecord)
-    current = (head.value or HeadRecord()).cut or head_of(history)
+    known = head.value or HeadRecord()
+    current = known.cut or head_of(history)
     check_positions(view, history, cut)
     if compare(history, cut.positions, current) is CutOrder.EQUAL:
         return None
@@ -44,13 +55,37 @@ async def begin_truncation(ctx: Context, view: StreamView, cut: StreamCut, *puts
         raise InvalidCutError(
             "cut lies behind the head of the stream", stream=str(view.name), head=dict(current), cut=dict(cut.positions)
         )
-    await _check_tail(ctx, view, history, cut.positions)
+    await check_tail(ctx, view, history, cut.positions)
     # A segment that has not started is kept as such in the head: it tells readers where to wait.
-    pending = replace(head.value or HeadRecord(), pending=dict(cut.positions))
+    pending = replace(known, pending=dict(cut.positions), grace_ms=None)
+    grace = await _grace(ctx, view, known, history, cut.positions, grace_ms)
+    if grace is not None:
+        pending = replace(pending, grace_ms=grace.at_ms)
+        puts = (*puts, create(retention_keys.grace(view.name, grace.at_ms), grace))
     work = Work(kind=WorkKind.TRUNCATE, base_epoch=view.record.epoch)
     changed = replace(view.record, work=work)
     versions = await ctx.metadata.put(view.put(changed), ctx.work_put(view.name), head.put(pending), *puts)
     return view.changed(changed, versions[0], marker=versions[1])
+
+
+async def _grace(
+    ctx: Context, view: StreamView, head: HeadRecord, history: StreamHistory, cut: Positions, grace_ms: int
+) -> GraceRecord | None:
+    """The record that keeps the bytes of the truncation, or None where they go at once."""
+    last: GraceRecord | None = None
+    async for entry in ctx.metadata.scan_all(retention_keys.graces(view.name)):
+        last = GraceRecord.decode(entry.value)
+    if last is None and grace_ms <= 0:
+        return None
+    now_ms = ctx.retention_clock.now_ms()
+    return GraceRecord(
+        before=dict(head.cut),
+        after=dict(cut),
+        # Keys are times: two truncations of one millisecond still need two, in their order.
+        at_ms=now_ms if last is None else max(now_ms, last.at_ms + 1),
+        due_ms=min(now_ms + max(grace_ms, 0), LONG_MAX),
+        size_bytes=bytes_between(history, head.cut or None, cut),
+    )
 
 
 def check_positions(view: StreamView, history: StreamHistory, cut: StreamCut) -> None:
@@ -61,8 +96,9 @@ def check_positions(view: StreamView, history: StreamHistory, cut: StreamCut) ->
     check_within(history, cut.positions)
 
 
-async def _check_tail(ctx: Context, view: StreamView, history: StreamHistory, positions: Positions) -> None:
-    """Sealed lengths are known from history; how long the others are only the store can tell."""
+async def check_tail(ctx: Context, view: StreamView, history: StreamHistory, positions: Positions) -> None:
+    """Raises InvalidCutError beyond the tail. Sealed lengths are known from history; how long the others are only the store
+    can tell."""
     open_ended = [
         segment for segment, offset in positions.items() if offset > 0 and segment not in history.sealed_lengths
     ]
@@ -82,17 +118,24 @@ async def finish_truncation(ctx: Context, view: StreamView) -> StreamView:
     head: Stored[HeadRecord] = await ctx.metadata.get(keys.head(view.name), HeadRecord)
     if head.value is None or head.value.pending is None:
         raise InternalError("there is no truncation to finish", stream=str(view.name))
-    pending = head.value.pending
+    pending, keep = head.value.pending, head.value.grace_ms is not None
     history = await ctx.histories.of(view)
     offsets = storage_offsets(pending)
+    gone = segments_to_delete(history, head.value.cut or None, pending)
+    if keep:
+        # They stay as they are, sealed and empty for readers, until the grace period ends.
+        offsets |= {segment: history.sealed_lengths[segment] for segment in gone}
 
     async def truncate(segment: SegmentId) -> None:
-        await ctx.segments.truncate(segment_name(view.name, segment), offsets[segment])
+        await ctx.segments.truncate(segment_name(view.name, segment), offsets[segment], keep=keep)
 
     await each([segment for segment, offset in offsets.items() if offset > 0], truncate)
-    gone = segments_to_delete(history, head.value.cut or None, pending)
-    await ctx.delete_segments([segment_name(view.name, segment) for segment in gone])
+    if not keep:
+        await ctx.delete_segments([segment_name(view.name, segment) for segment in gone])
     freed = bytes_between(history, head.value.cut or None, pending)
     done = HeadRecord(cut=pending, pending=None, truncated_bytes=head.value.truncated_bytes + freed)
     ctx.telemetry.add("truncated_bytes", freed)
-    return await end_work(ctx, view, replace(view.record, work=None), head.put(done))
+    ended = await end_work(ctx, view, replace(view.record, work=None), head.put(done))
+    if keep:
+        ctx.attention.kept(view.name)
+    return ended

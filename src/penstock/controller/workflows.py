@@ -16,6 +16,7 @@ from penstock.controller.context import Context, StreamView
 from penstock.controller.epochs import finish_scale
 from penstock.controller.lifecycle import finish_creation, finish_deletion, finish_sealing
 from penstock.controller.truncation import finish_truncation
+from penstock.controller.undo import finish_undo
 from penstock.model.errors import StreamNotFoundError
 from penstock.model.names import StreamName
 
@@ -57,6 +58,8 @@ async def _finish_work(ctx: Context, view: StreamView, kind: WorkKind) -> Stream
             return await finish_roll(ctx, view)
         case WorkKind.TRUNCATE:
             return await finish_truncation(ctx, view)
+        case WorkKind.UNDO:
+            return await finish_undo(ctx, view)
         case _:
             assert_never(kind)
 

@@ -17,7 +17,7 @@ from penstock.model.errors import UnavailableError
 
 
 class ServerProcess:
-    """A server on ``data`` and two ports that stay the same over restarts.
+    """A server on ``data`` and two ports that stay the same over restarts; ``http_port`` is another one at each start.
 
     Use it in a ``with`` block: it starts there, and is stopped at the end however the block ends.
     """
@@ -26,6 +26,7 @@ class ServerProcess:
         self.data = data
         self.options: Sequence[str] = options
         self.controller_port, self.store_port = free_ports(2)
+        self.http_port = 0
         self.process: subprocess.Popen[str] | None = None
 
     @property
@@ -45,6 +46,7 @@ class ServerProcess:
                 [
                     *(sys.executable, "-m", "penstock", "standalone", "--json", "--data", str(self.data)),
                     *("--controller-port", str(self.controller_port), "--store-port", str(self.store_port)),
+                    *("--http-port", "0"),
                     *self.options,
                 ],
                 stdout=subprocess.PIPE,
@@ -57,9 +59,10 @@ class ServerProcess:
             self.kill()
             raise UnavailableError("the server did not start in time", log=self.tail())
         line = out.readline()
-        if not line or not json.loads(line).get("serving"):
+        if not line or not (facts := json.loads(line)).get("serving"):
             self.process.wait(5)
             raise UnavailableError("the server did not start", log=self.tail())
+        self.http_port = int(facts["http"].rpartition(":")[2])
         return time.monotonic() - started
 
     def kill(self) -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 
 from penstock.testing.simulation.driver import RunResult, run_seed
+from penstock.testing.simulation.retention_run import run_retention_seed
 
 _SHOWN = 60
 
@@ -18,7 +19,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument("--seconds", type=float, default=60.0, help="virtual seconds of faults in each")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
+    parser.add_argument(
+        "--retention-days", type=float, help="instead: so many virtual days of retention in each (docs/design/0010)"
+    )
     chosen = parser.parse_args(argv)
+    if chosen.retention_days is not None:
+        return _retention(chosen)
     began = time.perf_counter()
     results: list[RunResult] = []
     failed: list[int] = []
@@ -31,6 +37,29 @@ def main(argv: list[str] | None = None) -> int:
             if not chosen.keep_going:
                 break
     _summary(results, failed, time.perf_counter() - began)
+    return 1 if failed else 0
+
+
+def _retention(chosen: argparse.Namespace) -> int:
+    """Run months, and say of each what was done and checked; 1 where any promise was broken."""
+    failed: list[int] = []
+    for seed in range(chosen.first, chosen.first + chosen.seeds):
+        began = time.perf_counter()
+        result = run_retention_seed(seed, days=chosen.retention_days)
+        done = ", ".join(f"{count} {what}" for what, count in sorted(result.done.items()))
+        sys.stdout.write(
+            f"seed {seed}: {result.virtual_s / 86_400:.1f} days, {result.crashes} crashes, {result.moves} moves of heads, "
+            f"{done}, {len(result.anomalies)} anomalies, {time.perf_counter() - began:.1f} s\n"
+        )
+        for anomaly in result.anomalies[:10]:
+            sys.stdout.write(f"  {anomaly}\n"[:600])
+        if result.anomalies:
+            failed.append(seed)
+            for line in result.last[-_SHOWN:]:
+                sys.stdout.write(f"  {line[:200]}\n")
+            if not chosen.keep_going:
+                break
+    sys.stdout.write(f"{len(failed)} failed {failed[:20]}\n")
     return 1 if failed else 0
 
 

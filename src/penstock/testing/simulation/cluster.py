@@ -23,6 +23,7 @@ from penstock.ports.controller_service import ControllerService, Endpoint
 from penstock.ports.segment_service import Append, AppendDone, Appended, SegmentService
 from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.file_chunks import FileChunks
+from penstock.storage.file_disk import FileDisk
 from penstock.storage.local_log import open_local_log
 from penstock.testing.simulation.config import SimConfig
 from penstock.testing.simulation.files import NodeCrashed, SimDisk, SimFiles
@@ -110,6 +111,7 @@ class SimNode:
                 offload=offload,
                 telemetry=cluster.figures,
                 settings=config.store,
+                disk=FileDisk(files),
             )
         )
         self.controller = await stack.enter_async_context(
@@ -119,7 +121,7 @@ class SimNode:
                 cluster.rng,
                 lambda _: Endpoint(host="store", port=PORT),
                 cluster.figures,
-                ControllerSettings(sweep_ms=config.sweep_ms, retention_cycle_ms=config.retention_cycle_ms),
+                cluster.controller_settings(),
             )
         )
         await stack.enter_async_context(
@@ -270,6 +272,10 @@ class Cluster:
         self._dead: list[SimNode] = []
         self._wanted = asyncio.Event()
         self._wanted.set()
+
+    def controller_settings(self) -> ControllerSettings:
+        """Settings of the controller of every life."""
+        return ControllerSettings(sweep_ms=self.config.sweep_ms, retention_cycle_ms=self.config.retention_cycle_ms)
 
     # --- for clients ----------------------------------------------------------------------------------------------
 

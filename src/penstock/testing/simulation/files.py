@@ -224,6 +224,10 @@ class SimFiles:
         await self.step()
         return max(0, self._disk.capacity_bytes - self._disk.used_bytes())
 
+    async def total_bytes(self) -> int:
+        await self.step()
+        return self._disk.capacity_bytes
+
     def location(self, path: str) -> str | None:
         return None
 

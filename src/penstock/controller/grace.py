@@ -1,0 +1,159 @@
+"""Grace: bytes that were truncated and are kept for a while. They can be had back, are held by holds, and go when due.
+
+A truncation with a grace period leaves a record, ``grace/<stream>/<time>``. Records of a stream are released in order, each
+in three steps that may be repeated: the record is marked (no undo from here on), the store gives the bytes back, the record
+goes. Source: docs/design/0012-retention-clock.md, "Grace".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.codec.audit import AuditEntry, AuditKind
+from penstock.codec.metadata import HeadRecord, Positions, dump_positions
+from penstock.codec.retention_records import GraceRecord, GraceState
+from penstock.controller import keys
+from penstock.controller.context import Context, StreamView
+from penstock.controller.grace_records import load_grace
+from penstock.controller.holds import held_cuts
+from penstock.controller.metadata import Stored, changing
+from penstock.controller.tasks import each
+from penstock.controller.undo import begin_undo, finish_undo
+from penstock.controller.workflows import exclusive, settle, settled
+from penstock.core.cut_order import at_or_after, head_of, segments_to_delete, storage_offsets
+from penstock.core.history import StreamHistory
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import SegmentNotFoundError
+from penstock.model.names import StreamName, segment_name
+from penstock.model.segments import SegmentId
+
+HELD_AGAIN_MS = 600_000
+"""How long until bytes that a hold keeps are looked at again; lifting the hold makes the stream be looked at at once."""
+
+
+# --- undo --------------------------------------------------------------------------------------------------------
+
+
+async def undo(ctx: Context, name: StreamName) -> StreamCut:
+    """Take back the last truncation whose grace has not ended, and return the head after it.
+
+    Rules leave what was had back alone until the time at which it would have gone.
+    Raises: ScopeNotFoundError, StreamNotFoundError; ConflictError where there is nothing to take back.
+    """
+    return await ctx.tasks.run(_undo(ctx, name))
+
+
+async def _undo(ctx: Context, name: StreamName) -> StreamCut:
+    async def attempt() -> StreamCut:
+        view = await finish_undo(ctx, await begin_undo(ctx, await settled(ctx, name)))
+        head = await ctx.metadata.get(keys.head(name), HeadRecord)
+        history = await ctx.histories.of(view)
+        return StreamCut(name, dict((head.value or HeadRecord()).cut or head_of(history)))
+
+    async with exclusive(ctx, name):
+        cut = await changing(attempt)
+    ctx.audit.soon()
+    return cut
+
+
+# --- release -----------------------------------------------------------------------------------------------------
+
+
+async def release_due(ctx: Context, name: StreamName) -> int | None:
+    """Give back what is due, oldest first, and return when to look again (retention clock); None: nothing is left.
+
+    What a hold covers is not given back, nor anything after it. A stream that is gone has nothing left.
+    """
+    return await ctx.tasks.run(_release_due(ctx, name))
+
+
+async def _release_due(ctx: Context, name: StreamName) -> int | None:
+    async def attempt() -> int | None:
+        view = await settle(ctx, name)
+        if view is None:
+            return None
+        return await _Release(ctx, view, await ctx.histories.of(view)).run()
+
+    async with exclusive(ctx, name):
+        return await changing(attempt)
+
+
+class _Release:
+    """One pass over a stream's grace records, under its lock."""
+
+    def __init__(self, ctx: Context, view: StreamView, history: StreamHistory) -> None:
+        self._ctx = ctx
+        self._view = view
+        self._history = history
+        self._held: Sequence[Positions | None] | None = None
+
+    async def run(self) -> int | None:
+        now_ms = self._ctx.retention_clock.now_ms()
+        grace = await load_grace(self._ctx, self._view.name)
+        due: list[int] = []
+        blocked = False
+        for item in grace.records:
+            record = item.value
+            if record is None:
+                continue
+            if record.state is GraceState.UNDONE:
+                if record.due_ms > now_ms:
+                    due.append(record.due_ms)
+                else:
+                    await self._ctx.metadata.remove(item.remove())
+            elif not blocked:
+                going = record.state is GraceState.RELEASING
+                if going or (record.due_ms <= now_ms and not await self._is_held(record)):
+                    await self._release(item, record)
+                else:
+                    # Later ones wait for this one: what is given back must never leave a hole before what is kept.
+                    blocked = True
+                    due.append(record.due_ms if record.due_ms > now_ms else now_ms + HELD_AGAIN_MS)
+        return min(due, default=None)
+
+    async def _is_held(self, record: GraceRecord) -> bool:
+        """Whether a hold covers any of the bytes: those from its cut on, up to where the truncation went."""
+        if self._held is None:
+            self._held = await held_cuts(self._ctx, self._view)
+        return any(cut is None or not at_or_after(self._history, cut, record.after) for cut in self._held)
+
+    async def _release(self, found: Stored[GraceRecord], record: GraceRecord) -> None:
+        ctx, view, history = self._ctx, self._view, self._history
+        version = found.version
+        if record.state is not GraceState.RELEASING:
+            marked = found.put(replace(record, state=GraceState.RELEASING))
+            # The stream's record is part of the step: a hold placed since the holds were read has touched it.
+            versions = await ctx.metadata.put(
+                marked, view.put(view.record), *ctx.audit.puts([_entry(view.name, record)])
+            )
+            version = versions[0]
+            self._view = view.changed(view.record, versions[1])
+            ctx.audit.soon()
+        gone = segments_to_delete(history, record.before or None, record.after)
+        offsets = storage_offsets(record.after)
+
+        async def release(segment: SegmentId) -> None:
+            try:
+                await ctx.segments.release(segment_name(view.name, segment), offsets[segment])
+            except SegmentNotFoundError:
+                # Passed by a later truncation and deleted with it, by an attempt that ended before this record went.
+                return
+
+        await each([segment for segment, offset in offsets.items() if offset > 0], release)
+        await ctx.delete_segments([segment_name(view.name, segment) for segment in gone])
+        ctx.telemetry.add("released_bytes", record.size_bytes)
+        await ctx.metadata.remove(Stored(key=found.key, value=record, version=version).remove())
+
+
+def _entry(name: StreamName, record: GraceRecord) -> AuditEntry:
+    return AuditEntry(
+        kind=AuditKind.RELEASE,
+        target=str(name),
+        fields={
+            "before": dump_positions(record.before),
+            "after": dump_positions(record.after),
+            "bytes": record.size_bytes,
+            "truncated_at_ms": record.at_ms,
+        },
+    )

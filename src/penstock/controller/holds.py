@@ -1,0 +1,372 @@
+"""Holds: what they cover stays, whatever any rule or any call says, until they are lifted or their time has come.
+
+A hold is one record. Whoever decides to remove data does so with the stream's lock and reads the holds under it; placing one
+waits for whoever has the lock, and touches the stream's record, so that a decision made before it fails or is complete when
+the call returns. Source: docs/design/0011-retention-policies.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.codec.audit import AuditEntry, AuditKind
+from penstock.codec.metadata import Positions, dump_positions
+from penstock.codec.policy_metadata import HoldPlaceRecord, HoldRecord
+from penstock.controller import keys
+from penstock.controller.context import Context, StreamView
+from penstock.controller.metadata import Stored, changing, stored
+from penstock.controller.tails import head_positions
+from penstock.controller.truncation import check_positions, check_tail
+from penstock.controller.workflows import exclusive, settled
+from penstock.core.cut_order import at_or_after
+from penstock.core.history import StreamHistory
+from penstock.core.retention_facts import Hold
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import (
+    AlreadyExistsError,
+    CorruptDataError,
+    InvalidArgumentError,
+    InvalidCutError,
+    NotFoundError,
+    RetentionHoldError,
+    VersionTooNewError,
+)
+from penstock.model.names import StreamName
+from penstock.model.retention import HoldInfo, PolicyTarget
+from penstock.ports.segment_service import TableEntry, TablePut
+
+ID_MAX = 128
+OWNER_MAX = 256
+REASON_MAX = 1024
+
+_ID = re.compile(r"[A-Za-z0-9._-]+\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A hold that is in force, and where it stands."""
+
+    id: str
+    scope: str
+    record: HoldRecord
+
+    def refuse(self, what: str) -> RetentionHoldError:
+        return RetentionHoldError(
+            f"a hold forbids {what}", hold=self.id, owner=self.record.owner, reason=self.record.reason
+        )
+
+
+def in_force(ctx: Context, record: HoldRecord) -> bool:
+    """Whether the hold holds now. Its end is a time of people's; it has come once both clocks say so."""
+    clock = ctx.retention_clock
+    return record.ended_ms is None and (record.until_ms is None or clock.now_ms() < clock.until_ms(record.until_ms))
+
+
+def _read(entry: TableEntry) -> HoldRecord:
+    """The hold under a key. One that cannot be read may cover anything: all of its scope, for as long as it is there."""
+    try:
+        return HoldRecord.decode(entry.value)
+    except (CorruptDataError, VersionTooNewError) as error:
+        return HoldRecord(
+            stream=None, incarnation=0, owner="", reason=f"the hold cannot be read: {error.message}", created_ms=0
+        )
+
+
+def _placed(entry: TableEntry) -> Placed:
+    _, scope, hold_id = entry.key.decode().split("/", 2)
+    return Placed(id=hold_id, scope=scope, record=_read(entry))
+
+
+async def holds_of_scope(ctx: Context, scope: str | None) -> list[Placed]:
+    """All holds in force in a scope, or in all."""
+    found = [_placed(entry) async for entry in ctx.metadata.scan_all(keys.holds(scope))]
+    return [item for item in found if in_force(ctx, item.record)]
+
+
+async def holds_of(ctx: Context, view: StreamView) -> list[Placed]:
+    """The holds in force on the stream, those on its scope included. None covers what the store keeps for itself."""
+    if view.name.is_internal:
+        return []
+    return [
+        item
+        for item in await holds_of_scope(ctx, view.name.scope)
+        if item.record.stream is None
+        or (item.record.stream == view.name.stream and item.record.incarnation == view.record.incarnation)
+    ]
+
+
+def to_facts(ctx: Context, holds: Iterable[Placed]) -> list[Hold]:
+    """The holds as the planner knows them."""
+    return [
+        Hold(
+            id=item.id,
+            owner=item.record.owner,
+            reason=item.record.reason,
+            until_ms=None if item.record.until_ms is None else ctx.retention_clock.until_ms(item.record.until_ms),
+            positions=item.record.cut,
+        )
+        for item in holds
+    ]
+
+
+async def held_cuts(ctx: Context, view: StreamView) -> list[Positions | None]:
+    """What holds cover of the stream: each from a cut on, or (None) all of it."""
+    return [item.record.cut for item in await holds_of(ctx, view)]
+
+
+def check_truncation(history: StreamHistory, holds: Iterable[Placed], cut: Positions) -> None:
+    """Raises RetentionHoldError where a hold covers data before ``cut``."""
+    for item in holds:
+        if item.record.cut is None or not at_or_after(history, item.record.cut, cut):
+            raise item.refuse("the truncation")
+
+
+async def check_deletion(ctx: Context, view: StreamView) -> None:
+    """Raises RetentionHoldError where any hold is on the stream."""
+    for item in await holds_of(ctx, view):
+        raise item.refuse("the deletion of the stream")
+
+
+def _is_text(text: str) -> bool:
+    """Whether the text can be written at all: JSON lets half of a surrogate pair through."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class Holds:
+    """Holds of all scopes."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    async def add(
+        self,
+        target: StreamName | str,
+        *,
+        owner: str,
+        reason: str,
+        until_ms: int | None = None,
+        cut: StreamCut | None = None,
+        hold_id: str | None = None,
+    ) -> HoldInfo:
+        """Place a hold; the same once more: nothing happens.
+
+        Raises: ScopeNotFoundError, StreamNotFoundError; AlreadyExistsError (the id is another hold's), InvalidArgumentError,
+        InvalidCutError (no cut of the stream, or before its head).
+        """
+        self._check(target, owner, reason, until_ms, cut, hold_id)
+        return await self._ctx.tasks.run(self._add(target, owner, reason, until_ms, cut, hold_id))
+
+    def _check(
+        self,
+        target: StreamName | str,
+        owner: str,
+        reason: str,
+        until_ms: int | None,
+        cut: StreamCut | None,
+        hold_id: str | None,
+    ) -> None:
+        for name, text, longest in (("owner", owner, OWNER_MAX), ("reason", reason, REASON_MAX)):
+            if not text.strip() or len(text) > longest or not _is_text(text):
+                raise InvalidArgumentError(
+                    "a hold says who wants it and why",
+                    field=name,
+                    value=ascii(text[:60]),
+                    rule=f"1 to {longest} characters of text",
+                )
+        if hold_id is not None and not (0 < len(hold_id) <= ID_MAX and _ID.match(hold_id)):
+            raise InvalidArgumentError(
+                "id of a hold is not legal",
+                field="hold_id",
+                value=hold_id[:60],
+                rule=f"1 to {ID_MAX} letters, digits, dots, dashes and underscores",
+            )
+        now_ms = self._ctx.clock.now_ms()
+        if until_ms is not None and until_ms <= now_ms:
+            raise InvalidArgumentError(
+                "a hold ends in the future", field="until_ms", value=until_ms, rule="later than now", now_ms=now_ms
+            )
+        if cut is not None and not isinstance(target, StreamName):
+            raise InvalidArgumentError("only a hold on one stream has a cut", field="cut", value=str(target))
+        if isinstance(target, StreamName) and target.is_internal:
+            raise InvalidArgumentError("an internal stream takes no hold", field="stream", value=str(target))
+
+    async def _add(
+        self,
+        target: StreamName | str,
+        owner: str,
+        reason: str,
+        until_ms: int | None,
+        cut: StreamCut | None,
+        hold_id: str | None,
+    ) -> HoldInfo:
+        ctx = self._ctx
+        chosen = hold_id or ctx.rng.uuid().hex
+        record = HoldRecord(
+            stream=target.stream if isinstance(target, StreamName) else None,
+            incarnation=0,
+            owner=owner,
+            reason=reason,
+            created_ms=ctx.clock.now_ms(),
+            until_ms=until_ms,
+        )
+        if isinstance(target, StreamName):
+            async with exclusive(ctx, target):
+                info = await changing(lambda: self._add_to_stream(target, chosen, record, cut))
+        else:
+            async with ctx.locks.hold(f"scope/{target}"):
+                info = await changing(lambda: self._put(target, chosen, record, []))
+            # Who had a stream's lock may have looked before the hold was there; who takes one from here on sees it.
+            await ctx.locks.passed(f"stream/{target}/")
+        ctx.audit.soon()
+        if isinstance(target, StreamName):
+            ctx.attention.dirty(target)
+        else:
+            ctx.attention.dirty_all(target)
+        return info
+
+    async def _add_to_stream(
+        self, name: StreamName, hold_id: str, record: HoldRecord, cut: StreamCut | None
+    ) -> HoldInfo:
+        ctx = self._ctx
+        view = await settled(ctx, name)
+        record = replace(record, incarnation=view.record.incarnation)
+        if cut is not None and not cut.is_unbounded:
+            history = await ctx.histories.of(view)
+            check_positions(view, history, cut)
+            await check_tail(ctx, view, history, cut.positions)
+            _, head = await ctx.stream_and_head(name)
+            first = head_positions(history, head.value)
+            if not at_or_after(history, cut.positions, first):
+                raise InvalidCutError(
+                    "a hold cannot keep what has gone: its cut lies before the head",
+                    stream=str(name),
+                    head=dict(first),
+                    cut=dict(cut.positions),
+                )
+            record = replace(record, cut=dict(cut.positions))
+        return await self._put(name.scope, hold_id, record, [view.put(view.record)])
+
+    async def _put(self, scope: str, hold_id: str, record: HoldRecord, touched: Sequence[TablePut]) -> HoldInfo:
+        """Write the hold with its place and its audit entry, unless it is there."""
+        async with self._ctx.locks.hold(f"hold/{hold_id}"):
+            return await self._put_alone(scope, hold_id, record, touched)
+
+    async def _put_alone(self, scope: str, hold_id: str, record: HoldRecord, touched: Sequence[TablePut]) -> HoldInfo:
+        ctx = self._ctx
+        await ctx.check_scope(scope)
+        place_entry, entry = await ctx.metadata.entries([keys.hold_place(hold_id), keys.hold(scope, hold_id)])
+        place: Stored[HoldPlaceRecord] = stored(place_entry, HoldPlaceRecord)
+        known: Stored[HoldRecord] = stored(entry, HoldRecord)
+        if place.value is not None and place.value.scope != scope:
+            raise AlreadyExistsError("another hold has this id", hold=hold_id, scope=place.value.scope)
+        if known.value is not None and in_force(ctx, known.value):
+            if replace(known.value, created_ms=0) != replace(record, created_ms=0):
+                raise AlreadyExistsError("another hold has this id", hold=hold_id, owner=known.value.owner)
+            return known.value.info(scope, hold_id)
+        info = record.info(scope, hold_id)
+        await ctx.metadata.put(
+            *touched,
+            place.put(HoldPlaceRecord(scope=scope)),
+            known.put(record),
+            *ctx.audit.puts([_entry(AuditKind.HOLD, info)]),
+        )
+        return info
+
+    async def names(self, target: PolicyTarget = None) -> Sequence[HoldInfo]:
+        """Holds in force on a stream (its scope's included), in a scope, or all; sorted by scope, stream, id.
+
+        Raises: ScopeNotFoundError, StreamNotFoundError.
+        """
+        ctx = self._ctx
+        if isinstance(target, StreamName):
+            found = await holds_of(ctx, await ctx.stream(target))
+        else:
+            if target is not None:
+                await ctx.check_scope(target)
+            found = await holds_of_scope(ctx, target)
+        infos = [item.record.info(item.scope, item.id) for item in found]
+        return tuple(sorted(infos, key=lambda info: (info.scope, str(info.stream or ""), info.id)))
+
+    async def release(self, hold_id: str, *, owner: str) -> HoldInfo:
+        """Lift a hold, and record who did. Raises NotFoundError, InvalidArgumentError."""
+        if not owner.strip() or len(owner) > OWNER_MAX:
+            raise InvalidArgumentError(
+                "lifting a hold says who does it", field="owner", value=owner[:60], rule=f"1 to {OWNER_MAX} characters"
+            )
+        return await self._ctx.tasks.run(self._release(hold_id, owner))
+
+    async def _release(self, hold_id: str, owner: str) -> HoldInfo:
+        ctx = self._ctx
+
+        async def attempt() -> Placed:
+            place = await ctx.metadata.get(keys.hold_place(hold_id), HoldPlaceRecord)
+            if place.value is None:
+                raise NotFoundError("no such hold", hold=hold_id)
+            (entry,) = await ctx.metadata.entries([keys.hold(place.value.scope, hold_id)])
+            if entry.version < 0 or not in_force(ctx, _read(entry)):
+                raise NotFoundError("no such hold", hold=hold_id)
+            found = _placed(entry)
+            await self._end(found, entry, {"by": owner})
+            return found
+
+        async with ctx.locks.hold(f"hold/{hold_id}"):
+            found = await changing(attempt)
+        ctx.audit.soon()
+        self._look_again(found)
+        return found.record.info(found.scope, found.id)
+
+    async def _end(self, found: Placed, entry: TableEntry, why: dict[str, object]) -> None:
+        """Decide that the hold holds no longer, tell it, and take the record away."""
+        ctx = self._ctx
+        ended = replace(found.record, ended_ms=ctx.clock.now_ms())
+        info = found.record.info(found.scope, found.id)
+        await ctx.metadata.put(
+            TablePut(key=entry.key, value=ended.encode(), version=entry.version),
+            *ctx.audit.puts([_entry(AuditKind.UNHOLD, info, why)]),
+        )
+        # What is left of it after a crash here holds nothing, and the next sweep takes it away.
+        await ctx.metadata.remove_keys([entry.key, keys.hold_place(found.id)])
+
+    def _look_again(self, found: Placed) -> None:
+        if found.record.stream is None:
+            self._ctx.attention.dirty_all(found.scope)
+        else:
+            self._ctx.attention.dirty(StreamName(found.scope, found.record.stream))
+
+    async def sweep(self) -> int:
+        """Take away the holds whose time has come, and what an interrupted release has left; returns how many."""
+        ctx = self._ctx
+        over = [entry async for entry in ctx.metadata.scan_all(keys.holds(None)) if not in_force(ctx, _read(entry))]
+        for seen in over:
+            found = _placed(seen)
+            async with ctx.locks.hold(f"hold/{found.id}"):
+                (entry,) = await ctx.metadata.entries([seen.key])
+                if entry.version != seen.version:
+                    # Lifted and taken away, or placed anew, since it was listed.
+                    continue
+                if found.record.ended_ms is None:
+                    await self._end(found, entry, {"by": "", "rule": "until_ms"})
+                    ctx.audit.soon()
+                else:
+                    await ctx.metadata.remove_keys([entry.key, keys.hold_place(found.id)])
+            self._look_again(found)
+        return len(over)
+
+
+def _entry(kind: AuditKind, info: HoldInfo, more: dict[str, object] | None = None) -> AuditEntry:
+    fields: dict[str, object] = {
+        "hold": info.id,
+        "owner": info.owner,
+        "reason": info.reason,
+        "until_ms": info.until_ms,
+        "cut": None if info.cut is None else dump_positions(info.cut.positions),
+        "by": info.owner,
+        **(more or {}),
+    }
+    return AuditEntry(kind=kind, target=info.scope if info.stream is None else str(info.stream), fields=fields)

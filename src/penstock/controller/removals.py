@@ -1,0 +1,77 @@
+"""What is written beside a truncation, in the very step that decides it: who took what from whom, and by which rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.codec.audit import AuditEntry, AuditKind
+from penstock.codec.metadata import Positions, dump_positions
+from penstock.codec.reader_metadata import PastTruncation, PastTruncationsRecord
+from penstock.controller import keys
+from penstock.controller.context import Context, StreamView
+from penstock.controller.tails import head_positions, tail_positions
+from penstock.core.cut_order import size_till
+from penstock.core.history import StreamHistory
+from penstock.ports.segment_service import TablePut
+
+MANUAL = "manual"
+"""Rule of what a person did, not a policy."""
+
+
+async def truncation_puts(
+    ctx: Context,
+    view: StreamView,
+    history: StreamHistory,
+    before: Positions,
+    after: Positions,
+    *,
+    rule: str,
+    policy: Mapping[str, Any],
+    hurt: Sequence[Mapping[str, Any]] = (),
+) -> list[TablePut]:
+    """The audit entry of a truncation, and its line in the list of the stream's past truncations. Counts are exact; events
+    are None where the cuts are no boundaries of events. Internal streams go without: the audit stream must not tell of
+    itself."""
+    if view.name.is_internal:
+        return []
+    size = size_till(history, after) - size_till(history, before)
+    entry = AuditEntry(
+        kind=AuditKind.TRUNCATE,
+        target=str(view.name),
+        fields={
+            "rule": rule,
+            "policy": dict(policy),
+            "before": dump_positions(before),
+            "after": dump_positions(after),
+            "bytes": size,
+            "events": await ctx.events.between(view.name, history, before, after),
+            "subscribers": list(hurt),
+        },
+    )
+    known = await ctx.metadata.get(keys.past_truncations(view.name), PastTruncationsRecord)
+    past = PastTruncation(at_ms=ctx.clock.now_ms(), rule=rule, bytes=size, cut=dict(after))
+    return [known.put((known.value or PastTruncationsRecord()).with_(past)), *ctx.audit.puts([entry])]
+
+
+async def deletion_puts(ctx: Context, view: StreamView, *, rule: str, policy: Mapping[str, Any]) -> list[TablePut]:
+    """The audit entry of a stream's deletion, with all that goes. Internal streams go without one."""
+    if view.name.is_internal:
+        return []
+    history = await ctx.histories.of(view)
+    _, head = await ctx.stream_and_head(view.name)
+    first = head_positions(history, head.value)
+    tail = await tail_positions(ctx, view, history)
+    entry = AuditEntry(
+        kind=AuditKind.DELETE,
+        target=str(view.name),
+        fields={
+            "rule": rule,
+            "policy": dict(policy),
+            "before": dump_positions(first),
+            "after": dump_positions(tail),
+            "bytes": size_till(history, tail) - size_till(history, first),
+            "events": await ctx.events.between(view.name, history, first, tail),
+        },
+    )
+    return list(ctx.audit.puts([entry]))

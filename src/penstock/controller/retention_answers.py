@@ -1,0 +1,125 @@
+"""The planner's answers to people: what would go, why is this still here, when and why did that go. Nothing changes.
+
+Source: docs/formats/planner.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.codec.effective_policy import encode_effective
+from penstock.codec.reader_metadata import PastTruncationsRecord
+from penstock.controller import keys
+from penstock.controller.context import Context
+from penstock.controller.facts import Snapshot, look
+from penstock.controller.retention_steps import decided
+from penstock.controller.truncation import check_positions
+from penstock.core.cut_order import Positions, at_or_after
+from penstock.core.policy_levels import check_effective, validate
+from penstock.core.policy_sentence import sentence
+from penstock.core.retention_facts import HolderKind
+from penstock.core.retention_json import encode_cut, encode_decision, encode_plan, encode_ranges
+from penstock.model.cuts import StreamCut
+from penstock.model.names import StreamName
+from penstock.model.retention import PolicyDocument
+
+
+async def planned(
+    ctx: Context, name: StreamName, *, change: PolicyDocument | None, at_ms: int | None
+) -> Mapping[str, Any]:
+    """What a cycle would decide at ``at_ms`` with ``change`` as the stream's document.
+
+    Beside the decision: ``at_ms`` (a time that has passed counts as now); ``events`` (exact; None where a cut is no boundary
+    of events) and ``time_range_ms`` of what would go; ``subscribers`` that would lose data or be dropped; ``policy`` in
+    force with the origin of each value, and its ``sentence``. Nobody is taken to append or to acknowledge until then.
+    Raises: ScopeNotFoundError, StreamNotFoundError, InvalidArgumentError, UnavailableError.
+    """
+    checked = None if change is None else validate(change, name)
+    found = await look(ctx, name, change=checked)
+    if checked is not None and not found.levels.unreadable:
+        check_effective(found.policy, name)
+    now_ms = ctx.retention_clock.now_ms()
+    when_ms = now_ms if at_ms is None else max(now_ms, at_ms)
+    decision = await decided(ctx, found, now_ms=when_ms)
+    answer = encode_plan(str(name), decision)
+    cut, times = decision.truncate, answer["time_range_ms"]
+    if times is not None and times[0] is None and found.facts.head is None:
+        # Nothing was ever truncated: the oldest byte is as old as the stream at most.
+        times = [found.view.record.created_ms, times[1]]
+    return {
+        **answer,
+        "at_ms": when_ms,
+        "events": 0 if cut is None else await ctx.events.between(name, found.history, found.first, cut),
+        "time_range_ms": times,
+        **_policy(ctx, found),
+    }
+
+
+def _policy(ctx: Context, found: Snapshot) -> dict[str, Any]:
+    policy: dict[str, Any] = encode_effective(found.policy)
+    if found.levels.unreadable:
+        return {
+            "policy": policy,
+            "unreadable": found.levels.unreadable,
+            "sentence": "everything is kept: the policy cannot be read",
+        }
+    return {
+        "policy": policy,
+        "unreadable": "",
+        "sentence": sentence(found.policy, cycle_ms=ctx.settings.retention_cycle_ms),
+    }
+
+
+async def explained(ctx: Context, name: StreamName, *, position: StreamCut | None) -> Mapping[str, Any]:
+    """What a cycle would decide now, and who holds each byte (``ranges``), with the policy in force.
+
+    With ``position``: ``ranges`` is the one range that begins there, ``earliest_release_ms`` when its holder lets go of it
+    by the passing of time alone (None: it never does); where it lies before the head, ``gone`` tells the first truncation
+    that took it: ``at_ms``, ``rule``, ``bytes``, ``head``, each None where that is forgotten.
+    Raises: ScopeNotFoundError, StreamNotFoundError, InvalidCutError, UnavailableError.
+    """
+    found = await look(ctx, name)
+    now_ms = ctx.retention_clock.now_ms()
+    decision = await decided(ctx, found, now_ms=now_ms)
+    answer = encode_decision(str(name), decision)
+    why = f"{decision.why} {decision.stays}".strip()
+    whole = {**answer, "why": why, **_policy(ctx, found)}
+    if position is None or position.is_unbounded:
+        return {**whole, "ranges": encode_ranges(decision.ranges())}
+    check_positions(found.view, found.history, position)
+    if not at_or_after(found.history, position.positions, found.first):
+        return {**whole, "ranges": [], "earliest_release_ms": None, "gone": await _gone(ctx, found, position.positions)}
+    at = decision.range_at(position.positions)
+    release_ms = None
+    if at is not None:
+        release_ms = now_ms if at.kind is HolderKind.DUE else at.release_ms
+    return {
+        **whole,
+        "ranges": [] if at is None else encode_ranges([at]),
+        "earliest_release_ms": release_ms,
+        "gone": None,
+    }
+
+
+async def _gone(ctx: Context, found: Snapshot, position: Positions) -> Mapping[str, Any]:
+    """The first remembered truncation that passes the position. It may have gone with an earlier one, where some are
+    forgotten: ``certain`` says whether it did not."""
+    record = await ctx.metadata.get(keys.past_truncations(found.name), PastTruncationsRecord)
+    past = (record.value or PastTruncationsRecord()).truncations
+    # From the first one on that is told with its cut, each tells what it took; before that nobody knows.
+    remembered = sum(item.bytes for item in past)
+    whole = found.head.value is not None and found.head.value.truncated_bytes <= remembered
+    for place, item in enumerate(past):
+        if item.cut is None:
+            whole = False
+        elif not at_or_after(found.history, position, item.cut):
+            certain = whole or (place > 0 and past[place - 1].cut is not None)
+            return {
+                "at_ms": item.at_ms,
+                "rule": item.rule,
+                "bytes": item.bytes,
+                "head": encode_cut(item.cut),
+                "certain": certain,
+            }
+    return {"at_ms": None, "rule": None, "bytes": None, "head": None, "certain": False}

@@ -1,0 +1,72 @@
+"""The clock by which data ages: it runs with the process, whatever the wall clock does.
+
+Source: docs/design/0012-retention-clock.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.codec.retention_records import ClockRecord
+from penstock.controller import retention_keys
+from penstock.controller.metadata import Metadata, overwrite
+from penstock.ports.clock import Clock
+
+
+class RetentionClock:
+    """Milliseconds, near the Unix epoch's. Never runs faster than ``steady``, never goes back within a life.
+
+    Between two lives it goes on by what the wall clock says has passed, less ``slack_ms``, and never back behind what was
+    recorded. ``steady`` counts seconds that have really passed, from any start.
+    """
+
+    def __init__(self, metadata: Metadata, wall: Clock, steady: Callable[[], float], *, slack_ms: int) -> None:
+        self._metadata = metadata
+        self._wall = wall
+        self._steady = steady
+        self._slack_ms = slack_ms
+        self._base_ms: int | None = None
+        self._began_s = 0.0
+        self._behind_ms = 0
+        self._recorded: ClockRecord | None = None
+
+    def now_ms(self) -> int:
+        """Milliseconds. Before ``start`` the wall clock's."""
+        wall_ms = self._wall.now_ms()
+        if self._base_ms is None:
+            return wall_ms
+        # Seconds as floats are off by parts of a nanosecond, which must not cost a whole millisecond.
+        now_ms = self._base_ms + int((self._steady() - self._began_s) * 1000 + 1e-3)
+        self._behind_ms = max(self._behind_ms, now_ms - wall_ms)
+        return now_ms
+
+    def until_ms(self, wall_ms: int) -> int:
+        """When a time that a user has named has come by both clocks, on this one: never early by either."""
+        return wall_ms + max(0, self.now_ms() - self._wall.now_ms())
+
+    def stamped_ms(self, wall_ms: int) -> int:
+        """A time that was taken from the wall clock, on this one: never too early, however far that one was seen to lag."""
+        self.now_ms()
+        return wall_ms + self._behind_ms
+
+    async def start(self) -> None:
+        """Go on where the last life has left off."""
+        found = (await self._metadata.get(retention_keys.CLOCK, ClockRecord)).value
+        wall_ms = self._wall.now_ms()
+        self._began_s = self._steady()
+        self._recorded = found
+        if found is None:
+            self._base_ms = wall_ms
+            return
+        away_ms = max(0, wall_ms - found.wall_ms - self._slack_ms)
+        self._base_ms = found.retention_ms + away_ms
+        self._behind_ms = found.behind_ms
+
+    async def record(self) -> None:
+        """Make durable where the clock stands. Called with what was recorded by it, so that an idle store writes nothing."""
+        now_ms = self.now_ms()
+        now = ClockRecord(retention_ms=now_ms, wall_ms=self._wall.now_ms(), behind_ms=self._behind_ms)
+        # Also where only the wall clock has moved: what it jumps must not add up between two records.
+        if now != self._recorded:
+            await self._metadata.put(overwrite(retention_keys.CLOCK, now))
+            self._recorded = now

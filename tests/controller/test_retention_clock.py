@@ -1,0 +1,153 @@
+"""The retention clock under jumps of the wall clock, within a life and between lives: data never ages faster than time."""
+
+import asyncio
+import random
+
+import pytest
+from controller_world import FakeClock
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_segments import MemorySegments
+
+from penstock.controller.metadata import Metadata
+from penstock.controller.retention_clock import RetentionClock
+
+HOUR_MS = 3_600_000
+SLACK_MS = HOUR_MS
+
+
+class Machine:
+    """Real time, and a wall clock that may be wrong about it."""
+
+    def __init__(self):
+        self.real_ms = 0
+        self.wall = FakeClock()
+        self.metadata = Metadata(MemorySegments())
+
+    def pass_ms(self, real_ms):
+        self.real_ms += real_ms
+        self.wall.ms += real_ms
+
+    async def boot(self):
+        await self.metadata.bootstrap()
+        clock = RetentionClock(self.metadata, self.wall, lambda: self.real_ms / 1000, slack_ms=SLACK_MS)
+        await clock.start()
+        return clock
+
+
+@pytest.mark.parametrize("jump_ms", [-HOUR_MS, HOUR_MS, 100 * HOUR_MS])
+def test_a_jump_within_a_life_ages_nothing(jump_ms):
+    async def run():
+        machine = Machine()
+        clock = await machine.boot()
+        began = clock.now_ms()
+        machine.pass_ms(1000)
+        machine.wall.ms += jump_ms
+        machine.pass_ms(1000)
+        assert clock.now_ms() - began == 2000
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("jump_ms", [-HOUR_MS, 0, HOUR_MS])
+@pytest.mark.parametrize("away_ms", [10, HOUR_MS // 2, 50 * HOUR_MS])
+def test_a_jump_between_lives_ages_nothing_early(jump_ms, away_ms):
+    async def run():
+        machine = Machine()
+        clock = await machine.boot()
+        machine.pass_ms(5000)
+        await clock.record()
+        before = clock.now_ms()
+        machine.wall.ms += jump_ms
+        machine.pass_ms(away_ms)
+        after = (await machine.boot()).now_ms()
+        assert before <= after <= before + away_ms
+        # What is not believed is an hour at most, and the jump.
+        assert after >= before + away_ms - SLACK_MS - max(0, -jump_ms)
+
+    asyncio.run(run())
+
+
+def test_a_first_start_begins_with_the_wall_clock():
+    async def run():
+        machine = Machine()
+        assert (await machine.boot()).now_ms() == machine.wall.ms
+
+    asyncio.run(run())
+
+
+@given(st.integers(0, 1 << 32))
+def test_an_age_by_this_clock_is_never_more_than_real(seed):
+    """Lives of any length, with wall clocks that jump by up to an hour in all between two records."""
+
+    async def run():
+        rng, machine = random.Random(seed), Machine()
+        clock = await machine.boot()
+        await clock.record()
+        marks = [(machine.real_ms, clock.now_ms())]
+        for _ in range(rng.randrange(1, 30)):
+            what = rng.randrange(4)
+            if what == 0:
+                machine.pass_ms(rng.choice((0, 1, 1000, 40 * HOUR_MS)))
+            elif what == 1:
+                await clock.record()
+            elif what == 2:
+                machine.wall.ms += rng.choice((-HOUR_MS, HOUR_MS // 2, -5000))
+                await clock.record()
+            else:
+                # A crash: the clock was recorded with the last thing that it was used for.
+                await clock.record()
+                machine.wall.ms += rng.randrange(-HOUR_MS, HOUR_MS + 1)
+                machine.pass_ms(rng.choice((0, 500, 2 * HOUR_MS, 100 * HOUR_MS)))
+                clock = await machine.boot()
+            marks.append((machine.real_ms, clock.now_ms()))
+        for (real, shown), (later_real, later_shown) in zip(marks, marks[1:], strict=False):
+            assert 0 <= later_shown - shown <= later_real - real + 1  # of a fraction of a millisecond
+
+    asyncio.run(run())
+
+
+def test_a_users_time_has_come_by_both_clocks():
+    async def run():
+        machine = Machine()
+        clock = await machine.boot()
+        until = machine.wall.ms + 10_000
+        machine.wall.ms += HOUR_MS
+        assert clock.now_ms() < clock.until_ms(until)  # the wall clock alone says that it is over
+        machine.wall.ms -= 2 * HOUR_MS
+        machine.pass_ms(20_000)
+        assert clock.now_ms() < clock.until_ms(until)  # the retention clock alone does
+        machine.wall.ms += HOUR_MS
+        assert clock.now_ms() >= clock.until_ms(until)
+
+    asyncio.run(run())
+
+
+def test_an_idle_clock_writes_nothing():
+    async def run():
+        machine = Machine()
+        clock = await machine.boot()
+        machine.pass_ms(10)
+        await clock.record()
+        written = machine.metadata._segments.mutations
+        await clock.record()
+        assert machine.metadata._segments.mutations == written
+
+    asyncio.run(run())
+
+
+def test_what_was_stamped_while_the_wall_clock_lagged_is_not_older_for_it():
+    async def run():
+        machine = Machine()
+        clock = await machine.boot()
+        machine.wall.ms -= HOUR_MS
+        real = clock.now_ms()
+        stamp = machine.wall.ms
+        machine.wall.ms += HOUR_MS
+        machine.pass_ms(1000)
+        assert clock.now_ms() - clock.stamped_ms(stamp) <= clock.now_ms() - real
+        await clock.record()
+        again = await machine.boot()
+        assert again.now_ms() - again.stamped_ms(stamp) <= 1000
+
+    asyncio.run(run())

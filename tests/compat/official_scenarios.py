@@ -167,6 +167,67 @@ def reader_groups(manager):
     }
 
 
+def asynchronous_writes(manager):
+    """Written in a loop, first awaited one by one, then many in flight."""
+    manager.create_scope("as")
+    manager.create_stream("as", "st", 2)
+
+    async def go():
+        writer = manager.create_writer("as", "st", 50)
+        for number in range(20):
+            await writer.write_event_async(f"a{number}", routing_key="a")
+        await asyncio.gather(
+            *(writer.write_event_async(f"b{number}", routing_key=str(number)) for number in range(200))
+        )
+        writer.flush()
+
+    asyncio.run(go())
+    texts = [item.decode() for item in read_all(manager.create_reader_group("rg", "as", "st"), 220)]
+    return {
+        "count": len(texts),
+        "unique": len(set(texts)),
+        "ordered": [item for item in texts if item[0] == "a"] == [f"a{number}" for number in range(20)],
+    }
+
+
+def transactions_with_timestamps(manager):
+    manager.create_scope("ts")
+    manager.create_stream("ts", "st", 2)
+    writer = manager.create_transaction_writer("ts", "st", 18)
+    states = []
+    for number in range(3):
+        transaction = writer.begin_txn()
+        transaction.write_event_bytes(b"t%d" % number, routing_key=str(number))
+        transaction.commit_timestamp(1_700_000_000_000 + number)
+        states.append(transaction.is_open())
+    found = sorted(item.decode() for item in read_all(manager.create_reader_group("rg", "ts", "st"), 3))
+    return {"open": states, "found": found}
+
+
+def scaling_policies(manager):
+    """Streams that scale by themselves, by rate of events and of data, written and read, and changed to each other."""
+    manager.create_scope("au")
+    policy = pravega_client.StreamScalingPolicy
+    keep = pravega_client.StreamRetentionPolicy.none()
+    by_events = policy.auto_scaling_policy_by_event_rate(100, 2, 2)
+    by_data = policy.auto_scaling_policy_by_data_rate(1000, 3, 1)
+    made = [
+        manager.create_stream_with_policy("au", "events", by_events, keep, []),
+        manager.create_stream_with_policy("au", "data", by_data, keep, None),
+    ]
+    counts = {}
+    for name in ("events", "data"):
+        writer = manager.create_writer("au", name)
+        for number in range(50):
+            writer.write_event(f"{number}", routing_key=str(number))
+        writer.flush()
+        counts[name] = len(set(read_all(manager.create_reader_group(f"rg-{name}", "au", name), 50)))
+    changed = manager.update_stream_with_policy(
+        scope_name="au", stream_name="events", scaling_policy=by_data, retention_policy=keep, tags=["t"]
+    )
+    return {"made": made, "counts": counts, "changed": changed}
+
+
 def scaling(manager):
     """Writes 2,000 events of 10 keys while its parent scales the stream at each line that it prints, then reads them."""
     writer = manager.create_writer("scaled", "st")
@@ -186,6 +247,22 @@ def scaling(manager):
             for key in range(10)
         ),
     }
+
+
+def audit(manager):
+    """Deletes a stream with data in it, then reads what the store's audit stream tells of it."""
+    manager.create_scope("au")
+    manager.create_stream("au", "gone", 1)
+    writer = manager.create_writer("au", "gone")
+    writer.write_event("x" * 100)
+    writer.flush()
+    manager.seal_stream("au", "gone")
+    manager.delete_stream("au", "gone")
+    group = manager.create_reader_group("readers", "_system", "audit")
+    found = []
+    while not found or found[-1]["target"] != "au/gone":
+        found += [json.loads(event) for event in read_all(group, 1, name=f"r{len(found)}")]
+    return {"kind": found[-1]["kind"], "bytes": found[-1]["bytes"], "events": found[-1]["events"]}
 
 
 def main():

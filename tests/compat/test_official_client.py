@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.model.policies import ScaleType
 from penstock.testing.server import ServerProcess
 
 SCENARIOS = Path(__file__).with_name("official_scenarios.py")
@@ -65,6 +66,30 @@ def test_transactions_commit_whole_or_not_at_all(server):
     assert seen["found"] == sorted([f"c{number}" for number in range(20)] + ["last"])
 
 
+def test_transactions_are_committed_with_a_timestamp(server):
+    assert run(server, "transactions_with_timestamps") == {"open": [False] * 3, "found": ["t0", "t1", "t2"]}
+
+
+def test_asynchronous_writes_are_stored_once_and_in_order_per_key(server):
+    assert run(server, "asynchronous_writes") == {"count": 220, "unique": 220, "ordered": True}
+
+
+def test_streams_that_scale_by_rate_are_created_used_and_updated(server):
+    seen = run(server, "scaling_policies")
+    assert seen == {"made": [True, True], "counts": {"events": 50, "data": 50}, "changed": True}
+    with penstock.connect(server.address) as store:
+        events, data = (store.stream(f"au/{name}").describe() for name in ("events", "data"))
+    assert (len(events.head.positions), len(data.head.positions)) == (2, 1)
+    assert events.config.scaling == data.config.scaling
+    scaling = data.config.scaling
+    assert (scaling.type, scaling.target_rate, scaling.factor, scaling.min_segments) == (
+        ScaleType.KILOBYTES_PER_S,
+        1000,
+        3,
+        1,
+    )
+
+
 def test_byte_streams_read_what_was_written_at_its_place(server):
     seen = run(server, "byte_stream")
     assert seen["written"] == 12_000
@@ -102,3 +127,7 @@ def test_a_writer_and_a_reader_group_follow_manual_scales(server):
             client.wait()
         assert json.loads(out) == {"count": 2000, "unique": 2000, "ordered": True}
         assert stream.describe().epoch == 4
+
+
+def test_the_audit_stream_is_read_like_any_other(server):
+    assert run(server, "audit") == {"kind": "delete", "bytes": 108, "events": 1}

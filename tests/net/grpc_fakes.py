@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 from uuid import UUID
 
+from grpc_fake_retention import MemoryRetention
+
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     AlreadyExistsError,
@@ -50,6 +52,7 @@ from penstock.ports.segment_service import (
     KEY_ABSENT,
     ChunkBlock,
     ChunkRange,
+    DiskSpace,
     SegmentSpace,
     TableEntry,
     TableKind,
@@ -78,10 +81,11 @@ class Stream:
         return {item.segment: item.keys for epoch in self.epochs for item in epoch}
 
 
-class MemoryController:
+class MemoryController(MemoryRetention):
     """Streams without data. Every segment ends at offset 100."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.scopes: dict[str, dict[str, Stream]] = {}
         self.groups: dict[tuple[str, str], ReaderGroupConfig] = {}
 
@@ -360,20 +364,6 @@ class MemoryController:
             raise InvalidCutError("not a cut of the stream")
         cuts[subscriber] = cut
 
-    async def run_retention(self, stream: StreamName) -> Mapping[str, Any]:
-        self._stream(stream)
-        return {
-            "version": 1,
-            "truncate": {"0#0": 10},
-            "rule": "size",
-            "frees_bytes": 10,
-            "why": "more than the maximum",
-        }
-
-    async def explain_retention(self, stream: StreamName) -> Mapping[str, Any]:
-        self._stream(stream)
-        return {"version": 1, "truncate": None, "rule": "none", "frees_bytes": 0, "held_by": [{"kind": "hold"}]}
-
 
 class Refusing:
     """Stands for any service: every call raises ``error``."""
@@ -392,6 +382,7 @@ class MemorySegments:
     """Tables, leases and one chunk."""
 
     def __init__(self) -> None:
+        self.kept = (0, 0)
         self.tables: dict[str, dict[bytes, TableEntry]] = {}
         self.kinds: dict[str, tuple[TableKind, int]] = {}
         self.leases: dict[UUID, tuple[str, int]] = {}
@@ -459,6 +450,28 @@ class MemorySegments:
 
     async def release_lease(self, lease: UUID) -> None:
         self.leases.pop(lease, None)
+
+    async def count_events(self, name: str, start: int, end: int) -> int:
+        if name == "none":
+            raise SegmentNotFoundError("no such segment", segment=name)
+        if start > end:
+            raise InvalidArgumentError("range is not ordered", start=start, end=end)
+        return (end - start) // 10
+
+    async def disk(self) -> DiskSpace:
+        return DiskSpace(total_bytes=1 << 40, free_bytes=1 << 39, used_bytes=7)
+
+    async def truncate(self, name: str, offset: int, *, keep: bool = False) -> None:
+        if name == "none":
+            raise SegmentNotFoundError("no such segment", segment=name)
+        self.kept = (0, offset) if keep else (offset, offset)
+
+    async def release(self, name: str, offset: int) -> None:
+        self.kept = (offset, self.kept[1])
+
+    async def restore(self, name: str, offset: int) -> int:
+        self.kept = (self.kept[0], max(offset, self.kept[0]))
+        return self.kept[1]
 
     async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]:
         return {

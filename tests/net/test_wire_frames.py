@@ -93,7 +93,7 @@ class Host:
     def soon(self, call):
         self.due.append(call)
 
-    def after_pause(self, call):
+    def after_pause(self, call, times):
         self.due.append(call)
 
     def send(self, frame):

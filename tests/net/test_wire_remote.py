@@ -16,6 +16,7 @@ from penstock.model.errors import (
     ConditionFailedError,
     ContainerOfflineError,
     EventTooLargeError,
+    InternalError,
     InvalidArgumentError,
     KeyNotFoundError,
     NotConnectedError,
@@ -515,6 +516,9 @@ def test_errors_of_the_store_keep_their_class():
             with pytest.raises(ContainerOfflineError):
                 await segments.append(append(0, b"x"))
             scene.store.fail_with = StorageFullError("full")
+            with pytest.raises(StorageFullError):
+                await segments.append(append(0, b"x"))
+            scene.store.fail_with = InternalError("odd")
             # No words for it on the wire: the connection closes.
             with pytest.raises(NotConnectedError):
                 await segments.append(append(0, b"x"))

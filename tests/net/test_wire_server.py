@@ -15,7 +15,7 @@ from wire_peers import LOOPS, run, stage, until
 from penstock.codec import wire
 from penstock.codec import wire_commands as c
 from penstock.codec.wire_layout import AttributeUpdate, WireEntry, WireKey
-from penstock.model.errors import ContainerOfflineError, CorruptDataError, StorageFullError
+from penstock.model.errors import ContainerOfflineError, CorruptDataError, InternalError
 from penstock.net.wire_errors import DAMAGED, error_of
 from penstock.ports.segment_service import NO_EVENT
 
@@ -255,7 +255,7 @@ def test_errors_without_words_close_the_connection():
         async with stage() as scene:
             await scene.store.create_segment(SEGMENT)
             peer, writer = await scene.writer(SEGMENT, 1)
-            scene.store.fail_with = StorageFullError("full")
+            scene.store.fail_with = InternalError("odd")
             await peer.send(end(writer, b"a", 0))
             assert await peer.closed_by_server()
 

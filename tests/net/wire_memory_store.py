@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from penstock.codec.events import event_bounds
 from penstock.model.errors import (
     AlreadyExistsError,
     BadKeyVersionError,
@@ -17,6 +18,8 @@ from penstock.model.errors import (
     KeyNotFoundError,
     NotEmptyError,
     PenstockError,
+    QuotaExceededError,
+    QuotaHeldError,
     SegmentNotFoundError,
     SegmentSealedError,
     ThrottledError,
@@ -35,7 +38,11 @@ from penstock.ports.segment_service import (
     Append,
     AppendDone,
     Appended,
+    AppendLimit,
     ChunkRange,
+    DiskSpace,
+    LimitAction,
+    SegmentChanges,
     SegmentInfo,
     SegmentRead,
     SegmentSpace,
@@ -54,6 +61,8 @@ class _Segment:
     data: bytearray = field(default_factory=bytearray)
     durable: int = 0
     start: int = 0
+    kept: int = 0
+    events: int = 0
     sealed: bool = False
     writers: dict[UUID, int] = field(default_factory=dict)
     attributes: dict[UUID, int] = field(default_factory=dict)
@@ -111,6 +120,15 @@ class MemorySegments:
         self.tables: dict[str, _Table] = {}
         self.merged: dict[str, str] = {}
         self.leases: dict[UUID, str] = {}
+        self.limits: dict[str, AppendLimit] = {}
+        self.counted: dict[str, dict[str, tuple[int, int]]] = {}
+        self.born: dict[str, dict[str, None]] = {}
+        self.reached: dict[str, None] = {}
+        self.told: dict[str, None] = {}
+        self.limit_met = asyncio.Event()
+        self.changes: list[tuple[int, str]] = []
+        self.mark = 1
+        self.confirmed = -1
         self.fail_with: PenstockError | None = None
         self.refuse_next = 0
         self.refused = 0
@@ -167,10 +185,18 @@ class MemorySegments:
             return WriterFencedError("fenced", expected=request.previous, actual=last)
         if request.expected_offset is not None and request.expected_offset != len(segment.data):
             return ConditionFailedError("length", expected=request.expected_offset, actual=len(segment.data))
+        refused = self._limited(request)
+        if refused is not None:
+            return refused
         if self.keep_views:
             self.views.append(request.data)
         segment.data += request.data
         segment.boundaries.append(len(segment.data))
+        if "#transient." not in request.segment:
+            segment.events += request.event_count
+        elif request.data:
+            segment.events = 1
+        self._changed(request.segment)
         segment.writers[request.writer] = request.event_number
         segment.wake()
         return Appended(end_offset=len(segment.data))
@@ -205,6 +231,10 @@ class MemorySegments:
         if name in self.segments or name in self.tables:
             raise AlreadyExistsError("exists", segment=name)
         self.segments[name] = _Segment()
+        counted = self.counted.get(name.rpartition("/")[0])
+        if counted is not None and "#transaction." not in name:
+            counted[name] = 0, 0
+            self.born[name.rpartition("/")[0]][name] = None
 
     async def setup_append(self, name: str, writer: UUID) -> int:
         await self._settle()
@@ -242,23 +272,53 @@ class MemorySegments:
             length=len(segment.data),
             sealed=segment.sealed,
             last_modified_ms=1234,
+            kept_offset=segment.kept if segment.kept < segment.start else None,
+            event_count=segment.events,
         )
 
     async def seal(self, name: str) -> int:
         await self._settle()
         segment = self._segment(name)
         segment.sealed = True
+        self._changed(name)
         segment.wake()
         return len(segment.data)
 
-    async def truncate(self, name: str, offset: int) -> None:
+    async def truncate(self, name: str, offset: int, *, keep: bool = False) -> None:
         segment = self._segment(name)
         if offset > len(segment.data):
             raise InvalidArgumentError("beyond the end", segment=name)
-        segment.start = max(segment.start, offset)
+        if offset > segment.start:
+            segment.start = offset
+            segment.kept = segment.kept if keep else offset
+
+    async def release(self, name: str, offset: int) -> None:
+        segment = self._segment(name)
+        if offset > segment.start:
+            raise InvalidArgumentError("behind the start", segment=name)
+        segment.kept = max(segment.kept, offset)
+
+    async def restore(self, name: str, offset: int) -> int:
+        segment = self._segment(name)
+        if offset < 0:
+            raise InvalidArgumentError("negative", segment=name)
+        segment.start = min(segment.start, max(offset, segment.kept))
+        return segment.start
+
+    async def count_events(self, name: str, start: int, end: int) -> int:
+        segment = self._segment(name)
+        if not 0 <= start <= end <= len(segment.data):
+            raise InvalidArgumentError("outside", segment=name)
+        if start < segment.kept:
+            raise TruncatedError("truncated", segment=name, start_offset=segment.kept)
+        return sum(start <= begin < end for begin in event_bounds(bytes(segment.data))[:-1])
 
     async def delete(self, name: str) -> None:
         segment = self._segment(name)
+        for stream, counted in self.counted.items():
+            if name in counted:
+                counted[name] = len(segment.data), segment.events
+                self.born[stream].pop(name, None)
         del self.segments[name]
         segment.wake()
 
@@ -279,6 +339,9 @@ class MemorySegments:
         if part.start:
             raise InvalidArgumentError("truncated source", segment=source)
         into.data += part.data
+        into.events += part.events
+        into.boundaries.append(len(into.data))
+        self._changed(target)
         del self.segments[source]
         self.merged[source] = target
         into.wake()
@@ -421,3 +484,78 @@ class MemorySegments:
             for name in names
             if name in self.segments
         }
+
+    # --- what retention asks ---
+
+    def _limited(self, request: Append) -> PenstockError | None:
+        parent = request.segment.partition("#transaction.")[0].partition("#transient.")[0]
+        for stream, limit in self.limits.items():
+            counted = self.counted[stream]
+            if parent not in counted:
+                continue
+            found = [self._counts(name, before) for name, before in counted.items()]
+            size, events = sum(item[0] for item in found), sum(item[1] for item in found)
+            if parent == request.segment:
+                size, events = size + len(request.data), events + request.event_count
+            else:
+                size, events = size + 1, events + 1
+            over_bytes = limit.total_bytes is not None and size > limit.total_bytes
+            if over_bytes or (limit.total_events is not None and events > limit.total_events):
+                if stream not in self.told:
+                    self.told[stream] = self.reached[stream] = None
+                    self.limit_met.set()
+                if limit.action is not LimitAction.NOTIFY:
+                    kind = QuotaHeldError if limit.action is LimitAction.HOLD else QuotaExceededError
+                    return kind("limit", **{"stream": stream} | limit.reason)
+        return None
+
+    def _counts(self, name: str, before: tuple[int, int]) -> tuple[int, int]:
+        segment = self.segments.get(name)
+        return before if segment is None else (len(segment.data), segment.events)
+
+    def _changed(self, name: str) -> None:
+        if "#" not in name.partition("#epoch.")[2]:
+            self.changes.append((self.mark, name))
+
+    async def limit_appends(self, limits: Sequence[AppendLimit]) -> None:
+        for limit in limits:
+            self.told.pop(limit.stream, None)
+            if limit.total_bytes is None and limit.total_events is None:
+                self.limits.pop(limit.stream, None)
+                self.counted.pop(limit.stream, None)
+            else:
+                self.limits[limit.stream] = limit
+                before = self.counted.get(limit.stream, {})
+                born = self.born.setdefault(limit.stream, {})
+                for name in limit.segments:
+                    born.pop(name, None)
+                counted = {name: before.get(name, (0, 0)) for name in (*limit.segments, *born)}
+                self.counted[limit.stream] = counted
+                found = [self._counts(name, known) for name, known in counted.items()]
+                past_bytes = limit.total_bytes is not None and sum(item[0] for item in found) > limit.total_bytes
+                past_events = limit.total_events is not None and sum(item[1] for item in found) > limit.total_events
+                if limit.action is LimitAction.NOTIFY and (past_bytes or past_events):
+                    self.told[limit.stream] = self.reached[limit.stream] = None
+                    self.limit_met.set()
+
+    async def limits_reached(self) -> Sequence[str]:
+        while not self.reached:
+            self.limit_met.clear()
+            await self.limit_met.wait()
+        reached, self.reached = self.reached, {}
+        return list(reached)
+
+    async def changed_segments(self, after: int) -> SegmentChanges:
+        complete = after in (self.mark, self.confirmed)
+        if complete:
+            self.confirmed = after
+        else:
+            self.confirmed, self.changes = -1, []
+        self.changes = [item for item in self.changes if item[0] >= after]
+        self.mark += 1
+        return SegmentChanges(
+            mark=self.mark, names=list(dict.fromkeys(name for _, name in self.changes)), complete=complete
+        )
+
+    async def disk(self) -> DiskSpace:
+        return DiskSpace(total_bytes=1000, free_bytes=900, used_bytes=100)

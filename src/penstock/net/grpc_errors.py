@@ -28,6 +28,7 @@ from penstock.model.errors import (
     NotEmptyError,
     NotFoundError,
     PenstockError,
+    QuotaHeldError,
     ReaderGroupNotFoundError,
     RetentionHoldError,
     ScaleConflictError,
@@ -66,6 +67,7 @@ _CODES: Mapping[type[PenstockError], grpc.StatusCode] = {
     ConflictError: grpc.StatusCode.FAILED_PRECONDITION,
     ThrottledError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     StorageFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    QuotaHeldError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     DeadlineExceededError: grpc.StatusCode.DEADLINE_EXCEEDED,
     UnavailableError: grpc.StatusCode.UNAVAILABLE,
     # The owner re-opens, or another takes over: for a client that is "try again".

@@ -24,17 +24,13 @@ from penstock.model.policies import (
 )
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 from penstock.net.proto import Controller_pb2 as pb
-from penstock.net.proto import native_pb2 as native
 from penstock.ports.controller_service import (
     PingStatus,
     ReaderGroupConfig,
     ScaleStatus,
-    StreamDescription,
-    SubscriberInfo,
     Successor,
     TransactionStatus,
 )
-from penstock.ports.segment_service import ChunkBlock, ChunkRange, SegmentSpace
 
 P = ParamSpec("P")
 M = TypeVar("M")
@@ -294,117 +290,4 @@ def group_of(message: pb.ReaderGroupConfiguration) -> ReaderGroupConfig:
         checkpoint_interval_ms=message.automaticCheckpointIntervalMillis,
         max_outstanding_checkpoints=message.maxOutstandingCheckpointRequest,
         rollover_bytes=message.rolloverSizeBytes,
-    )
-
-
-# --- native ------------------------------------------------------------------------------------------------
-
-
-def description_message(item: StreamDescription) -> native.StreamDescription:
-    return native.StreamDescription(
-        config=config_message(item.stream, item.config),
-        epoch=item.epoch,
-        sealed=item.sealed,
-        segments=[range_message(item.stream, segment) for segment in item.segments],
-        head=cut_message(item.head),
-        tail=cut_message(item.tail),
-        size_bytes=item.size_bytes,
-        written_bytes=item.written_bytes,
-        subscribers=[_subscriber_message(subscriber) for subscriber in item.subscribers],
-        held_by=item.held_by,
-        disk_bytes=item.disk_bytes,
-        pending_free_bytes=item.pending_free_bytes,
-        freed_bytes=item.freed_bytes,
-    )
-
-
-def _subscriber_message(item: SubscriberInfo) -> native.Subscriber:
-    return native.Subscriber(
-        name=item.name,
-        generation=item.generation,
-        cut=None if item.cut is None else cut_message(item.cut),
-        updated_ms=item.updated_ms,
-        lag_bytes=item.lag_bytes,
-    )
-
-
-def description_of(message: native.StreamDescription) -> StreamDescription:
-    return StreamDescription(
-        stream=stream_of(message.config.streamInfo),
-        config=config_of(message.config),
-        epoch=message.epoch,
-        sealed=message.sealed,
-        segments=ranges_of(message.segments),
-        head=cut_of(message.head),
-        tail=cut_of(message.tail),
-        size_bytes=message.size_bytes,
-        written_bytes=message.written_bytes,
-        subscribers=tuple(
-            SubscriberInfo(
-                name=item.name,
-                generation=item.generation,
-                cut=cut_of(item.cut) if item.HasField("cut") else None,
-                updated_ms=item.updated_ms,
-                lag_bytes=item.lag_bytes,
-            )
-            for item in message.subscribers
-        ),
-        held_by=message.held_by,
-        disk_bytes=message.disk_bytes,
-        pending_free_bytes=message.pending_free_bytes,
-        freed_bytes=message.freed_bytes,
-    )
-
-
-def chunk_message(item: ChunkRange) -> native.ChunkRange:
-    message = native.ChunkRange(
-        name=item.name, location=item.location, start_offset=item.start_offset, end_offset=item.end_offset
-    )
-    end = item.start_offset
-    for block in item.blocks:
-        message.block_gap.append(block.start_offset - end)
-        message.block_length.append(block.end_offset - block.start_offset)
-        message.block_crc32c.append(block.crc32c)
-        message.block_event_count.append(block.event_count)
-        end = block.end_offset
-    return message
-
-
-def chunk_of(message: native.ChunkRange) -> ChunkRange:
-    """Raises ``InvalidArgumentError`` where the columns differ in length."""
-    columns = (message.block_gap, message.block_length, message.block_crc32c, message.block_event_count)
-    if len({len(column) for column in columns}) != 1:
-        raise InvalidArgumentError("columns of a chunk's blocks differ in length", chunk=message.name)
-    blocks = []
-    end = message.start_offset
-    for gap, length, crc32c, event_count in zip(*columns, strict=True):
-        start = end + gap
-        end = start + length
-        blocks.append(ChunkBlock(start_offset=start, end_offset=end, crc32c=crc32c, event_count=event_count))
-    return ChunkRange(
-        name=message.name,
-        location=message.location if message.HasField("location") else None,
-        start_offset=message.start_offset,
-        end_offset=message.end_offset,
-        blocks=tuple(blocks),
-    )
-
-
-def space_message(item: SegmentSpace) -> native.SpacesResponse.Space:
-    return native.SpacesResponse.Space(
-        segment=item.name,
-        live_bytes=item.live_bytes,
-        tiered_bytes=item.tiered_bytes,
-        pending_free_bytes=item.pending_free_bytes,
-        freed_bytes=item.freed_bytes,
-    )
-
-
-def space_of(message: native.SpacesResponse.Space) -> SegmentSpace:
-    return SegmentSpace(
-        name=message.segment,
-        live_bytes=message.live_bytes,
-        tiered_bytes=message.tiered_bytes,
-        pending_free_bytes=message.pending_free_bytes,
-        freed_bytes=message.freed_bytes,
     )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.net import grpc_mapping as mapping
+from penstock.net import native_mapping as own
 from penstock.net.grpc_dispatch import Handler
+from penstock.net.grpc_retention import RetentionCalls
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import native_pb2 as native
 from penstock.ports.controller_service import ControllerService
@@ -24,6 +24,7 @@ class NativeCalls:
         self._segments = segments
         self._store_id = store_id
         self._version = version("penstock")
+        self._retention = RetentionCalls(controller)
 
     def handlers(self) -> Mapping[str, Handler]:
         return {
@@ -32,8 +33,6 @@ class NativeCalls:
             "Tail": self.tail,
             "SegmentRanges": self.segment_ranges,
             "Endpoint": self.endpoint,
-            "RunRetention": self.run_retention,
-            "ExplainRetention": self.explain_retention,
             "CommitBatch": self.commit_batch,
             "LastBatch": self.last_batch,
             "ListReaderGroups": self.list_groups,
@@ -43,6 +42,12 @@ class NativeCalls:
             "LeaseChunks": self.lease_chunks,
             "ReleaseLease": self.release_lease,
             "Spaces": self.spaces,
+            "CountEvents": self.count_events,
+            "Disk": self.disk,
+            "TruncateKeeping": self.truncate_keeping,
+            "ReleaseKept": self.release_kept,
+            "RestoreKept": self.restore_kept,
+            **self._retention.handlers(),
         }
 
     async def info(self, _request: native.InfoRequest) -> native.InfoResponse:
@@ -51,7 +56,7 @@ class NativeCalls:
     # --- streams ---------------------------------------------------------------------------------------------
 
     async def describe(self, request: native.StreamRequest) -> native.StreamDescription:
-        return mapping.description_message(await self._controller.describe_stream(mapping.stream_of(request.stream)))
+        return own.description_message(await self._controller.describe_stream(mapping.stream_of(request.stream)))
 
     async def tail(self, request: native.StreamRequest) -> pb.StreamCut:
         return mapping.cut_message(await self._controller.tail(mapping.stream_of(request.stream)))
@@ -64,12 +69,6 @@ class NativeCalls:
     async def endpoint(self, request: native.EndpointRequest) -> pb.NodeUri:
         found = await self._controller.endpoint(_named(request.segment))
         return pb.NodeUri(endpoint=found.host, port=found.port)
-
-    async def run_retention(self, request: native.StreamRequest) -> native.RetentionDecision:
-        return _decision(await self._controller.run_retention(mapping.stream_of(request.stream)))
-
-    async def explain_retention(self, request: native.StreamRequest) -> native.RetentionDecision:
-        return _decision(await self._controller.explain_retention(mapping.stream_of(request.stream)))
 
     # --- batches ---------------------------------------------------------------------------------------------
 
@@ -115,7 +114,7 @@ class NativeCalls:
         if not 0 <= request.start <= request.end:
             raise InvalidArgumentError("range is not ordered", start=request.start, end=request.end)
         ranges = await self._segments.chunk_ranges(_named(request.segment), request.start, request.end)
-        return native.ChunkRangesResponse(ranges=[mapping.chunk_message(item) for item in ranges])
+        return native.ChunkRangesResponse(ranges=[own.chunk_message(item) for item in ranges])
 
     async def lease_chunks(self, request: native.LeaseChunksRequest) -> native.Done:
         lease = mapping.uuid_of(request.lease, field="lease")
@@ -128,7 +127,28 @@ class NativeCalls:
 
     async def spaces(self, request: native.SpacesRequest) -> native.SpacesResponse:
         found = await self._segments.spaces(list(request.segments))
-        return native.SpacesResponse(spaces=[mapping.space_message(found[name]) for name in sorted(found)])
+        return native.SpacesResponse(spaces=[own.space_message(found[name]) for name in sorted(found)])
+
+    async def count_events(self, request: native.CountEventsRequest) -> native.CountEventsResponse:
+        events = await self._segments.count_events(_named(request.segment), request.start, request.end)
+        return native.CountEventsResponse(events=events)
+
+    async def disk(self, _request: native.DiskRequest) -> native.DiskResponse:
+        return own.disk_message(await self._segments.disk())
+
+    # --- kept bytes ------------------------------------------------------------------------------------------
+
+    async def truncate_keeping(self, request: native.KeptRequest) -> native.Done:
+        await self._segments.truncate(_named(request.segment), request.offset, keep=True)
+        return native.Done()
+
+    async def release_kept(self, request: native.KeptRequest) -> native.Done:
+        await self._segments.release(_named(request.segment), request.offset)
+        return native.Done()
+
+    async def restore_kept(self, request: native.KeptRequest) -> native.RestoreKeptResponse:
+        start = await self._segments.restore(_named(request.segment), request.offset)
+        return native.RestoreKeptResponse(start_offset=start)
 
 
 def _named(segment: str) -> str:
@@ -141,15 +161,3 @@ def _writer(name: str) -> str:
     if not name:
         raise InvalidArgumentError("a writer of batches needs a name")
     return name
-
-
-def _decision(decision: Mapping[str, Any]) -> native.RetentionDecision:
-    """The decision as it is, and beside it the fields that a reader without JSON wants most."""
-    truncate = decision.get("truncate")
-    return native.RetentionDecision(
-        json=json.dumps(decision),
-        rule=str(decision.get("rule") or ""),
-        why=str(decision.get("why") or ""),
-        frees_bytes=int(decision.get("frees_bytes") or 0),
-        truncate=dict(truncate) if isinstance(truncate, Mapping) else None,
-    )

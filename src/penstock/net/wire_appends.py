@@ -13,7 +13,9 @@ from penstock.model.errors import (
     ConditionFailedError,
     PenstockError,
     ProtocolError,
+    QuotaHeldError,
     SegmentSealedError,
+    StorageFullError,
     ThrottledError,
     WriterFencedError,
 )
@@ -23,6 +25,7 @@ from penstock.ports.files import Buffer
 from penstock.ports.segment_service import APPEND_MAX_BYTES, Append, Appended, LocalSegmentService
 
 _OVERHEAD_BYTES = 128
+_HELD_DOUBLINGS = 4
 _WITHOUT_PREDECESSOR = (WriterFencedError, ConditionFailedError)
 
 
@@ -37,8 +40,8 @@ class AppendHost(Protocol):
         """Call in the next pass of the loop."""
         ...
 
-    def after_pause(self, call: Callable[[], None]) -> None:
-        """Call once the store may have room again."""
+    def after_pause(self, call: Callable[[], None], times: int) -> None:
+        """Call once the store may have room again: after the usual pause, so many times."""
         ...
 
     def send(self, frame: bytes) -> None:
@@ -59,8 +62,10 @@ class _Binding:
         "acked",
         "failed",
         "gate",
+        "held",
         "id",
         "in_flight",
+        "knows_full",
         "received",
         "replaced",
         "segment",
@@ -70,8 +75,9 @@ class _Binding:
         "writer",
     )
 
-    def __init__(self, writer: bytes, segment: str, last_number: int) -> None:
+    def __init__(self, writer: bytes, segment: str, last_number: int, *, knows_full: bool) -> None:
         self.writer = writer
+        self.knows_full = knows_full
         self.id = UUID(bytes=writer)
         self.segment = segment
         self.received = self.submitted = self.acked = last_number
@@ -80,6 +86,7 @@ class _Binding:
         # The append for whose outcome all later ones wait: one with a condition, or one that found no room.
         self.gate: _InFlight | None = None
         self.in_flight = 0
+        self.held = 0
         self.waiting: deque[_InFlight] = deque()
         self.stalled: list[_InFlight] = []
 
@@ -143,8 +150,10 @@ class AppendSide:
             self._drop_waiting(binding)
         self._bindings[writer] = None
 
-    def finish_setup(self, writer: bytes, segment: str, last_number: int) -> None:
-        self._bindings[writer] = _Binding(writer, segment, last_number)
+    def finish_setup(self, writer: bytes, segment: str, last_number: int, *, knows_full: bool = False) -> None:
+        """Take the writer's appends. ``knows_full``: it is told of a full disk, and of a quota that lets it wait; others feel
+        them as a store that is slow."""
+        self._bindings[writer] = _Binding(writer, segment, last_number, knows_full=knows_full)
 
     def abandon_setup(self, writer: bytes) -> None:
         if self._bindings.get(writer, self) is None:
@@ -258,9 +267,12 @@ class AppendSide:
         if isinstance(outcome, Appended):
             self._host.send(data_appended(binding.writer, item.number, binding.acked, item.rid, outcome.end_offset))
             binding.acked = item.number
+            binding.held = 0
             self.appends += 1
             self.appended_bytes += item.size - _OVERHEAD_BYTES
-        elif isinstance(outcome, ThrottledError) or (binding.stalled and isinstance(outcome, _WITHOUT_PREDECESSOR)):
+        elif self._must_wait(binding, outcome):
+            if isinstance(outcome, QuotaHeldError):
+                binding.held += 1
             self._stall(item)
             return
         elif item.expected is not None and isinstance(outcome, ConditionFailedError):
@@ -275,6 +287,14 @@ class AppendSide:
             binding.gate = None
             while binding.waiting and binding.gate is None:
                 self._submit(binding.waiting.popleft())
+
+    @staticmethod
+    def _must_wait(binding: _Binding, error: PenstockError) -> bool:
+        return (
+            isinstance(error, ThrottledError)
+            or (isinstance(error, StorageFullError | QuotaHeldError) and not binding.knows_full)
+            or (bool(binding.stalled) and isinstance(error, _WITHOUT_PREDECESSOR))
+        )
 
     def _stall(self, item: _InFlight) -> None:
         """Keep an append that the store has no room for, and all behind it: they fail for want of their predecessor.
@@ -291,7 +311,9 @@ class AppendSide:
         binding.stalled.append(item)
         self.throttled += 1
         if not binding.in_flight:
-            self._host.after_pause(lambda: self._retry(binding))
+            # A quota may hold very many writers for hours: those that wait for long ask less often.
+            times = 1 << min(_HELD_DOUBLINGS, max(0, binding.held - 1))
+            self._host.after_pause(lambda: self._retry(binding), times)
 
     def _retry(self, binding: _Binding) -> None:
         if self._closed or binding.failed or binding.replaced:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
@@ -18,11 +18,18 @@ from penstock.codec.wire import (
     encode,
     segment_read_parts,
 )
-from penstock.model.errors import CorruptDataError, PenstockError, ProtocolError, SegmentNotFoundError, ThrottledError
+from penstock.model.errors import (
+    CorruptDataError,
+    PenstockError,
+    ProtocolError,
+    SegmentNotFoundError,
+    StorageFullError,
+    ThrottledError,
+)
 from penstock.net.wire_appends import AppendSide
-from penstock.net.wire_errors import ILLEGAL_ARGUMENT, reply_of
+from penstock.net.wire_errors import ILLEGAL_ARGUMENT, is_own, must_wait, reply_of
 from penstock.net.wire_frames import FrameReceiver, Outbox, tune
-from penstock.net.wire_requests import RequestHandlers, subject_of, writer_id
+from penstock.net.wire_requests import RequestHandlers, check_changeable, is_text, subject_of, writer_id
 from penstock.net.wire_share import ServerShare
 from penstock.ports.segment_service import READ_MAX_BYTES, SegmentRead
 
@@ -75,7 +82,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._share.connections[self] = None
         self._share.telemetry.gauge("wire_connections", len(self._share.connections))
         if len(self._share.connections) > self._limits.connections:
-            log.warning("wire connection refused: too many", extra=self._fields())
+            self._share.warn("wire connection refused: too many", self._fields())
             self._close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -220,8 +227,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def soon(self, call: Callable[[], None]) -> None:
         self._loop.call_soon(call)
 
-    def after_pause(self, call: Callable[[], None]) -> None:
-        self._loop.call_later(self._limits.throttle_pause_s, call)
+    def after_pause(self, call: Callable[[], None], times: int) -> None:
+        self._loop.call_later(self._limits.throttle_pause_s * times, call)
 
     def _report(self) -> None:
         appends = self._appends
@@ -260,7 +267,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             raise ProtocolError("versions do not overlap", high=high, low=low)
 
     def _request(self, command: Command, size: int) -> None:
-        if not all(map(_is_text, _texts(command))):
+        if not is_text(command):
             self.reply(c.ErrorMessage(_rid(command), subject_of(command), "name is not text", ILLEGAL_ARGUMENT))
             return
         if isinstance(command, c.ReadSegment):
@@ -311,21 +318,22 @@ class ServerConnection(asyncio.BufferedProtocol):
                 if isinstance(command, c.SetupAppend):
                     return await self._setup(command)
                 return await self._handlers.answer(command)
-            except ThrottledError:
-                # Nothing was decided, and the protocol has no words for it.
-                if self._closing or self._loop.time() >= give_up:
+            except (StorageFullError, ThrottledError) as error:
+                # Nothing was decided, and the protocol has no words for it, nor Pravega's clients for a full disk.
+                if not must_wait(error, command) or self._closing or self._loop.time() >= give_up:
                     raise
             await asyncio.sleep(self._limits.throttle_pause_s)
 
     async def _setup(self, command: c.SetupAppend) -> Command:
         try:
+            check_changeable(command.segment)
             last = await self._share.store.setup_append(command.segment, writer_id(command.writer))
         except PenstockError as error:
-            if not isinstance(error, ThrottledError):
+            if not must_wait(error, command):
                 self._appends.abandon_setup(command.writer)
             raise
         if not self._closing:
-            self._appends.finish_setup(command.writer, command.segment, last)
+            self._appends.finish_setup(command.writer, command.segment, last, knows_full=is_own(command))
         return c.AppendSetup(command.rid, command.segment, command.writer, last)
 
     def _refuse(self, error: PenstockError, command: Command, rid: int, offset: int) -> None:
@@ -333,14 +341,15 @@ class ServerConnection(asyncio.BufferedProtocol):
         named = error.fields.get("segment")
         if named is not None and named == getattr(command, "source", None):
             subject = named
-        reply = reply_of(error, rid, subject, offset=offset)
+        reply = None if must_wait(error, command) else reply_of(error, rid, subject, offset=offset)
         if reply is None:
             self.fail(error)
             return
         if isinstance(error, CorruptDataError):
             log.error("stored data is damaged", extra={**self._fields(), "reason": str(error)})
         if isinstance(reply, c.OperationUnsupported):
-            log.warning("wire request is not offered", extra={**self._fields(), "request": type(command).__name__})
+            request = type(command).__name__
+            self._share.warn("wire request is not offered", {**self._fields(), "request": request}, kind=request)
         self.reply(reply)
 
     async def _read(self, command: c.ReadSegment) -> None:
@@ -425,7 +434,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         if isinstance(error, ProtocolError):
             self._share.telemetry.add("wire_protocol_errors")
-        log.warning("wire connection closed", extra={**self._fields(), "reason": str(error)})
+        self._share.warn("wire connection closed", {**self._fields(), "reason": str(error)}, kind=type(error).__name__)
         self._close()
 
     def drain(self) -> None:
@@ -464,21 +473,3 @@ class ServerConnection(asyncio.BufferedProtocol):
 
 def _rid(command: Command) -> int:
     return int(getattr(command, "rid", 0))
-
-
-def _texts(command: Command) -> Iterator[str]:
-    for value in command:
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from (item for item in value if isinstance(item, str))
-
-
-def _is_text(value: str) -> bool:
-    if value.isascii():
-        return True
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from penstock.codec import wire_commands as c
 from penstock.codec.wire import Command
 from penstock.model.errors import (
@@ -17,8 +20,12 @@ from penstock.model.errors import (
     NotEmptyError,
     NotFoundError,
     PenstockError,
+    QuotaExceededError,
+    QuotaHeldError,
     SegmentNotFoundError,
     SegmentSealedError,
+    StorageFullError,
+    ThrottledError,
     TruncatedError,
     UnsupportedError,
     WriterFencedError,
@@ -27,7 +34,16 @@ from penstock.model.errors import (
 ILLEGAL_ARGUMENT = 0
 DAMAGED = 64
 """Our own code of an ErrorMessage. Pravega's clients take a code that they do not know for "unspecified"."""
+STORAGE_FULL = 65
+"""Likewise, and only for ``OWN_TOKEN``: Pravega's clients take no error about an append but those they know."""
+QUOTA_HELD = 66
+"""Likewise, and only for ``OWN_TOKEN``: what the quota of any other client lets wait is kept here."""
+QUOTA_EXCEEDED = 67
+"""For every client. The message is a sentence, and behind a line end the error's fields as a JSON object."""
+OWN_TOKEN = "penstock"
+"""In the field of a request that is empty without authorization: the client knows our own codes."""
 _MESSAGE_MAX = 1000
+_FIELDS_MAX = 30_000
 
 
 def reply_of(error: PenstockError, rid: int, segment: str, *, offset: int = c.NO_OFFSET) -> Command | None:
@@ -59,9 +75,45 @@ def reply_of(error: PenstockError, rid: int, segment: str, *, offset: int = c.NO
             reply = c.OperationUnsupported(rid, error.message)
         case CorruptDataError():
             reply = c.ErrorMessage(rid, segment, str(error)[:_MESSAGE_MAX], DAMAGED)
+        case StorageFullError():
+            reply = c.ErrorMessage(rid, segment, str(error)[:_MESSAGE_MAX], STORAGE_FULL)
+        case QuotaHeldError():
+            reply = c.ErrorMessage(rid, segment, _with_fields(error), QUOTA_HELD)
+        case QuotaExceededError():
+            reply = c.ErrorMessage(rid, segment, _with_fields(error), QUOTA_EXCEEDED)
         case InvalidArgumentError():
             reply = c.ErrorMessage(rid, segment, str(error)[:_MESSAGE_MAX], ILLEGAL_ARGUMENT)
     return reply
+
+
+def is_own(request: Command) -> bool:
+    """Whether the client that asks knows our own codes."""
+    return getattr(request, "token", None) == OWN_TOKEN
+
+
+def must_wait(error: PenstockError, request: Command) -> bool:
+    """Whether the error cannot be told: the request is tried again here, and then by a client that connects again."""
+    return isinstance(error, ThrottledError) or (
+        isinstance(error, StorageFullError | QuotaHeldError) and not is_own(request)
+    )
+
+
+def _with_fields(error: PenstockError) -> str:
+    fields = json.dumps(error.fields, default=str)
+    text = str(error)[:_MESSAGE_MAX].replace("\n", " ")
+    return f"{text}\n{fields}" if len(fields) <= _FIELDS_MAX else text
+
+
+def _fields_of(message: str, segment: str) -> dict[str, Any]:
+    text, _, encoded = message.partition("\n")
+    try:
+        fields = json.loads(encoded)
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict):
+        fields = {"reason": text}
+    fields.pop("message", None)  # Of no error of ours, and the name of an argument.
+    return fields | {"segment": segment}
 
 
 def error_of(reply: Command, segment: str) -> PenstockError:
@@ -87,6 +139,12 @@ def error_of(reply: Command, segment: str) -> PenstockError:
             error = InvalidArgumentError("store refused the request", reason=message, segment=segment)
         case c.ErrorMessage(message=message, code=64):
             error = CorruptDataError("stored data is damaged", reason=message, segment=segment)
+        case c.ErrorMessage(message=message, code=65):
+            error = StorageFullError("disk of the store is full", reason=message, segment=segment)
+        case c.ErrorMessage(message=message, code=66):
+            error = QuotaHeldError("backlog quota is reached, the append has to wait", **_fields_of(message, segment))
+        case c.ErrorMessage(message=message, code=67):
+            error = QuotaExceededError("backlog quota is reached", **_fields_of(message, segment))
         case c.ErrorMessage(message=message):
             error = InternalError("store failed", reason=message, segment=segment)
         case c.TableSegmentNotEmpty():

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
 from penstock.codec import wire_commands as c
 from penstock.codec.wire import FRAME_MAX_BYTES, Command
 from penstock.codec.wire_layout import AttributeUpdate, WireEntry, WireKey
-from penstock.model.errors import InvalidArgumentError, UnsupportedError
+from penstock.model.errors import InvalidArgumentError, SegmentNotFoundError, UnsupportedError
+from penstock.model.names import SYSTEM_SCOPE
 from penstock.ports.segment_service import (
     KEY_ABSENT,
     TABLE_BATCH_MAX,
@@ -28,6 +29,27 @@ _REPLACE_IF_EQUALS = 4
 _TOKEN_PREFIX = b"\x00"
 
 Handler = Callable[[Any], Awaitable[Command]]
+
+_OWN = (f"{SYSTEM_SCOPE}/audit/", f"{SYSTEM_SCOPE}/_tables/")
+"""Segments that the store alone changes: what was decided about data, and what all else rests on."""
+_CHANGES = (
+    c.SealSegment,
+    c.DeleteSegment,
+    c.UpdateSegmentAttribute,
+    c.TruncateSegment,
+    c.CreateTransientSegment,
+    c.MergeSegments,
+    c.MergeSegmentsBatch,
+    c.DeleteTableSegment,
+    c.UpdateTableEntries,
+    c.RemoveTableKeys,
+)
+
+
+def check_changeable(segment: str) -> None:
+    """Raises SegmentNotFoundError for a segment that clients may read but not change: to a writer it is as good as gone."""
+    if segment.startswith(_OWN):
+        raise SegmentNotFoundError("the segment is the store's own, and is not changed over the wire", segment=segment)
 
 
 class RequestHandlers:
@@ -66,6 +88,9 @@ class RequestHandlers:
         handler = self._handlers.get(type(command))
         if handler is None:
             raise UnsupportedError(type(command).__name__)
+        if isinstance(command, _CHANGES):
+            for segment in (subject_of(command), getattr(command, "source", ""), *getattr(command, "sources", ())):
+                check_changeable(segment)
         return await handler(command)
 
     async def _info(self, command: c.GetStreamSegmentInfo) -> Command:
@@ -283,3 +308,26 @@ def _wire_entry(item: TableEntry) -> WireEntry:
     if item.version == KEY_ABSENT:
         return WireEntry(item.key, KEY_ABSENT, b"")
     return WireEntry(item.key, item.version, item.value)
+
+
+def is_text(command: Command) -> bool:
+    """Whether all names and texts of the request can be encoded: a lone surrogate came in as bytes that are no text."""
+    return all(map(_encodes, _texts(command)))
+
+
+def _texts(command: Command) -> Iterator[str]:
+    for value in command:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from (item for item in value if isinstance(item, str))
+
+
+def _encodes(value: str) -> bool:
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
 from penstock.net.arena import ArenaPool
@@ -15,6 +15,7 @@ from penstock.ports.telemetry import Telemetry
 log = logging.getLogger(__name__)
 
 _REPLY_BYTES_MIN = 64 << 10
+_WARN_S = 1.0
 
 
 class SharedConnection(Protocol):
@@ -62,6 +63,19 @@ class ServerShare:
         """Those that gather data of a read, or whose peers are slow to collect it."""
         self._starved: dict[SharedConnection, None] = {}
         self._held_bytes = 0
+        self._warnings: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def warn(self, message: str, fields: Mapping[str, object], *, kind: str = "") -> None:
+        """Log what a peer has brought about: once a second for each message and kind, lest a peer fills the disk with it.
+
+        The next line says in ``unsaid`` how many were left out."""
+        now = self.loop.time()
+        said_at, unsaid = self._warnings.get((message, kind), (-_WARN_S, 0))
+        if now - said_at < _WARN_S:
+            self._warnings[message, kind] = (said_at, unsaid + 1)
+            return
+        self._warnings[message, kind] = (now, 0)
+        log.warning(message, extra={**fields, "unsaid": unsaid})
 
     @property
     def room(self) -> int:

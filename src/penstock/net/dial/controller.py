@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 from uuid import UUID
 
 from penstock.model.cuts import StreamCut
@@ -14,8 +12,10 @@ from penstock.model.names import StreamName
 from penstock.model.policies import StreamConfig
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 from penstock.net import grpc_mapping as mapping
+from penstock.net import native_mapping as own
 from penstock.net.dial.grpc_connection import CALL_S, PATIENCE_S, GrpcConnection
 from penstock.net.dial.native import NativeSegments
+from penstock.net.dial.retention import RemoteRetention, stream_request
 from penstock.net.grpc_mapping import make
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import native_pb2 as native
@@ -104,13 +104,7 @@ class _Scopes:
         await self._connection.controller("truncateStream", mapping.cut_message(_cut_of(stream, cut)))
 
     async def describe_stream(self, stream: StreamName) -> StreamDescription:
-        return mapping.description_of(await self._connection.native("DescribeStream", _stream_request(stream)))
-
-    async def run_retention(self, stream: StreamName) -> Mapping[str, Any]:
-        return _decision(await self._connection.native("RunRetention", _stream_request(stream)))
-
-    async def explain_retention(self, stream: StreamName) -> Mapping[str, Any]:
-        return _decision(await self._connection.native("ExplainRetention", _stream_request(stream)))
+        return own.description_of(await self._connection.native("DescribeStream", stream_request(stream)))
 
 
 class _Segments:
@@ -136,7 +130,7 @@ class _Segments:
         return mapping.positions_of(stream, {item.segmentId.segmentId: item.offset for item in reply.segments})
 
     async def tail(self, stream: StreamName) -> StreamCut:
-        return mapping.cut_of(await self._connection.native("Tail", _stream_request(stream)))
+        return mapping.cut_of(await self._connection.native("Tail", stream_request(stream)))
 
     async def successors(self, stream: StreamName, segment: SegmentId) -> Sequence[Successor]:
         reply: pb.SuccessorResponse = await self._connection.controller(
@@ -300,7 +294,7 @@ class _ReaderGroups:
         await self._connection.native("UpdateSubscriberCut", request)
 
 
-class RemoteController(_Scopes, _Segments, _Transactions, _ReaderGroups, ControllerService):
+class RemoteController(_Scopes, _Segments, _Transactions, _ReaderGroups, RemoteRetention, ControllerService):
     """A ``ControllerService`` in another process. Every call raises what the remote one raised, NotConnectedError where
     nothing answers for the patience of the connection, and DeadlineExceededError where an answer does not come."""
 
@@ -342,14 +336,5 @@ def _cut_of(stream: StreamName, cut: StreamCut) -> StreamCut:
     return StreamCut(stream, cut.positions)
 
 
-def _stream_request(stream: StreamName) -> native.StreamRequest:
-    return native.StreamRequest(stream=mapping.stream_message(stream))
-
-
 def _transaction_request(stream: StreamName, txn: UUID) -> pb.TxnRequest:
     return pb.TxnRequest(streamInfo=mapping.stream_message(stream), txnId=mapping.transaction_message(txn))
-
-
-def _decision(reply: native.RetentionDecision) -> Mapping[str, Any]:
-    decision: dict[str, Any] = json.loads(reply.json)
-    return decision

@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
-from penstock.net import grpc_mapping as mapping
+from penstock.model.errors import UnsupportedError
+from penstock.net import native_mapping as own
 from penstock.net.dial.grpc_connection import CALL_S, PATIENCE_S, GrpcConnection
 from penstock.net.grpc_mapping import make
 from penstock.net.proto import native_pb2 as native
-from penstock.ports.segment_service import ChunkRange, SegmentSpace
+from penstock.ports.segment_service import ChunkRange, DiskSpace, SegmentSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class NativeSegments:
         """The tiered part of ``start <= offset < end``, in order; what lies behind the last range is not tiered yet."""
         request = make(native.ChunkRangesRequest, segment=name, start=start, end=end)
         reply: native.ChunkRangesResponse = await self._connection.native("ChunkRanges", request)
-        return tuple(mapping.chunk_of(item) for item in reply.ranges)
+        return tuple(own.chunk_of(item) for item in reply.ranges)
 
     async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int) -> None:
         """Keep the segment's chunks on disk until that wall time. Repeating extends."""
@@ -53,7 +54,33 @@ class NativeSegments:
         reply: native.SpacesResponse = await self._connection.native(
             "Spaces", make(native.SpacesRequest, segments=names)
         )
-        return {item.segment: mapping.space_of(item) for item in reply.spaces}
+        return {item.segment: own.space_of(item) for item in reply.spaces}
+
+    async def count_events(self, name: str, start: int, end: int) -> int:
+        """How many events lie in ``start <= offset < end``, exactly."""
+        request = make(native.CountEventsRequest, segment=name, start=start, end=end)
+        reply: native.CountEventsResponse = await self._connection.native("CountEvents", request)
+        return reply.events
+
+    async def disk(self) -> DiskSpace:
+        """The space of the disk below the store, as of now."""
+        return own.disk_of(await self._connection.native("Disk", native.DiskRequest()))
+
+    async def truncate(self, name: str, offset: int, *, keep: bool = False) -> None:
+        """Drop the bytes before ``offset`` for readers, and keep them on disk. The wire truncates without keeping."""
+        if not keep:
+            raise UnsupportedError("a plain truncation goes over the wire", segment=name)
+        await self._connection.native("TruncateKeeping", make(native.KeptRequest, segment=name, offset=offset))
+
+    async def release(self, name: str, offset: int) -> None:
+        """Give back kept bytes before ``offset``, for good."""
+        await self._connection.native("ReleaseKept", make(native.KeptRequest, segment=name, offset=offset))
+
+    async def restore(self, name: str, offset: int) -> int:
+        """Let readers have the kept bytes from ``offset`` on again; returns where the segment starts now."""
+        request = make(native.KeptRequest, segment=name, offset=offset)
+        reply: native.RestoreKeptResponse = await self._connection.native("RestoreKept", request)
+        return reply.start_offset
 
 
 @asynccontextmanager

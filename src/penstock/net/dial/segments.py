@@ -11,7 +11,13 @@ from uuid import UUID
 from penstock.codec import wire_commands as c
 from penstock.codec.wire import Command
 from penstock.codec.wire_layout import WireEntry, WireKey
-from penstock.model.errors import EventTooLargeError, InvalidArgumentError, NotConnectedError, PenstockError
+from penstock.model.errors import (
+    EventTooLargeError,
+    InvalidArgumentError,
+    NotConnectedError,
+    PenstockError,
+    UnsupportedError,
+)
 from penstock.net.dial.native_port import NativePort
 from penstock.net.dial.wire_append_pool import RemoteAppends
 from penstock.net.dial.wire_dial import DialLimits
@@ -29,7 +35,10 @@ from penstock.ports.segment_service import (
     Append,
     AppendDone,
     Appended,
+    AppendLimit,
     ChunkRange,
+    DiskSpace,
+    SegmentChanges,
     SegmentInfo,
     SegmentRead,
     SegmentSpace,
@@ -151,7 +160,10 @@ class RemoteSegments:
         await self._ask(name, c.SegmentSealed, lambda rid: c.SealSegment(rid, name, ""), repeat=True)
         return (await self.info(name)).length
 
-    async def truncate(self, name: str, offset: int) -> None:
+    async def truncate(self, name: str, offset: int, *, keep: bool = False) -> None:
+        if keep:
+            await self._native.truncate(name, offset, keep=True)
+            return
         reply = await self._pool.call(name, lambda rid: c.TruncateSegment(rid, name, offset, ""), repeat=True)
         if isinstance(reply, c.SegmentIsTruncated):
             raise InvalidArgumentError("truncation lies beyond the end", segment=name, offset=offset)
@@ -292,6 +304,27 @@ class RemoteSegments:
 
     async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]:
         return await self._native.spaces(names)
+
+    async def count_events(self, name: str, start: int, end: int) -> int:
+        return await self._native.count_events(name, start, end)
+
+    async def release(self, name: str, offset: int) -> None:
+        await self._native.release(name, offset)
+
+    async def restore(self, name: str, offset: int) -> int:
+        return await self._native.restore(name, offset)
+
+    async def disk(self) -> DiskSpace:
+        return await self._native.disk()
+
+    async def limit_appends(self, limits: Sequence[AppendLimit]) -> None:
+        raise UnsupportedError("a store takes limits of appends from its own controller alone", limits=len(limits))
+
+    async def limits_reached(self) -> Sequence[str]:
+        raise UnsupportedError("a store tells of limits its own controller alone")
+
+    async def changed_segments(self, after: int) -> SegmentChanges:
+        raise UnsupportedError("a store tells of changes its own controller alone", after=after)
 
 
 def _check_batch(name: str, count: int) -> None:

@@ -11,6 +11,7 @@ from penstock.codec import wire_commands as c
 from penstock.codec.wire import REPLY_CODES, VERSION_HIGH, VERSION_LOW, Command, decode, encode
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError, ProtocolError
 from penstock.net.arena import ArenaPool
+from penstock.net.wire_errors import OWN_TOKEN
 from penstock.net.wire_frames import FrameReceiver, Outbox, tune
 from penstock.ports.controller_service import Endpoint
 from penstock.ports.files import Buffer
@@ -183,7 +184,7 @@ class DialConnection(asyncio.BufferedProtocol):
 
         rid = self.attach(resolve)
         try:
-            self.send(encode(build(rid)))
+            self.send(encode(_own(build(rid))))
         except PenstockError:
             self.detach(rid)
             raise
@@ -226,6 +227,11 @@ class DialConnection(asyncio.BufferedProtocol):
         sink = self._sinks.get(reply.rid)  # type: ignore[attr-defined]
         if sink is not None:
             sink(reply)
+
+
+def _own(command: Command) -> Command:
+    """The request, saying that we know the errors for which Pravega's protocol has no words."""
+    return command._replace(token=OWN_TOKEN) if getattr(command, "token", None) == "" else command  # type: ignore[attr-defined]
 
 
 async def dial(endpoint: Endpoint, *, pool: ArenaPool, limits: DialLimits) -> DialConnection:

@@ -62,18 +62,26 @@ class StreamDescription(_message.Message):
     def __init__(self, config: _Optional[_Union[_Controller_pb2.StreamConfig, _Mapping]] = ..., epoch: _Optional[int] = ..., sealed: _Optional[bool] = ..., segments: _Optional[_Iterable[_Union[_Controller_pb2.SegmentRange, _Mapping]]] = ..., head: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ..., tail: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ..., size_bytes: _Optional[int] = ..., written_bytes: _Optional[int] = ..., subscribers: _Optional[_Iterable[_Union[Subscriber, _Mapping]]] = ..., held_by: _Optional[str] = ..., disk_bytes: _Optional[int] = ..., pending_free_bytes: _Optional[int] = ..., freed_bytes: _Optional[int] = ...) -> None: ...
 
 class Subscriber(_message.Message):
-    __slots__ = ("name", "generation", "cut", "updated_ms", "lag_bytes")
+    __slots__ = ("name", "generation", "cut", "updated_ms", "lag_bytes", "lag_events", "lag_ms", "held_bytes", "holes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     UPDATED_MS_FIELD_NUMBER: _ClassVar[int]
     LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAG_EVENTS_FIELD_NUMBER: _ClassVar[int]
+    LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HOLES_FIELD_NUMBER: _ClassVar[int]
     name: str
     generation: int
     cut: _Controller_pb2.StreamCut
     updated_ms: int
     lag_bytes: int
-    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., cut: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ..., updated_ms: _Optional[int] = ..., lag_bytes: _Optional[int] = ...) -> None: ...
+    lag_events: int
+    lag_ms: int
+    held_bytes: int
+    holes: int
+    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., cut: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ..., updated_ms: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_events: _Optional[int] = ..., lag_ms: _Optional[int] = ..., held_bytes: _Optional[int] = ..., holes: _Optional[int] = ...) -> None: ...
 
 class SegmentRangesRequest(_message.Message):
     __slots__ = ("stream", "segments")
@@ -237,18 +245,186 @@ class SpacesRequest(_message.Message):
 class SpacesResponse(_message.Message):
     __slots__ = ("spaces",)
     class Space(_message.Message):
-        __slots__ = ("segment", "live_bytes", "tiered_bytes", "pending_free_bytes", "freed_bytes")
+        __slots__ = ("segment", "live_bytes", "tiered_bytes", "pending_free_bytes", "freed_bytes", "kept_bytes", "leased_bytes", "leased_until_ms", "partial_bytes")
         SEGMENT_FIELD_NUMBER: _ClassVar[int]
         LIVE_BYTES_FIELD_NUMBER: _ClassVar[int]
         TIERED_BYTES_FIELD_NUMBER: _ClassVar[int]
         PENDING_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
         FREED_BYTES_FIELD_NUMBER: _ClassVar[int]
+        KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
+        LEASED_BYTES_FIELD_NUMBER: _ClassVar[int]
+        LEASED_UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+        PARTIAL_BYTES_FIELD_NUMBER: _ClassVar[int]
         segment: str
         live_bytes: int
         tiered_bytes: int
         pending_free_bytes: int
         freed_bytes: int
-        def __init__(self, segment: _Optional[str] = ..., live_bytes: _Optional[int] = ..., tiered_bytes: _Optional[int] = ..., pending_free_bytes: _Optional[int] = ..., freed_bytes: _Optional[int] = ...) -> None: ...
+        kept_bytes: int
+        leased_bytes: int
+        leased_until_ms: int
+        partial_bytes: int
+        def __init__(self, segment: _Optional[str] = ..., live_bytes: _Optional[int] = ..., tiered_bytes: _Optional[int] = ..., pending_free_bytes: _Optional[int] = ..., freed_bytes: _Optional[int] = ..., kept_bytes: _Optional[int] = ..., leased_bytes: _Optional[int] = ..., leased_until_ms: _Optional[int] = ..., partial_bytes: _Optional[int] = ...) -> None: ...
     SPACES_FIELD_NUMBER: _ClassVar[int]
     spaces: _containers.RepeatedCompositeFieldContainer[SpacesResponse.Space]
     def __init__(self, spaces: _Optional[_Iterable[_Union[SpacesResponse.Space, _Mapping]]] = ...) -> None: ...
+
+class JsonAnswer(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    def __init__(self, json: _Optional[str] = ...) -> None: ...
+
+class PlanRequest(_message.Message):
+    __slots__ = ("stream", "change", "at_ms")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    stream: _Controller_pb2.StreamInfo
+    change: str
+    at_ms: int
+    def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ..., change: _Optional[str] = ..., at_ms: _Optional[int] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("stream", "position")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    stream: _Controller_pb2.StreamInfo
+    position: _Controller_pb2.StreamCut
+    def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ..., position: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ...) -> None: ...
+
+class Target(_message.Message):
+    __slots__ = ("scope", "stream")
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    scope: str
+    stream: str
+    def __init__(self, scope: _Optional[str] = ..., stream: _Optional[str] = ...) -> None: ...
+
+class SetPolicyRequest(_message.Message):
+    __slots__ = ("target", "json")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    target: Target
+    json: str
+    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., json: _Optional[str] = ...) -> None: ...
+
+class Hold(_message.Message):
+    __slots__ = ("id", "target", "owner", "reason", "created_ms", "until_ms", "cut")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    target: Target
+    owner: str
+    reason: str
+    created_ms: int
+    until_ms: int
+    cut: _Controller_pb2.StreamCut
+    def __init__(self, id: _Optional[str] = ..., target: _Optional[_Union[Target, _Mapping]] = ..., owner: _Optional[str] = ..., reason: _Optional[str] = ..., created_ms: _Optional[int] = ..., until_ms: _Optional[int] = ..., cut: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ...) -> None: ...
+
+class Holds(_message.Message):
+    __slots__ = ("holds",)
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
+    holds: _containers.RepeatedCompositeFieldContainer[Hold]
+    def __init__(self, holds: _Optional[_Iterable[_Union[Hold, _Mapping]]] = ...) -> None: ...
+
+class AddHoldRequest(_message.Message):
+    __slots__ = ("target", "owner", "reason", "until_ms", "cut", "id")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    target: Target
+    owner: str
+    reason: str
+    until_ms: int
+    cut: _Controller_pb2.StreamCut
+    id: str
+    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., owner: _Optional[str] = ..., reason: _Optional[str] = ..., until_ms: _Optional[int] = ..., cut: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ..., id: _Optional[str] = ...) -> None: ...
+
+class ReleaseHoldRequest(_message.Message):
+    __slots__ = ("id", "owner")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    owner: str
+    def __init__(self, id: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
+
+class Subscribers(_message.Message):
+    __slots__ = ("subscribers",)
+    SUBSCRIBERS_FIELD_NUMBER: _ClassVar[int]
+    subscribers: _containers.RepeatedCompositeFieldContainer[Subscriber]
+    def __init__(self, subscribers: _Optional[_Iterable[_Union[Subscriber, _Mapping]]] = ...) -> None: ...
+
+class SubscriberRequest(_message.Message):
+    __slots__ = ("stream", "subscriber")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIBER_FIELD_NUMBER: _ClassVar[int]
+    stream: _Controller_pb2.StreamInfo
+    subscriber: str
+    def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ..., subscriber: _Optional[str] = ...) -> None: ...
+
+class MoveSubscriberRequest(_message.Message):
+    __slots__ = ("stream", "subscriber", "cut", "dry_run")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIBER_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    stream: _Controller_pb2.StreamInfo
+    subscriber: str
+    cut: _Controller_pb2.StreamCut
+    dry_run: bool
+    def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ..., subscriber: _Optional[str] = ..., cut: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class CountEventsRequest(_message.Message):
+    __slots__ = ("segment", "start", "end")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    segment: str
+    start: int
+    end: int
+    def __init__(self, segment: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class CountEventsResponse(_message.Message):
+    __slots__ = ("events",)
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    events: int
+    def __init__(self, events: _Optional[int] = ...) -> None: ...
+
+class DiskRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DiskResponse(_message.Message):
+    __slots__ = ("total_bytes", "free_bytes", "used_bytes", "budget_bytes")
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    total_bytes: int
+    free_bytes: int
+    used_bytes: int
+    budget_bytes: int
+    def __init__(self, total_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., budget_bytes: _Optional[int] = ...) -> None: ...
+
+class KeptRequest(_message.Message):
+    __slots__ = ("segment", "offset")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    segment: str
+    offset: int
+    def __init__(self, segment: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class RestoreKeptResponse(_message.Message):
+    __slots__ = ("start_offset",)
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    start_offset: int
+    def __init__(self, start_offset: _Optional[int] = ...) -> None: ...

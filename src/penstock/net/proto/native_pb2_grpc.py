@@ -65,10 +65,80 @@ class NativeStub:
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
                 response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.RetentionDecision.FromString,
                 _registered_method=True)
+        self.PlanRetention = channel.unary_unary(
+                '/penstock.v1.Native/PlanRetention',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.PlanRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.RetentionDecision.FromString,
+                _registered_method=True)
         self.ExplainRetention = channel.unary_unary(
                 '/penstock.v1.Native/ExplainRetention',
-                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.ExplainRequest.SerializeToString,
                 response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.RetentionDecision.FromString,
+                _registered_method=True)
+        self.ReclaimReport = channel.unary_unary(
+                '/penstock.v1.Native/ReclaimReport',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+                _registered_method=True)
+        self.ForecastRetention = channel.unary_unary(
+                '/penstock.v1.Native/ForecastRetention',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+                _registered_method=True)
+        self.ListEvictions = channel.unary_unary(
+                '/penstock.v1.Native/ListEvictions',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+                _registered_method=True)
+        self.UndoTruncation = channel.unary_unary(
+                '/penstock.v1.Native/UndoTruncation',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_Controller__pb2.StreamCut.FromString,
+                _registered_method=True)
+        self.GetPolicy = channel.unary_unary(
+                '/penstock.v1.Native/GetPolicy',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.Target.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+                _registered_method=True)
+        self.SetPolicy = channel.unary_unary(
+                '/penstock.v1.Native/SetPolicy',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.SetPolicyRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
+                _registered_method=True)
+        self.EffectivePolicy = channel.unary_unary(
+                '/penstock.v1.Native/EffectivePolicy',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+                _registered_method=True)
+        self.AddHold = channel.unary_unary(
+                '/penstock.v1.Native/AddHold',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.AddHoldRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.Hold.FromString,
+                _registered_method=True)
+        self.ListHolds = channel.unary_unary(
+                '/penstock.v1.Native/ListHolds',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.Target.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.Holds.FromString,
+                _registered_method=True)
+        self.ReleaseHold = channel.unary_unary(
+                '/penstock.v1.Native/ReleaseHold',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.ReleaseHoldRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.Hold.FromString,
+                _registered_method=True)
+        self.DescribeSubscribers = channel.unary_unary(
+                '/penstock.v1.Native/DescribeSubscribers',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.Subscribers.FromString,
+                _registered_method=True)
+        self.MoveSubscriber = channel.unary_unary(
+                '/penstock.v1.Native/MoveSubscriber',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.MoveSubscriberRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+                _registered_method=True)
+        self.RemoveSubscriber = channel.unary_unary(
+                '/penstock.v1.Native/RemoveSubscriber',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.SubscriberRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
                 _registered_method=True)
         self.CommitBatch = channel.unary_unary(
                 '/penstock.v1.Native/CommitBatch',
@@ -115,6 +185,31 @@ class NativeStub:
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.SpacesRequest.SerializeToString,
                 response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.SpacesResponse.FromString,
                 _registered_method=True)
+        self.CountEvents = channel.unary_unary(
+                '/penstock.v1.Native/CountEvents',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.CountEventsRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.CountEventsResponse.FromString,
+                _registered_method=True)
+        self.Disk = channel.unary_unary(
+                '/penstock.v1.Native/Disk',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.DiskRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.DiskResponse.FromString,
+                _registered_method=True)
+        self.TruncateKeeping = channel.unary_unary(
+                '/penstock.v1.Native/TruncateKeeping',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.KeptRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
+                _registered_method=True)
+        self.ReleaseKept = channel.unary_unary(
+                '/penstock.v1.Native/ReleaseKept',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.KeptRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
+                _registered_method=True)
+        self.RestoreKept = channel.unary_unary(
+                '/penstock.v1.Native/RestoreKept',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.KeptRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.RestoreKeptResponse.FromString,
+                _registered_method=True)
 
 
 class NativeServicer:
@@ -153,12 +248,99 @@ class NativeServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RunRetention(self, request, context):
+        """Retention. Answers of the planner are JSON as docs/formats/planner.md describes it, policies as docs/formats/policy.md.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PlanRetention(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExplainRetention(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReclaimReport(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForecastRetention(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListEvictions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndoTruncation(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetPolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EffectivePolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddHold(self, request, context):
+        """Holds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListHolds(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseHold(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeSubscribers(self, request, context):
+        """Subscribers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MoveSubscriber(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveSubscriber(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -221,6 +403,37 @@ class NativeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CountEvents(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Disk(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TruncateKeeping(self, request, context):
+        """Kept bytes: gone for readers, still on disk.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseKept(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestoreKept(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NativeServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -254,10 +467,80 @@ def add_NativeServicer_to_server(servicer, server):
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.FromString,
                     response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.RetentionDecision.SerializeToString,
             ),
+            'PlanRetention': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanRetention,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.PlanRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.RetentionDecision.SerializeToString,
+            ),
             'ExplainRetention': grpc.unary_unary_rpc_method_handler(
                     servicer.ExplainRetention,
-                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.FromString,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.ExplainRequest.FromString,
                     response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.RetentionDecision.SerializeToString,
+            ),
+            'ReclaimReport': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReclaimReport,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.SerializeToString,
+            ),
+            'ForecastRetention': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForecastRetention,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.SerializeToString,
+            ),
+            'ListEvictions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEvictions,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.SerializeToString,
+            ),
+            'UndoTruncation': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndoTruncation,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_Controller__pb2.StreamCut.SerializeToString,
+            ),
+            'GetPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPolicy,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.Target.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.SerializeToString,
+            ),
+            'SetPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPolicy,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.SetPolicyRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.SerializeToString,
+            ),
+            'EffectivePolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.EffectivePolicy,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.SerializeToString,
+            ),
+            'AddHold': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddHold,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.AddHoldRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.Hold.SerializeToString,
+            ),
+            'ListHolds': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListHolds,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.Target.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.Holds.SerializeToString,
+            ),
+            'ReleaseHold': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseHold,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.ReleaseHoldRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.Hold.SerializeToString,
+            ),
+            'DescribeSubscribers': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeSubscribers,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.Subscribers.SerializeToString,
+            ),
+            'MoveSubscriber': grpc.unary_unary_rpc_method_handler(
+                    servicer.MoveSubscriber,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.MoveSubscriberRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.SerializeToString,
+            ),
+            'RemoveSubscriber': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveSubscriber,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.SubscriberRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.SerializeToString,
             ),
             'CommitBatch': grpc.unary_unary_rpc_method_handler(
                     servicer.CommitBatch,
@@ -303,6 +586,31 @@ def add_NativeServicer_to_server(servicer, server):
                     servicer.Spaces,
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.SpacesRequest.FromString,
                     response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.SpacesResponse.SerializeToString,
+            ),
+            'CountEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountEvents,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.CountEventsRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.CountEventsResponse.SerializeToString,
+            ),
+            'Disk': grpc.unary_unary_rpc_method_handler(
+                    servicer.Disk,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.DiskRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.DiskResponse.SerializeToString,
+            ),
+            'TruncateKeeping': grpc.unary_unary_rpc_method_handler(
+                    servicer.TruncateKeeping,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.KeptRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.SerializeToString,
+            ),
+            'ReleaseKept': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseKept,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.KeptRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.SerializeToString,
+            ),
+            'RestoreKept': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestoreKept,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.KeptRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.RestoreKeptResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -478,6 +786,33 @@ class Native:
             _registered_method=True)
 
     @staticmethod
+    def PlanRetention(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/PlanRetention',
+            penstock_dot_net_dot_proto_dot_native__pb2.PlanRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.RetentionDecision.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ExplainRetention(request,
             target,
             options=(),
@@ -492,8 +827,359 @@ class Native:
             request,
             target,
             '/penstock.v1.Native/ExplainRetention',
-            penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.ExplainRequest.SerializeToString,
             penstock_dot_net_dot_proto_dot_native__pb2.RetentionDecision.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReclaimReport(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/ReclaimReport',
+            penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForecastRetention(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/ForecastRetention',
+            penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEvictions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/ListEvictions',
+            penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndoTruncation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/UndoTruncation',
+            penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_Controller__pb2.StreamCut.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/GetPolicy',
+            penstock_dot_net_dot_proto_dot_native__pb2.Target.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/SetPolicy',
+            penstock_dot_net_dot_proto_dot_native__pb2.SetPolicyRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EffectivePolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/EffectivePolicy',
+            penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddHold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/AddHold',
+            penstock_dot_net_dot_proto_dot_native__pb2.AddHoldRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.Hold.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListHolds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/ListHolds',
+            penstock_dot_net_dot_proto_dot_native__pb2.Target.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.Holds.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseHold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/ReleaseHold',
+            penstock_dot_net_dot_proto_dot_native__pb2.ReleaseHoldRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.Hold.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeSubscribers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/DescribeSubscribers',
+            penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.Subscribers.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MoveSubscriber(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/MoveSubscriber',
+            penstock_dot_net_dot_proto_dot_native__pb2.MoveSubscriberRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveSubscriber(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/RemoveSubscriber',
+            penstock_dot_net_dot_proto_dot_native__pb2.SubscriberRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
             options,
             channel_credentials,
             insecure,
@@ -737,6 +1423,141 @@ class Native:
             '/penstock.v1.Native/Spaces',
             penstock_dot_net_dot_proto_dot_native__pb2.SpacesRequest.SerializeToString,
             penstock_dot_net_dot_proto_dot_native__pb2.SpacesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/CountEvents',
+            penstock_dot_net_dot_proto_dot_native__pb2.CountEventsRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.CountEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Disk(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/Disk',
+            penstock_dot_net_dot_proto_dot_native__pb2.DiskRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.DiskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TruncateKeeping(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/TruncateKeeping',
+            penstock_dot_net_dot_proto_dot_native__pb2.KeptRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseKept(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/ReleaseKept',
+            penstock_dot_net_dot_proto_dot_native__pb2.KeptRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestoreKept(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/RestoreKept',
+            penstock_dot_net_dot_proto_dot_native__pb2.KeptRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.RestoreKeptResponse.FromString,
             options,
             channel_credentials,
             insecure,

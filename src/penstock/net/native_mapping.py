@@ -1,0 +1,275 @@
+"""Between the messages of ``native.proto`` and our own values, both ways; shared by the server and the client side.
+
+Functions named ``..._message`` make messages, the others read them. Reading checks: what a peer may not say raises
+``InvalidArgumentError`` or a subclass.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.codec.policy_document import decode_document, encode_document
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import StreamName
+from penstock.model.retention import HoldInfo, PolicyDocument, PolicyTarget
+from penstock.net.grpc_mapping import (
+    config_message,
+    config_of,
+    cut_message,
+    cut_of,
+    make,
+    range_message,
+    ranges_of,
+    stream_of,
+)
+from penstock.net.proto import native_pb2 as native
+from penstock.ports.controller_service import StreamDescription, SubscriberInfo
+from penstock.ports.segment_service import ChunkBlock, ChunkRange, DiskSpace, SegmentSpace
+
+
+def json_of(text: str) -> Mapping[str, Any]:
+    """The object that an answer holds. Raises InvalidArgumentError."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidArgumentError("not JSON", detail=str(error)) from error
+    if not isinstance(value, dict):
+        raise InvalidArgumentError("not a JSON object", value=text[:60])
+    return value
+
+
+def json_message(value: Mapping[str, Any]) -> native.JsonAnswer:
+    return native.JsonAnswer(json=json.dumps(value))
+
+
+def document_message(document: PolicyDocument) -> native.JsonAnswer:
+    return json_message(encode_document(document))
+
+
+def document_of(text: str) -> PolicyDocument:
+    return decode_document(dict(json_of(text)))
+
+
+def decision_message(decision: Mapping[str, Any]) -> native.RetentionDecision:
+    """The decision as it is, and beside it the fields that a reader without JSON wants most."""
+    truncate = decision.get("truncate")
+    return native.RetentionDecision(
+        json=json.dumps(decision),
+        rule=str(decision.get("rule") or ""),
+        why=str(decision.get("why") or ""),
+        frees_bytes=int(decision.get("frees_bytes") or 0),
+        truncate=dict(truncate) if isinstance(truncate, Mapping) else None,
+    )
+
+
+# --- targets and holds --------------------------------------------------------------------------------------------
+
+
+def target_message(target: PolicyTarget) -> native.Target:
+    if isinstance(target, StreamName):
+        return native.Target(scope=target.scope, stream=target.stream)
+    return native.Target(scope=target or "")
+
+
+def target_of(message: native.Target) -> PolicyTarget:
+    if message.stream:
+        return StreamName(message.scope, message.stream)
+    return message.scope or None
+
+
+def held_target_of(message: native.Target) -> StreamName | str:
+    """What a hold is placed on: a stream or a scope."""
+    target = target_of(message)
+    if target is None:
+        raise InvalidArgumentError("a hold is placed on a stream or a scope", scope="")
+    return target
+
+
+def hold_message(hold: HoldInfo) -> native.Hold:
+    return make(
+        native.Hold,
+        id=hold.id,
+        target=target_message(hold.stream or hold.scope),
+        owner=hold.owner,
+        reason=hold.reason,
+        created_ms=hold.created_ms,
+        until_ms=hold.until_ms,
+        cut=None if hold.cut is None else cut_message(hold.cut),
+    )
+
+
+def hold_of(message: native.Hold) -> HoldInfo:
+    target = held_target_of(message.target)
+    stream = target if isinstance(target, StreamName) else None
+    return HoldInfo(
+        id=message.id,
+        scope=message.target.scope,
+        stream=stream,
+        owner=message.owner,
+        reason=message.reason,
+        created_ms=message.created_ms,
+        until_ms=message.until_ms if message.HasField("until_ms") else None,
+        cut=cut_of(message.cut) if message.HasField("cut") else None,
+    )
+
+
+# --- streams and subscribers --------------------------------------------------------------------------------------
+
+
+def description_message(item: StreamDescription) -> native.StreamDescription:
+    return native.StreamDescription(
+        config=config_message(item.stream, item.config),
+        epoch=item.epoch,
+        sealed=item.sealed,
+        segments=[range_message(item.stream, segment) for segment in item.segments],
+        head=cut_message(item.head),
+        tail=cut_message(item.tail),
+        size_bytes=item.size_bytes,
+        written_bytes=item.written_bytes,
+        subscribers=[subscriber_message(subscriber) for subscriber in item.subscribers],
+        held_by=item.held_by,
+        disk_bytes=item.disk_bytes,
+        pending_free_bytes=item.pending_free_bytes,
+        freed_bytes=item.freed_bytes,
+    )
+
+
+def subscriber_message(item: SubscriberInfo) -> native.Subscriber:
+    return make(
+        native.Subscriber,
+        name=item.name,
+        generation=item.generation,
+        cut=None if item.cut is None else cut_message(item.cut),
+        updated_ms=item.updated_ms,
+        lag_bytes=item.lag_bytes,
+        lag_events=None if item.lag_events < 0 else item.lag_events,
+        lag_ms=item.lag_ms,
+        held_bytes=None if item.held_bytes < 0 else item.held_bytes,
+        holes=item.holes,
+    )
+
+
+def subscriber_of(message: native.Subscriber) -> SubscriberInfo:
+    return SubscriberInfo(
+        name=message.name,
+        generation=message.generation,
+        cut=cut_of(message.cut) if message.HasField("cut") else None,
+        updated_ms=message.updated_ms,
+        lag_bytes=message.lag_bytes,
+        lag_events=message.lag_events if message.HasField("lag_events") else -1,
+        lag_ms=message.lag_ms if message.HasField("lag_ms") else None,
+        held_bytes=message.held_bytes if message.HasField("held_bytes") else -1,
+        holes=message.holes,
+    )
+
+
+def description_of(message: native.StreamDescription) -> StreamDescription:
+    return StreamDescription(
+        stream=stream_of(message.config.streamInfo),
+        config=config_of(message.config),
+        epoch=message.epoch,
+        sealed=message.sealed,
+        segments=ranges_of(message.segments),
+        head=cut_of(message.head),
+        tail=cut_of(message.tail),
+        size_bytes=message.size_bytes,
+        written_bytes=message.written_bytes,
+        subscribers=tuple(subscriber_of(item) for item in message.subscribers),
+        held_by=message.held_by,
+        disk_bytes=message.disk_bytes,
+        pending_free_bytes=message.pending_free_bytes,
+        freed_bytes=message.freed_bytes,
+    )
+
+
+# --- segments -----------------------------------------------------------------------------------------------------
+
+
+def chunk_message(item: ChunkRange) -> native.ChunkRange:
+    message = native.ChunkRange(
+        name=item.name, location=item.location, start_offset=item.start_offset, end_offset=item.end_offset
+    )
+    end = item.start_offset
+    for block in item.blocks:
+        message.block_gap.append(block.start_offset - end)
+        message.block_length.append(block.end_offset - block.start_offset)
+        message.block_crc32c.append(block.crc32c)
+        message.block_event_count.append(block.event_count)
+        end = block.end_offset
+    return message
+
+
+def chunk_of(message: native.ChunkRange) -> ChunkRange:
+    """Raises ``InvalidArgumentError`` where the columns differ in length."""
+    columns = (message.block_gap, message.block_length, message.block_crc32c, message.block_event_count)
+    if len({len(column) for column in columns}) != 1:
+        raise InvalidArgumentError("columns of a chunk's blocks differ in length", chunk=message.name)
+    blocks = []
+    end = message.start_offset
+    for gap, length, crc32c, event_count in zip(*columns, strict=True):
+        start = end + gap
+        end = start + length
+        blocks.append(ChunkBlock(start_offset=start, end_offset=end, crc32c=crc32c, event_count=event_count))
+    return ChunkRange(
+        name=message.name,
+        location=message.location if message.HasField("location") else None,
+        start_offset=message.start_offset,
+        end_offset=message.end_offset,
+        blocks=tuple(blocks),
+    )
+
+
+def space_message(item: SegmentSpace) -> native.SpacesResponse.Space:
+    return make(
+        native.SpacesResponse.Space,
+        segment=item.name,
+        live_bytes=item.live_bytes,
+        tiered_bytes=item.tiered_bytes,
+        pending_free_bytes=item.pending_free_bytes,
+        freed_bytes=item.freed_bytes,
+        kept_bytes=item.kept_bytes,
+        leased_bytes=item.leased_bytes,
+        leased_until_ms=item.leased_until_ms,
+        partial_bytes=item.partial_bytes,
+    )
+
+
+def space_of(message: native.SpacesResponse.Space) -> SegmentSpace:
+    return SegmentSpace(
+        name=message.segment,
+        live_bytes=message.live_bytes,
+        tiered_bytes=message.tiered_bytes,
+        pending_free_bytes=message.pending_free_bytes,
+        freed_bytes=message.freed_bytes,
+        kept_bytes=message.kept_bytes,
+        leased_bytes=message.leased_bytes,
+        leased_until_ms=message.leased_until_ms if message.HasField("leased_until_ms") else None,
+        partial_bytes=message.partial_bytes,
+    )
+
+
+def disk_message(item: DiskSpace) -> native.DiskResponse:
+    return make(
+        native.DiskResponse,
+        total_bytes=item.total_bytes,
+        free_bytes=item.free_bytes,
+        used_bytes=item.used_bytes,
+        budget_bytes=item.budget_bytes,
+    )
+
+
+def disk_of(message: native.DiskResponse) -> DiskSpace:
+    return DiskSpace(
+        total_bytes=message.total_bytes,
+        free_bytes=message.free_bytes,
+        used_bytes=message.used_bytes,
+        budget_bytes=message.budget_bytes if message.HasField("budget_bytes") else None,
+    )
+
+
+def cut_or_none(message: Any, name: str) -> StreamCut | None:
+    """The cut in an optional field of a message."""
+    return cut_of(getattr(message, name)) if message.HasField(name) else None

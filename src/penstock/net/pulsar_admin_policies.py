@@ -1,0 +1,338 @@
+"""Policies of namespaces and topics: retention, time-to-live, backlog quotas, idleness, persistence.
+
+They are the store's own policy documents, of the scope and of the stream. Beside them the facade keeps each body as it was
+given, and gives it back as long as the document still says the same. Source: docs/pulsar-admin.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.model.errors import InvalidArgumentError, NotFoundError, ScopeNotFoundError, StreamNotFoundError
+from penstock.model.names import StreamName
+from penstock.model.retention import INHERIT, Backlog, PolicyDocument, Unsubscribed
+from penstock.net.pulsar_admin_bodies import (
+    INACTIVE_DEFAULT,
+    AdminError,
+    Inactive,
+    Quota,
+    Retention,
+    backlog_of,
+    conflicts,
+    idle_of,
+    inactive_of,
+    no_retain,
+    number_of_limit,
+    quotas_of,
+    read_quota,
+    refuse_quota,
+    refuse_retention,
+    retain_of,
+    retention_of,
+)
+from penstock.net.pulsar_admin_context import RELEASED, Admin, Topic
+from penstock.net.pulsar_admin_names import NamespaceName
+from penstock.net.pulsar_admin_records import Record, namespace_key, topic_key, topics_key
+
+NO_RETENTION = Retention(0, 0)
+NO_NAMESPACE = "Namespace policies does not exist"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A namespace, or a topic, as the holder of policies."""
+
+    target: StreamName | str
+    key: bytes
+    namespace: NamespaceName
+    topic: Topic | None = None
+
+    @property
+    def word(self) -> str:
+        return "namespace" if self.topic is None else "topic"
+
+
+def namespace_level(namespace: NamespaceName) -> Level:
+    return Level(target=namespace.scope, key=namespace_key(namespace), namespace=namespace)
+
+
+def topic_level(topic: Topic) -> Level:
+    return Level(target=topic.stream, key=topic_key(topic.name), namespace=topic.name.namespace, topic=topic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A level as it stands: its document, and what the facade remembers of it."""
+
+    document: PolicyDocument
+    record: Record
+
+    @property
+    def made_here(self) -> bool:
+        """Whether it is a namespace that was made through this API, and so has Pulsar's defaults."""
+        return self.record.get("pulsar") is True
+
+    @property
+    def retention(self) -> Retention | None:
+        """As it was given, while the document says the same; else in minutes and MiB, rounded up; None where unset."""
+        given = self.record.get("retention")
+        retain = self.document.retain
+        if given is not None:
+            kept = Retention(given["retentionTimeInMinutes"], given["retentionSizeInMB"])
+            if retain_of(kept, retain) == retain:
+                return kept
+        elif (
+            self.made_here
+            and replace(RELEASED.retain, max_bytes=retain.max_bytes, max_age_s=retain.max_age_s) == retain
+        ):
+            return None
+        return retention_of(retain)
+
+    @property
+    def quotas(self) -> dict[str, Quota]:
+        """By type, as given while the document says the same; else what it says."""
+        given = {kind: read_quota(body) for kind, body in self.record.get("quotas", {}).items()}
+        backlog = self.document.backlog
+        said = backlog_of(given, {}, backlog)
+        if (said.max_bytes, said.max_age_s) == (backlog.max_bytes, backlog.max_age_s):
+            return given
+        return quotas_of(backlog)
+
+    @property
+    def ttl_s(self) -> int | None:
+        return self._number("ttl", self.document.backlog.ttl_s, 1)
+
+    @property
+    def expiration_min(self) -> int | None:
+        return self._number("subscription_expiration", self.document.idle.subscriber_s, 60)
+
+    def _number(self, name: str, limit: Any, unit: int) -> int | None:
+        given = self.record.get(name)
+        if given is not None and limit == (given * unit or None):
+            return int(given)
+        return number_of_limit(limit, unit)
+
+    @property
+    def inactive(self) -> Inactive | None:
+        given = self.record.get("inactive")
+        idle = self.document.idle
+        if given is not None:
+            kept = Inactive(
+                given["inactiveTopicDeleteMode"], given["maxInactiveDurationSeconds"], given["deleteWhileInactive"]
+            )
+            if idle_of(kept, idle) == idle:
+                return kept
+        return inactive_of(idle)
+
+    @property
+    def persistence(self) -> Mapping[str, Any] | None:
+        return self.record.get("persistence")
+
+
+class Policies:
+    """Reads and changes the policies of levels."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    async def get(self, level: Level, missing: str = "Namespace does not exist") -> Stored:
+        """Raises AdminError 404."""
+        if level.topic is None:
+            await self._admin.check_namespace(level.namespace, missing)
+        try:
+            document = await self._admin.controller.get_policy(level.target)
+        except StreamNotFoundError as error:
+            raise AdminError(404, f"Topic {level.topic} not found") from error
+        except ScopeNotFoundError as error:
+            raise AdminError(404, missing) from error
+        return Stored(document=document, record=await self._admin.records.get(level.key) or {})
+
+    async def _change(
+        self,
+        level: Level,
+        change: Callable[[Stored], PolicyDocument],
+        note: Callable[[Record], Record],
+        *,
+        missing: str = NO_NAMESPACE,
+    ) -> None:
+        """Replace the document, then what is remembered of it: after a crash in between the document is what counts."""
+        async with self._admin.lock(f"policy/{level.target}"):
+            stored = await self.get(level, missing)
+            changed = change(stored)
+            if changed != stored.document:
+                try:
+                    await self._admin.controller.set_policy(level.target, changed)
+                except InvalidArgumentError as error:
+                    raise AdminError(400, str(error)) from error
+            await self._admin.records.change(level.key, note)
+
+    # --- retention -----------------------------------------------------------------------------------------
+
+    async def set_retention(self, level: Level, retention: Retention | None) -> None:
+        """None: removed. Raises AdminError 404 and 412."""
+        stored = await self.get(level, NO_NAMESPACE)
+        if retention is not None:
+            for quota in await self._quotas_against(level, stored):
+                if conflicts(retention, quota):
+                    raise refuse_retention(level.word)
+
+        def change(now: Stored) -> PolicyDocument:
+            before = now.document.retain
+            if retention is not None:
+                retain = retain_of(retention, before)
+                return replace(now.document, retain=retain, unsubscribed=Unsubscribed.RELEASE)
+            if now.made_here and level.topic is None:
+                retain = replace(RELEASED.retain, max_bytes=before.max_bytes, max_age_s=before.max_age_s)
+                return replace(now.document, retain=retain, unsubscribed=Unsubscribed.RELEASE)
+            return replace(now.document, retain=no_retain(before), unsubscribed=INHERIT)
+
+        await self._change(level, change, _noting("retention", None if retention is None else retention.to_json()))
+
+    async def _quotas_against(self, level: Level, stored: Stored) -> list[Quota]:
+        """The quotas that a new retention of the level is compared with: of a namespace its size quota, of a topic both
+        that apply to it."""
+        if level.topic is None:
+            size = stored.quotas.get("destination_storage")
+            return [] if size is None else [size]
+        below = await self.get(namespace_level(level.namespace))
+        return list({**below.quotas, **stored.quotas}.values())
+
+    # --- quotas --------------------------------------------------------------------------------------------
+
+    async def set_quota(self, level: Level, kind: str, quota: Quota | None) -> None:
+        """None: removed. Raises AdminError 404 and 412."""
+        missing = "" if level.topic is None else NO_NAMESPACE
+        stored = await self.get(level, missing)
+        if quota is not None and conflicts(await self._retention_against(level, kind, stored), quota):
+            raise refuse_quota(level.word)
+        below: dict[str, Quota] = {}
+        if level.topic is not None:
+            below = (await self.get(namespace_level(level.namespace))).quotas
+
+        def quotas(now: Mapping[str, Quota]) -> dict[str, Quota]:
+            kept = {name: item for name, item in now.items() if name != kind}
+            return kept if quota is None else {**kept, kind: quota}
+
+        decided: dict[str, Quota] = {}
+
+        def change(now: Stored) -> PolicyDocument:
+            decided.clear()
+            decided.update(quotas(now.quotas))
+            return replace(now.document, backlog=backlog_of(decided, below, now.document.backlog))
+
+        def note(record: Record) -> Record:
+            bodies = {name: item.to_json() for name, item in decided.items()}
+            return _noting("quotas", bodies or None)(record)
+
+        await self._change(level, change, note, missing=missing)
+        if level.topic is None:
+            await self._follow(level.namespace, decided)
+
+    async def _retention_against(self, level: Level, kind: str, stored: Stored) -> Retention | None:
+        """The retention that a new quota of the level is compared with: none for an age quota of a namespace."""
+        if level.topic is None:
+            return stored.retention if kind == "destination_storage" else None
+        return stored.retention or (await self.get(namespace_level(level.namespace))).retention
+
+    async def _follow(self, namespace: NamespaceName, below: Mapping[str, Quota]) -> None:
+        """Topics with a quota of their own take over what the namespace now says of the other type's action."""
+        for local, record in await self._admin.records.under(topics_key(namespace)):
+            if not record.get("quotas"):
+                continue
+            topic = await self._admin.find(namespace, local)
+            if topic is None or topic.partition is not None:
+                continue
+
+            def change(now: Stored) -> PolicyDocument:
+                own = now.quotas
+                return replace(
+                    now.document, backlog=_with_action(now.document.backlog, backlog_of(own, below, Backlog()))
+                )
+
+            try:
+                await self._change(topic_level(topic), change, lambda record: record)
+            except (AdminError, NotFoundError):
+                continue  # deleted meanwhile
+
+    # --- the rest ------------------------------------------------------------------------------------------
+
+    async def set_ttl(self, level: Level, seconds: int | None) -> None:
+        """None: removed. 0: none, whatever the level below says. Raises AdminError 404 and 412."""
+        if seconds is not None and seconds < 0:
+            raise AdminError(412, f"Invalid value for message TTL: {seconds}")
+        ttl = INHERIT if seconds is None else seconds or None
+
+        def change(now: Stored) -> PolicyDocument:
+            return replace(now.document, backlog=replace(now.document.backlog, ttl_s=ttl))
+
+        await self._change(level, change, _noting("ttl", seconds))
+
+    async def set_expiration(self, level: Level, minutes: int | None) -> None:
+        """As ``set_ttl``, of idle subscriptions."""
+        if minutes is not None and minutes < 0:
+            raise AdminError(412, f"Invalid value for subscription expiration time: {minutes}")
+        idle_s = INHERIT if minutes is None else minutes * 60 or None
+
+        def change(now: Stored) -> PolicyDocument:
+            return replace(now.document, idle=replace(now.document.idle, subscriber_s=idle_s))
+
+        await self._change(level, change, _noting("subscription_expiration", minutes))
+
+    async def set_inactive(self, level: Level, inactive: Inactive | None) -> None:
+        """None: removed. Raises AdminError 404."""
+
+        def change(now: Stored) -> PolicyDocument:
+            return replace(now.document, idle=idle_of(inactive, now.document.idle))
+
+        await self._change(level, change, _noting("inactive", None if inactive is None else inactive.to_json()))
+
+    async def set_persistence(self, level: Level, body: Mapping[str, Any] | None) -> None:
+        """Remembered and given back; how data is stored here does not depend on it. Raises AdminError 404."""
+        await self._change(level, lambda now: now.document, _noting("persistence", body))
+
+    # --- applied -------------------------------------------------------------------------------------------
+
+    async def applied(self, topic: Topic) -> dict[str, Any]:
+        """Each policy as it applies to a topic: its own, else the namespace's, else that of a broker without settings."""
+        own, below = await self.get(topic_level(topic)), await self.get(namespace_level(topic.name.namespace))
+        return {
+            "retention": (own.retention or below.retention or NO_RETENTION).to_json(),
+            "messageTTL": _first(own.ttl_s, below.ttl_s, 0),
+            "subscriptionExpirationTime": _first(own.expiration_min, below.expiration_min, 0),
+            "inactiveTopicPolicies": (own.inactive or below.inactive or INACTIVE_DEFAULT).to_json(),
+            "persistence": own.persistence or below.persistence or PERSISTENCE_DEFAULT,
+            # As the broker answers: the map of the first level that has one. What is enforced is merged by type.
+            "backlogQuotaMap": {
+                kind: quota.to_json() for kind, quota in (own.quotas or below.quotas or _UNLIMITED).items()
+            },
+        }
+
+
+def _with_action(before: Backlog, said: Backlog) -> Backlog:
+    return replace(before, on_exceed=said.on_exceed)
+
+
+def _first(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _noting(name: str, body: Any) -> Callable[[Record], Record]:
+    def note(record: Record) -> Record:
+        kept = {key: value for key, value in record.items() if key != name}
+        return kept if body is None else {**kept, name: body}
+
+    return note
+
+
+PERSISTENCE_DEFAULT: Mapping[str, Any] = {
+    "bookkeeperEnsemble": 1,
+    "bookkeeperWriteQuorum": 1,
+    "bookkeeperAckQuorum": 1,
+    "managedLedgerMaxMarkDeleteRate": 1.0,
+}
+_UNLIMITED: Mapping[str, Quota] = {
+    "destination_storage": Quota(-1, -1, "producer_request_hold"),
+    "message_age": Quota(-1, -1, "producer_request_hold"),
+}

@@ -1,0 +1,90 @@
+"""HTTP connections that end in time, however slow their peer is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from penstock.net.rest_limits import RestLimits
+
+
+class RestConnection(H11Protocol):
+    """uvicorn's connection, with the deadlines that it lacks.
+
+    uvicorn bounds only the pause between two requests: without these timers a peer that trickles its headers, or never
+    reads its reply, would stay for ever.
+    """
+
+    limits = RestLimits()
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._reply_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        super().connection_made(transport)
+        if len(self.connections) > 2 * self.limits.connections:
+            transport.abort()
+            return
+        self._watch_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch_head()
+
+    def _watch_head(self) -> None:
+        """Run the clock exactly while a request's head is awaited. A second byte does not wind it up again."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_head_timer()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.limits.head_s, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        # From here on uvicorn's own timer waits for the next request.
+        self._stop_head_timer()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._reply_timer is None:
+            self._reply_timer = self.loop.call_later(self.limits.reply_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_reply_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        self._stop_reply_timer()
+        super().connection_lost(exc)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _stop_reply_timer(self) -> None:
+        if self._reply_timer is not None:
+            self._reply_timer.cancel()
+            self._reply_timer = None
+
+
+def connection_class(limits: RestLimits) -> type[RestConnection]:
+    """The class of connections under these limits; uvicorn makes them itself, from a class."""
+    return type("BoundedRestConnection", (RestConnection,), {"limits": limits})

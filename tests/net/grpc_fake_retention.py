@@ -1,0 +1,168 @@
+"""Retention in memory for the tests of the gRPC port: it keeps what it is given, and answers with what it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from penstock.codec.effective_policy import PATHS
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import AlreadyExistsError, ConflictError, NotFoundError, SubscriberNotFoundError
+from penstock.model.names import StreamName
+from penstock.model.retention import (
+    EMPTY,
+    Combine,
+    EffectivePolicy,
+    HoldInfo,
+    Level,
+    OnExceed,
+    PolicyDocument,
+    PolicyTarget,
+)
+from penstock.ports.controller_service import SubscriberInfo
+
+
+class MemoryRetention:
+    """The retention calls of a controller, without data."""
+
+    documents: dict[PolicyTarget, PolicyDocument]
+    holds: dict[str, HoldInfo]
+    subscribed: dict[str, SubscriberInfo]
+
+    def __init__(self) -> None:
+        self.documents = {}
+        self.holds = {}
+        self.subscribed = {}
+
+    def _stream(self, stream: StreamName) -> Any:
+        raise NotImplementedError
+
+    async def get_policy(self, target: PolicyTarget) -> PolicyDocument:
+        if isinstance(target, StreamName):
+            self._stream(target)
+        return self.documents.get(target, EMPTY)
+
+    async def set_policy(self, target: PolicyTarget, document: PolicyDocument) -> None:
+        if isinstance(target, StreamName):
+            self._stream(target)
+        self.documents[target] = document
+
+    async def effective_policy(self, stream: StreamName) -> EffectivePolicy:
+        self._stream(stream)
+        return EffectivePolicy(
+            min_bytes=None,
+            min_age_ms=1500,
+            combine=Combine.ALL,
+            max_age_ms=60_000,
+            on_exceed=OnExceed.EVICT,
+            evict_to=0.5,
+            truncates=True,
+            origins=dict.fromkeys(PATHS, Level.DEFAULT) | {"retain.min_age_s": Level.STREAM, "grace_s": Level.SERVER},
+        )
+
+    async def run_retention(self, stream: StreamName) -> Mapping[str, Any]:
+        self._stream(stream)
+        return {
+            "version": 1,
+            "truncate": {"0#0": 10},
+            "rule": "size",
+            "frees_bytes": 10,
+            "why": "too large",
+            "held_by": [{"kind": "subscriber", "name": "delays", "bytes": 50}],
+        }
+
+    async def plan_retention(
+        self, stream: StreamName, *, change: PolicyDocument | None = None, at_ms: int | None = None
+    ) -> Mapping[str, Any]:
+        self._stream(stream)
+        return {"version": 1, "rule": repr(change), "next_due_ms": at_ms, "truncate": None, "why": "", "frees_bytes": 0}
+
+    async def explain_retention(self, stream: StreamName, *, position: StreamCut | None = None) -> Mapping[str, Any]:
+        self._stream(stream)
+        at = None if position is None else dict(sorted((str(k), v) for k, v in position.positions.items()))
+        return {"version": 1, "truncate": None, "rule": "none", "frees_bytes": 0, "held_by": [], "at": at}
+
+    async def reclaim_report(self, stream: StreamName) -> Mapping[str, Any]:
+        self._stream(stream)
+        return {"freed_bytes": 10, "pending": [{"bytes": 5, "why": "grace", "until_ms": 7}]}
+
+    async def forecast_retention(self, stream: StreamName) -> Mapping[str, Any]:
+        self._stream(stream)
+        return {"disk_full_ms": None}
+
+    async def undo_truncation(self, stream: StreamName) -> StreamCut:
+        self._stream(stream)
+        raise ConflictError("nothing can be taken back", stream=str(stream))
+
+    async def list_evictions(self, stream: StreamName) -> Sequence[Mapping[str, Any]]:
+        self._stream(stream)
+        return [{"subscriber": "s/g", "bytes": 1}]
+
+    async def add_hold(
+        self,
+        target: StreamName | str,
+        *,
+        owner: str,
+        reason: str,
+        until_ms: int | None = None,
+        cut: StreamCut | None = None,
+        hold_id: str | None = None,
+    ) -> HoldInfo:
+        stream = target if isinstance(target, StreamName) else None
+        scope = target.scope if isinstance(target, StreamName) else target
+        chosen = hold_id or f"hold-{len(self.holds)}"
+        if chosen in self.holds:
+            raise AlreadyExistsError("hold exists", hold=chosen)
+        self.holds[chosen] = HoldInfo(
+            id=chosen,
+            scope=scope,
+            stream=stream,
+            owner=owner,
+            reason=reason,
+            created_ms=1,
+            until_ms=until_ms,
+            cut=cut,
+        )
+        return self.holds[chosen]
+
+    async def list_holds(self, target: PolicyTarget = None) -> Sequence[HoldInfo]:
+        if target is None:
+            return tuple(self.holds.values())
+        scope = target.scope if isinstance(target, StreamName) else target
+        return tuple(item for item in self.holds.values() if item.scope == scope)
+
+    async def release_hold(self, hold_id: str, *, owner: str) -> HoldInfo:
+        if hold_id not in self.holds:
+            raise NotFoundError("no such hold", hold=hold_id)
+        return replace(self.holds.pop(hold_id), owner=owner)
+
+    async def describe_subscribers(self, stream: StreamName) -> Sequence[SubscriberInfo]:
+        self._stream(stream)
+        return (
+            SubscriberInfo(name="s/silent", generation=0, cut=None, updated_ms=1, lag_bytes=9),
+            SubscriberInfo(
+                name="s/g",
+                generation=2,
+                cut=StreamCut(stream, {0: 5}),
+                updated_ms=1,
+                lag_bytes=95,
+                lag_events=0,
+                lag_ms=0,
+                held_bytes=0,
+                holes=3,
+            ),
+        )
+
+    async def move_subscriber(
+        self, stream: StreamName, subscriber: str, cut: StreamCut, *, dry_run: bool = False
+    ) -> Mapping[str, Any]:
+        self._stream(stream)
+        if subscriber != "s/g":
+            raise SubscriberNotFoundError("reader group does not subscribe to the stream", subscriber=subscriber)
+        return {"bytes": 95, "events": 1, "to": cut.is_unbounded, "dry_run": dry_run}
+
+    async def remove_subscriber(self, stream: StreamName, subscriber: str) -> None:
+        self._stream(stream)
+        if subscriber != "s/g":
+            raise SubscriberNotFoundError("reader group does not subscribe to the stream", subscriber=subscriber)

@@ -1,0 +1,66 @@
+"""What the store keeps of itself is read by anybody, and changed over the wire by nobody."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from wire_peers import remote, run, stage
+
+from penstock.model.errors import PenstockError, SegmentNotFoundError
+from penstock.ports.segment_service import NO_EVENT, Append, TablePut, TableRemoval
+
+AUDIT = "_system/audit/0.#epoch.0"
+TABLE = "_system/_tables/controller"
+GROUP = "_system/_RGreaders/0.#epoch.0"
+WRITER = UUID(int=7)
+APPEND = Append(segment=AUDIT, writer=WRITER, data=b"forged", event_number=2, previous=1)
+
+CHANGES = {
+    "setup": lambda store: store.setup_append(AUDIT, WRITER),
+    "append": lambda store: store.append(APPEND),
+    "seal": lambda store: store.seal(AUDIT),
+    "truncate": lambda store: store.truncate(AUDIT, 1),
+    "delete": lambda store: store.delete(AUDIT),
+    "merge into": lambda store: store.merge(AUDIT, "s/t/0.#epoch.0"),
+    "merge from": lambda store: store.merge("s/t/0.#epoch.0", AUDIT),
+    "transient": lambda store: store.create_transient(AUDIT, WRITER),
+    "attribute": lambda store: store.update_attribute(AUDIT, WRITER, 1, expected=None),
+    "table put": lambda store: store.table_update(TABLE, [TablePut(key=b"stream/s/t", value=b"{}")]),
+    "table removal": lambda store: store.table_remove(TABLE, [TableRemoval(key=b"stream/s/t")]),
+    "table": lambda store: store.delete_table(TABLE),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_audit_stream_and_the_tables_of_the_store_are_not_changed_over_the_wire(change: str) -> None:
+    async def main() -> None:
+        async with stage() as scene, remote(scene.server, scene.store) as store:
+            await scene.store.create_segment(AUDIT)
+            await scene.store.create_segment("s/t/0.#epoch.0")
+            await scene.store.create_table(TABLE)
+            await scene.store.append(
+                Append(segment=AUDIT, writer=WRITER, data=b"entry", event_number=1, previous=NO_EVENT)
+            )
+            await scene.store.table_update(TABLE, [TablePut(key=b"stream/s/t", value=b"kept")])
+            with pytest.raises(SegmentNotFoundError):
+                await CHANGES[change](store)
+            read = await store.read(AUDIT, 0, 100, wait=False)
+            assert b"".join(bytes(part) for part in read.parts) == b"entry"
+            (entry,) = await store.table_get(TABLE, [b"stream/s/t"])
+            assert entry.value == b"kept"
+            assert not (await store.info(AUDIT)).sealed
+
+    run(main())
+
+
+def test_reader_groups_on_the_audit_stream_keep_their_state_beside_it() -> None:
+    async def main() -> None:
+        async with stage() as scene, remote(scene.server, scene.store) as store:
+            await scene.store.create_segment(GROUP)
+            try:
+                assert await store.setup_append(GROUP, WRITER) == NO_EVENT
+            except PenstockError as error:
+                pytest.fail(f"{error}")
+
+    run(main())

@@ -1,6 +1,6 @@
 """The measured figures of Penstock, each beside its physical limit from the same run.
 
-    python -m bench                       everything, about ten minutes
+    python -m bench                       everything, about fifteen minutes
     python -m bench --only store --runs 3 --scale 0.2
 
 Writes ``bench/results.json`` and prints the table.
@@ -23,7 +23,7 @@ from bench.measure import show
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["limits", "store", "history", "spark"])
+    parser.add_argument("--only", choices=["limits", "planner", "store", "truncation", "retention", "history", "spark"])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full number of events")
     parser.add_argument("--directory", type=Path, default=Path("data/bench"))
@@ -32,10 +32,22 @@ def main() -> None:
     directory = given.directory.absolute()
     limits = measure(directory)
     figures = []
+    if given.only in (None, "planner"):
+        from bench.planner import PlannerBench
+
+        figures += PlannerBench(given.runs, given.scale).run()
     if given.only in (None, "store"):
         from bench.store import StoreBench
 
         figures += StoreBench(directory, limits, given.runs, given.scale).run()
+    if given.only in (None, "truncation"):
+        from bench.truncation import TruncationBench
+
+        figures += TruncationBench(directory / "truncation", given.runs, given.scale).run()
+    if given.only in (None, "retention"):
+        from bench.retention_cycle import RetentionCycleBench
+
+        figures += RetentionCycleBench(directory / "retention", given.runs, given.scale).run()
     if given.only in (None, "history"):
         from bench.history import HistoryBench
 

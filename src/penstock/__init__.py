@@ -24,14 +24,20 @@ if TYPE_CHECKING:
     from penstock.model.errors import PenstockError
     from penstock.model.names import StreamName
     from penstock.model.policies import RetentionPolicy, RetentionType, ScalingPolicy
+    from penstock.model.retention import INHERIT, Backlog, Idle, PolicyDocument, Retain
     from penstock.model.segments import KeyRange
 
 # Named as text: every room imports this package, and must not reach the rooms above it thereby.
 _HOMES = {
+    "INHERIT": "model.retention",
     "AsyncStore": "client.store",
+    "Backlog": "model.retention",
     "Event": "client.blocks",
+    "Idle": "model.retention",
     "KeyRange": "model.segments",
     "PenstockError": "model.errors",
+    "PolicyDocument": "model.retention",
+    "Retain": "model.retention",
     "RetentionPolicy": "model.policies",
     "RetentionType": "model.policies",
     "ScalingPolicy": "model.policies",
@@ -42,10 +48,15 @@ _HOMES = {
 
 __version__ = "0.1.0"
 __all__ = [
+    "INHERIT",
     "AsyncStore",
+    "Backlog",
     "Event",
+    "Idle",
     "KeyRange",
     "PenstockError",
+    "PolicyDocument",
+    "Retain",
     "RetentionPolicy",
     "RetentionType",
     "ScalingPolicy",
@@ -76,7 +87,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def open(path: str | Path, **settings: int) -> Store:  # noqa: A001 - the word for it
+def open(path: str | Path, **settings: Any) -> Store:  # noqa: A001 - the word for it
     """A store on the directory ``path``, created where it is missing, in this process; nothing listens.
 
     ``settings``: ``memory_bytes``, ``log_bytes``, ``retention_cycle_ms`` and the other fields of

@@ -252,6 +252,19 @@ def test_reader_groups_and_checkpoints(store):
     group.delete()
 
 
+@pytest.mark.parametrize("kind", ["alone", "in a group"])
+def test_a_loop_that_is_left_is_gone_on_with_and_loses_nothing(store, kind):
+    stream = store.create_stream("a/s", create_scope=True)
+    with stream.writer() as writer:
+        writer.write_many([f"{number}" for number in range(20)])
+    stream.seal()
+    group = store.reader_group("g", ["a/s"], refresh_s=0.05)
+    with stream.reader() if kind == "alone" else group.reader("one") as reader:
+        first = [next(iter(reader)).data for _ in range(3)]
+        assert [*first, reader.read().data] == [b"0", b"1", b"2", b"3"]
+        assert [event.data for event in reader] == [b"%d" % number for number in range(4, 20)]
+
+
 def test_it_works_inside_a_running_loop(store):
     async def cell():
         stream = store.create_stream("a/s", create_scope=True)

@@ -175,7 +175,7 @@ def test_automatic_checkpoints_release_what_all_readers_are_done_with(seed):
         stream = await world.safe.create_stream("a/s", create_scope=True, retention=policy)
         await stream.scale(2)
         group = await world.store.reader_group("g", ["a/s"], retention="automatic", checkpoint_interval_s=5)
-        assert list(await stream.subscribers()) == ["a/g"]
+        assert [item.name for item in await stream.subscribers()] == ["a/g"]
         begin = await stream.head()
         await fill(stream, 300)
         await stream.retention.run()

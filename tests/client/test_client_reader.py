@@ -76,6 +76,48 @@ def test_a_reader_resumes_from_a_position_without_gap_or_repeat(stop_after):
     simulate(test, seed=stop_after)
 
 
+@pytest.mark.parametrize("kind", ["alone", "in a group"])
+def test_a_loop_that_is_left_is_gone_on_with_and_loses_nothing(kind):
+    async def test(world):
+        stream = await world.store.create_stream("a/s", create_scope=True)
+        async with stream.writer(block_bytes=1024) as writer:
+            for number in range(500):
+                await writer.write(b"%d" % number)
+        await stream.seal()
+        group = await world.store.reader_group("g", ["a/s"])
+        seen = []
+        async with stream.reader() if kind == "alone" else group.reader("one") as reader:
+            for count in (1, 2, 3, 100, 1, 500):
+                async for event in reader:
+                    seen.append(int(event.data))
+                    count -= 1
+                    if not count:
+                        break
+        assert seen == list(range(500))
+
+    simulate(test)
+
+
+def test_a_block_that_is_asked_for_ends_the_one_that_a_loop_was_in():
+    async def test(world):
+        stream = await world.store.create_stream("a/s", segments=3, create_scope=True)
+        async with stream.writer() as writer:
+            for number in range(300):
+                await writer.write(b"%d" % number, f"k{number}")
+        seen = []
+        async with stream.reader(until_tail=True) as reader:
+            async for event in reader:
+                seen.append(event.segment)
+                break
+            seen.append((await reader.next_block()).segment)
+            async for event in reader:
+                seen.append(event.segment)
+                break
+        assert sorted(seen) == [0, 1, 2]
+
+    simulate(test)
+
+
 def test_a_bounded_read_ends_at_its_cut_across_epochs():
     async def test(world):
         stream = await world.store.create_stream("a/s", create_scope=True)

@@ -9,13 +9,48 @@ from itertools import chain
 import pytest
 from client_world import read_all, simulate
 
+from penstock.client.store import AsyncStore
 from penstock.model.errors import (
     DeadlineExceededError,
     EventTooLargeError,
     InvalidArgumentError,
+    StorageFullError,
     StreamNotFoundError,
     StreamSealedError,
 )
+from penstock.testing.simulation.world import SimRng
+
+
+class FullDisk:
+    """A store that refuses appends while ``full``; with ``remote`` the writer must await each."""
+
+    def __init__(self, inner, *, remote):
+        self._inner = inner
+        self.full = False
+        self.refused = 0
+        if remote:
+            self.submit_append = None
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def heal(self):
+        self.full = False
+
+    def _refusal(self):
+        self.refused += 1
+        return StorageFullError("disk is full", path="chunks/1")
+
+    async def append(self, request):
+        if self.full:
+            raise self._refusal()
+        return await self._inner.append(request)
+
+    def submit_append(self, request, done):
+        if self.full:
+            asyncio.get_running_loop().call_soon(done, self._refusal())
+        else:
+            self._inner.submit_append(request, done)
 
 
 def by_key(events):
@@ -207,6 +242,39 @@ def test_a_dead_store_fails_the_writer_at_its_deadline_and_names_what_is_left():
             await writer.close()
 
     simulate(test, loss=0.01)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_full_disk_fails_the_writer_with_its_own_error_and_before_that_it_goes_on_by_itself(remote):
+    async def test(world):
+        disk = FullDisk(world.real_segments, remote=remote)
+        stream = await world.safe.create_stream("a/s", create_scope=True)
+        store = AsyncStore(disk, world.controller, world.clock, SimRng(world.loop.fork("full")))
+        writer = store.stream("a/s").writer(deadline_s=20)
+        for number in range(30):
+            await writer.write(b"%d" % number, "k")
+            if number % 10 == 4:
+                disk.full = True
+                world.loop.call_later(15, disk.heal)
+            if number % 10 == 9:
+                await writer.flush()
+        assert disk.refused
+        disk.full = True
+        began = world.loop.time()
+        await writer.write(b"lost", "k")
+        with pytest.raises(StorageFullError) as caught:
+            await writer.flush()
+        assert 19.99 < world.loop.time() - began < 25
+        assert caught.value.fields["unacked_events"] == 1
+        assert caught.value.fields["deadline_s"] == 20
+        assert isinstance(caught.value.__cause__, StorageFullError)
+        assert "chunks/1" in str(caught.value)
+        with pytest.raises(StorageFullError):
+            await writer.close()
+        disk.heal()
+        assert await read_all(stream) == [b"%d" % number for number in range(30)]
+
+    simulate(test)
 
 
 def test_writing_to_a_sealed_stream_says_so():

@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.telemetry import Counters
+from penstock.app.tier2 import for_tier2, open_tier2
 from penstock.client.blocking import Store
 from penstock.client.options import settings_of
 from penstock.client.store import AsyncStore
@@ -20,7 +22,7 @@ from penstock.ports.rng import Rng
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.data_directory import DataDirectory
-from penstock.storage.file_chunks import FileChunks
+from penstock.storage.file_disk import FileDisk
 from penstock.storage.local_log import open_local_log
 from penstock.storage.real_clock import RealClock
 from penstock.storage.real_files import RealFiles
@@ -28,6 +30,9 @@ from penstock.storage.real_offload import ThreadOffload
 from penstock.storage.real_rng import RealRng
 from penstock.storage.reserve import keep_reserve
 from penstock.storage.sqlite_keyvalue import SqliteKeyValue
+
+_PLACES = ("tier2", "tier2_endpoint", "tier2_insecure")
+"""The settings that are no numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +94,7 @@ async def open_runtime(
         await files.make_dir("metadata")
         keyvalue = await SqliteKeyValue.open(settings.data / "metadata" / "store.db", offload)
         stack.push_async_callback(keyvalue.close)
-        chunks = FileChunks(files, directory="chunks")
-        stack.push_async_callback(chunks.close)
+        chunks = await stack.enter_async_context(open_tier2(settings, files, offload=offload, rng=rng))
         segments = await stack.enter_async_context(
             open_segment_store(
                 log=log,
@@ -100,7 +104,8 @@ async def open_runtime(
                 rng=rng,
                 offload=offload,
                 telemetry=telemetry,
-                settings=store_settings(settings),
+                settings=for_tier2(store_settings(settings), settings, chunks),
+                disk=FileDisk(files),
             )
         )
         controller = await stack.enter_async_context(
@@ -116,7 +121,7 @@ async def open_runtime(
         yield Runtime(segments=segments, controller=controller, clock=clock, rng=rng, telemetry=telemetry)
 
 
-def open_store(path: str | Path, **settings: int) -> Store:
+def open_store(path: str | Path, **settings: Any) -> Store:
     """A store on the directory ``path``, created where it is missing, in this process; nothing listens.
 
     ``settings`` are fields of ``EmbeddedSettings``. Close it, or use it in a ``with`` block. Raises as ``open_runtime``.
@@ -132,12 +137,14 @@ def open_store(path: str | Path, **settings: int) -> Store:
 
 
 @asynccontextmanager
-async def open_async_store(path: str | Path, settings: Mapping[str, int]) -> AsyncIterator[AsyncStore]:
+async def open_async_store(path: str | Path, settings: Mapping[str, Any]) -> AsyncIterator[AsyncStore]:
     """The same for the running event loop, which then also does the store's work. Raises as ``open_runtime``."""
     async with open_runtime(embedded_settings(path, settings)) as runtime:
         yield AsyncStore(runtime.segments, runtime.controller, runtime.clock, runtime.rng)
 
 
-def embedded_settings(path: str | Path, settings: Mapping[str, int]) -> EmbeddedSettings:
+def embedded_settings(path: str | Path, settings: Mapping[str, Any]) -> EmbeddedSettings:
     """Settings as a user names them. Raises InvalidArgumentError for those that there are not."""
-    return settings_of(EmbeddedSettings, "an embedded store", settings, data=Path(path))
+    places = {name: settings[name] for name in _PLACES if name in settings}
+    numbers = {name: value for name, value in settings.items() if name not in places}
+    return settings_of(EmbeddedSettings, "an embedded store", numbers, data=Path(path), **places)

@@ -10,6 +10,7 @@ from penstock.model.errors import InvalidArgumentError
 
 CONTROLLER_PORT = 9090
 STORE_PORT = 12345
+HTTP_PORT = 9091
 MEMORY_MIN_BYTES = 64 << 20
 
 
@@ -21,6 +22,11 @@ class EmbeddedSettings:
     64 MiB). ``log_bytes`` is the disk that tier 1 may take (default 256 MiB, taken as needed); ``log_file_bytes`` must hold
     one frame of the largest append, 17 MiB. ``retention_cycle_ms`` is how often streams with a policy are looked at
     (default 60 s).
+
+    ``tier2`` is where chunks lie: None for the data directory (or where the store has them already), ``s3://bucket/prefix``,
+    or another directory. ``tier2_endpoint`` is the URL of an S3 that is not Amazon's. In an object store a segment is written
+    when it has gathered ``tier2_unit_bytes`` (8 MiB: a terabyte is 262,144 uploads, half of them small) or waited
+    ``tier2_wait_ms`` (5 minutes). ``tier2_insecure`` allows plain HTTP beyond loopback.
     """
 
     data: Path
@@ -29,6 +35,11 @@ class EmbeddedSettings:
     log_file_bytes: int = 20 << 20
     chunk_bytes: int = 16 << 20
     retention_cycle_ms: int = 60_000
+    tier2: str | None = None
+    tier2_endpoint: str | None = None
+    tier2_unit_bytes: int = 8 << 20
+    tier2_wait_ms: int = 300_000
+    tier2_insecure: bool = False
 
     def __post_init__(self) -> None:
         if self.memory_bytes < MEMORY_MIN_BYTES:
@@ -41,6 +52,20 @@ class EmbeddedSettings:
             )
         if self.retention_cycle_ms < 10:
             raise InvalidArgumentError("retention cycle is under 10 ms", retention_cycle_ms=self.retention_cycle_ms)
+        if not isinstance(self.tier2, str | None) or not isinstance(self.tier2_endpoint, str | None):
+            raise InvalidArgumentError(
+                "tier 2 is named by a URL or a path", tier2=self.tier2, endpoint=self.tier2_endpoint
+            )
+        if self.tier2_unit_bytes < 1 or self.tier2_wait_ms < 10:
+            raise InvalidArgumentError(
+                "tier 2 takes at least a byte, and at most every 10 ms",
+                tier2_unit_bytes=self.tier2_unit_bytes,
+                tier2_wait_ms=self.tier2_wait_ms,
+            )
+
+    def plain_http_allowed(self, host: str) -> bool:
+        """Whether tier 2 may be reached at that host without TLS."""
+        return self.tier2_insecure or is_loopback(host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +80,12 @@ class StandaloneSettings:
     host: str = "127.0.0.1"
     controller_port: int = CONTROLLER_PORT
     store_port: int = STORE_PORT
+    http_port: int = HTTP_PORT
     advertised_host: str | None = None
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("controller_port", "store_port"):
+        for name in ("controller_port", "store_port", "http_port"):
             if not 0 <= getattr(self, name) < 1 << 16:
                 raise InvalidArgumentError("no such port", **{name: getattr(self, name)})
         if not self.insecure and not is_loopback(self.host):
@@ -72,6 +98,12 @@ class StandaloneSettings:
         if self.advertised_host is not None:
             return self.advertised_host
         return "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
+
+    @property
+    def http_names(self) -> tuple[str, ...] | None:
+        """Names by which the HTTP port may be addressed, beside those of loopback. None: any, for whoever can reach a port
+        beyond loopback need not lure a browser of this machine to it."""
+        return (self.advertised,) if is_loopback(self.host) else None
 
 
 def is_loopback(host: str) -> bool:

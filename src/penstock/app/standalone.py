@@ -1,12 +1,13 @@
-"""One process that serves clients: segment store, controller and both of their ports."""
+"""One process that serves clients: segment store, controller, their ports, and HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import uvloop
@@ -14,7 +15,10 @@ import uvloop
 from penstock.app.embedded import Runtime, open_runtime
 from penstock.app.logs import log_to_stderr
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
+from penstock.client.group_table import GroupTable
+from penstock.model.errors import NotFoundError
 from penstock.net.grpc_server import GrpcServer
+from penstock.net.rest_server import RestServer
 from penstock.net.wire_limits import WireLimits
 from penstock.net.wire_server import WireServer
 from penstock.ports.controller_service import Endpoint
@@ -29,6 +33,7 @@ class Standalone:
     runtime: Runtime
     controller: Endpoint
     store: Endpoint
+    http: Endpoint
 
 
 @asynccontextmanager
@@ -55,6 +60,19 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
             )
         )
         store_port = wire.port
+        http = await stack.enter_async_context(
+            RestServer(
+                runtime.controller,
+                runtime.segments,
+                epochs=runtime.controller,
+                clock=runtime.clock,
+                host=settings.host,
+                port=settings.http_port,
+                hosts=settings.http_names,
+                readers_of=partial(online_readers, runtime),
+                checks={"segmentstore": partial(store_failure, runtime)},
+            )
+        )
         # The controller's port opens last: a client that reaches it finds everything behind it ready.
         grpc = await stack.enter_async_context(
             GrpcServer(
@@ -69,7 +87,23 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
             runtime=runtime,
             controller=Endpoint(host=settings.advertised, port=grpc.port),
             store=Endpoint(host=settings.advertised, port=wire.port),
+            http=Endpoint(host=settings.advertised, port=http.port),
         )
+
+
+async def online_readers(runtime: Runtime, scope: str, group: str) -> Sequence[str] | None:
+    """The readers of a group, sorted. None for groups of Pravega's clients, which keep their state among themselves."""
+    try:
+        state = await GroupTable(runtime.segments, runtime.rng, scope, group).load()
+    except NotFoundError:
+        return None
+    return sorted(state.members)
+
+
+def store_failure(runtime: Runtime) -> str | None:
+    """Why the segment store takes no more requests, or None."""
+    offline = runtime.segments.offline
+    return None if offline is None else str(offline)
 
 
 def wire_limits(settings: EmbeddedSettings) -> WireLimits:
@@ -89,6 +123,7 @@ async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None]) -> 
                 "serving": True,
                 "controller": f"{standalone.controller.host}:{standalone.controller.port}",
                 "store": f"{standalone.store.host}:{standalone.store.port}",
+                "http": f"{standalone.http.host}:{standalone.http.port}",
                 "data": str(settings.store.data),
             }
         )

@@ -11,26 +11,38 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Literal, NoReturn, Self, TypeVar
 from uuid import UUID
 
 from penstock.client.blocking_io import GroupReader, Reader, Transaction, Writer
+from penstock.client.blocking_retention import Holds, LevelPolicy, Retention
 from penstock.client.loop_thread import LoopThread, Opener
 from penstock.client.options import Bound, settings_of
 from penstock.client.reader import OnTruncated
 from penstock.client.reader_group import AsyncReaderGroup
 from penstock.client.retry import DEADLINE_S
-from penstock.client.store import UNCHANGED, AsyncRetention, AsyncStore, AsyncStream, GroupStart, Unchanged
+from penstock.client.store import UNCHANGED, AsyncStore, AsyncStream, GroupStart, Unchanged
 from penstock.client.writer_core import WriterSettings
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, ScalingPolicy, StreamConfig
 from penstock.model.segments import KeyRange, SegmentId
 from penstock.ports.clock import Clock
-from penstock.ports.controller_service import ScaleResult, StreamDescription
+from penstock.ports.controller_service import ScaleResult, StreamDescription, SubscriberInfo
 from penstock.ports.rng import Rng
 
-__all__ = ["GroupReader", "Reader", "ReaderGroup", "Retention", "Store", "Stream", "Transaction", "Writer"]
+__all__ = [
+    "GroupReader",
+    "Holds",
+    "LevelPolicy",
+    "Reader",
+    "ReaderGroup",
+    "Retention",
+    "Store",
+    "Stream",
+    "Transaction",
+    "Writer",
+]
 
 T = TypeVar("T")
 
@@ -128,30 +140,6 @@ class ReaderGroup:
         self._thread.call(self._inner.close())
 
 
-class Retention:
-    """How long one stream keeps its data. Calls raise StreamNotFoundError, UnavailableError."""
-
-    def __init__(self, thread: LoopThread, inner: AsyncRetention) -> None:
-        self._thread = thread
-        self._inner = inner
-
-    def get(self) -> RetentionPolicy | None:
-        """The stream's own policy, or None: all data is kept."""
-        return self._thread.call(self._inner.get())
-
-    def set(self, policy: RetentionPolicy | None) -> None:
-        """Replace the policy; None keeps all data for ever. It takes effect at the next cycle. Raises StreamSealedError."""
-        self._thread.call(self._inner.set(policy))
-
-    def run(self) -> Mapping[str, Any]:
-        """Run one cycle now, and return what was decided and why, as ``explain``."""
-        return self._thread.call(self._inner.run())
-
-    def explain(self) -> Mapping[str, Any]:
-        """What a cycle would do now, without doing it: ``why`` in words, ``held_by``, sizes in bytes, times in ms."""
-        return self._thread.call(self._inner.explain())
-
-
 class Stream:
     """One stream by name. Having one does no I/O; calls raise StreamNotFoundError where there is no such stream, and
     UnavailableError where the store cannot be reached."""
@@ -235,12 +223,26 @@ class Stream:
 
     @property
     def retention(self) -> Retention:
-        """The stream's retention: ``get`` and ``set`` its policy, ``explain`` or ``run`` a cycle."""
+        """The stream's retention: its policy, ``plan``, ``explain``, ``reclaim``, ``forecast``, ``holds``."""
         return Retention(self._thread, self._inner.retention)
 
-    def subscribers(self) -> Sequence[str]:
-        """Reader groups, as ``scope/group``, whose progress holds the stream's data."""
+    def subscribers(self) -> Sequence[SubscriberInfo]:
+        """Reader groups, as ``scope/group``, whose progress holds the stream's data: where they are, how far behind in
+        bytes, events and time, and what each keeps."""
         return self._thread.call(self._inner.subscribers())
+
+    def move_subscriber(
+        self, name: str, to: StreamCut | Literal["head", "tail"] | str, *, dry_run: bool = False
+    ) -> Mapping[str, Any]:
+        """Set what a subscriber has acknowledged, forwards or backwards; returns what it passes: ``bytes``, ``events``.
+
+        ``dry_run`` changes nothing. Raises SubscriberNotFoundError, InvalidCutError, TruncatedError (before the head).
+        """
+        return self._thread.call(self._inner.move_subscriber(name, to, dry_run=dry_run))
+
+    def remove_subscriber(self, name: str) -> None:
+        """Forget a subscription: it holds nothing from here on. Raises SubscriberNotFoundError."""
+        self._thread.call(self._inner.remove_subscriber(name))
 
     def writer(self, settings: WriterSettings | None = None, **options: Any) -> Writer:
         """A writer: use it in a ``with`` block; without one, the first write opens it, and you close it.
@@ -400,6 +402,14 @@ class Store:
         """
         work = self._inner.open_reader_group(name, lease_s=lease_s, refresh_s=refresh_s)
         return ReaderGroup(self._thread, self._thread.call(work))
+
+    def policy(self, scope: str | None = None) -> LevelPolicy:
+        """The policy that streams inherit: from their scope, or (None) from the server."""
+        return LevelPolicy(self._thread, self._inner.policy(scope))
+
+    def holds(self, target: StreamName | str | None = None) -> Holds:
+        """Holds on a stream (``scope/stream``), in a scope, or (None) all of the store."""
+        return Holds(self._thread, self._inner.holds(target))
 
     def reader_groups(self, scope: str) -> Sequence[str]:
         """Names of the scope's reader groups, sorted. Raises ScopeNotFoundError."""

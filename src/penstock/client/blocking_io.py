@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading  # noqa: TID251 - a writer's thread waits for room that the loop's thread makes
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future  # noqa: TID251 - a request to the loop's thread outlives an interrupted wait
+from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 from uuid import UUID
@@ -36,6 +37,10 @@ class Writer:
     Use it in a ``with`` block, which flushes at its end. Without one, the first write opens it, and ``close`` must be called;
     what is then still here when the store is closed, or the process ends, is flushed for up to 10 seconds. A write costs two
     list appends; no lock, no thread switch.
+
+    Where a backlog quota refuses writers, the next call raises QuotaExceededError, once, and to every flush that waits. What
+    was written and not acknowledged by then is dropped, all of it, so that nothing overtakes it when it is written again;
+    its fields ``unacked_events`` and ``unacked_bytes`` tell how much. The writer can be used on.
     """
 
     def __init__(self, thread: LoopThread, layout: Layout, rng: Rng, settings: WriterSettings) -> None:
@@ -77,8 +82,9 @@ class Writer:
         """Buffer one event, bytes or text (sent as UTF-8). Events of one ``key`` keep their order.
 
         Waits only while more than ``max_pending_bytes`` are unacknowledged. Raises EventTooLargeError (over 64 MiB),
-        InvalidArgumentError (an event or key of another type; a closed writer), and what the writer failed with:
-        StreamSealedError, StreamNotFoundError, DeadlineExceededError.
+        InvalidArgumentError (an event or key of another type; a closed writer), QuotaExceededError (see the class), and
+        what the writer failed with:
+        StreamSealedError, StreamNotFoundError, DeadlineExceededError, StorageFullError (full until the deadline).
         """
         if type(event) is not bytes:
             event = as_bytes(event)
@@ -100,7 +106,7 @@ class Writer:
 
     def _full(self, lane: Lane) -> None:
         core, block_bytes = self._core, self._settings.block_bytes
-        core.check()
+        self._check()
         if lane.limit <= 0:
             lane.limit = block_bytes
             self._thread.post(core.wake, lane)
@@ -117,7 +123,13 @@ class Writer:
             if core.pending_bytes > self._settings.max_pending_bytes or lane.limit > 4 * block_bytes:
                 self._changed.wait(POLL_S)
                 self._thread.check()
-        core.check()
+        self._check()
+
+    def _check(self) -> None:
+        if self._core.error is not None:
+            raise self._core.error
+        if self._core.rejections.is_known:
+            self._thread.call(self._core.checked())
 
     def write_many(self, events: Sequence[Buffer | str], keys: Sequence[str | None] | None = None) -> None:
         """Buffer a list of events at less cost than one by one, in order; ``keys``, if any, has one for each event.
@@ -142,9 +154,11 @@ class Writer:
 
     def flush(self) -> None:
         """Return once every event written so far is durable. Raises what the writer failed with."""
-        self._core.check()
+        self._check()
+        told = self._core.rejections.told
         self._thread.call_back(self._core.flush_then)
-        self._core.check()
+        self._check()
+        self._core.rejections.check_since(told)
 
     def close(self) -> None:
         """Flush and end. Raises as ``flush``; the writer is closed all the same."""
@@ -218,15 +232,22 @@ class _BlockReader(Generic[R]):
         finally:
             if asked.done():
                 self._asked = None
+        self._events = iter(())
         return block
 
     def _usable(self, block: Block) -> Iterator[Event]:
         return iter(block)
 
+    def _rest_of(self, block: Block) -> Iterator[Event]:
+        """The events of the block. A chain has no ``close``: a loop that is left cannot end the block's generator with it,
+        and what it has not given is there for the next one."""
+        return chain(self._usable(block))
+
     def __iter__(self) -> Iterator[Event]:
+        """Events one by one. A loop that is left is gone on with by the next one, or by ``read``."""
         yield from self._events
         while (block := self.next_block()) is not None:
-            self._events = self._usable(block)
+            self._events = self._rest_of(block)
             yield from self._events
 
     def read(self, timeout_s: float | None = None) -> Event | None:
@@ -240,7 +261,7 @@ class _BlockReader(Generic[R]):
                 return None
             if block is None:
                 return None
-            self._events = self._usable(block)
+            self._events = self._rest_of(block)
 
     def read_blocks(self) -> Iterator[Block]:
         """Blocks of whole framed events, as they arrive."""
@@ -305,10 +326,7 @@ class GroupReader(_BlockReader[AsyncGroupReader]):
         return self._inner.name
 
     def _usable(self, block: Block) -> Iterator[Event]:
-        for event in block:
-            if not self._inner.holds(block):
-                return  # the group took the segment from us; another reader goes on with it
-            yield event
+        return self._inner.usable(block)
 
     def assigned(self) -> list[SegmentKey]:
         """The segments that this reader reads now."""

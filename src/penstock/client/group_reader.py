@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -70,6 +70,7 @@ class AsyncGroupReader:
         self._ended: dict[SegmentKey, Sequence[Successor]] = {}
         self._ending: SegmentKey | None = None
         self._current: Block | None = None
+        self._events: Iterator[Event] = iter(())
         self._seen: dict[str, tuple[int, float]] = {}
         self._finished = False
         self._crash: BaseException | None = None
@@ -194,6 +195,7 @@ class AsyncGroupReader:
         Raises: TruncatedError, ReaderGroupNotFoundError, CorruptDataError, UnavailableError. Cancelled: nothing is lost.
         """
         self._settle_current()
+        self._events = iter(())
         while True:
             if self._crash is not None:
                 raise self._crash
@@ -242,11 +244,21 @@ class AsyncGroupReader:
             yield block_to_batch(block)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        while (block := await self.next_block()) is not None:
-            for event in block:
-                if not self.holds(block):
-                    break  # the group took the segment from us; another reader goes on with it
+        """Events one by one. A loop that is left is gone on with by the next one."""
+        while True:
+            for event in self._events:
                 yield event
+            block = await self.next_block()
+            if block is None:
+                return
+            self._events = self.usable(block)
+
+    def usable(self, block: Block) -> Iterator[Event]:
+        """The events of the block, as long as it is this reader's."""
+        for event in block:
+            if not self.holds(block):
+                return  # the group took the segment from us; another reader goes on with it
+            yield event
 
     # --- leaving -------------------------------------------------------------------------------------------
 

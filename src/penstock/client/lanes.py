@@ -156,7 +156,8 @@ class WriteBlock:
     """Framed events that are appended as one. ``keys=None``: none of them has a key.
 
     ``group`` counts flushes: a flush waits for the blocks of its group and of those before. ``number`` is the event
-    number of the last event in its segment. ``large``: one event beyond the size of an append.
+    number of the last event in its segment. ``large``: one event beyond the size of an append. ``rejected``: written before
+    the writer was told that a quota refuses it, so it is not sent again.
     """
 
     data: Buffer
@@ -166,6 +167,7 @@ class WriteBlock:
     large: bool = False
     number: int = 0
     done: bool = False
+    rejected: bool = False
 
     @property
     def size(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -71,6 +71,7 @@ class AsyncReader:
         self._limits: Mapping[SegmentId, int] = {}
         self._allowed: frozenset[SegmentId] | None = None
         self._current: Block | None = None
+        self._events: Iterator[Event] = iter(())
         self._ending: SegmentEnd | None = None
         self._opened = False
 
@@ -113,6 +114,7 @@ class AsyncReader:
         """
         await self.open()
         self._settle_current()
+        self._events = iter(())
         while self._unfinished:
             if self._ending is not None:  # also one whose handling was cancelled
                 await self._finish(self._ending)
@@ -173,9 +175,14 @@ class AsyncReader:
             yield block_to_batch(block)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        while (block := await self.next_block()) is not None:
-            for event in block:
+        """Events one by one. A loop that is left is gone on with by the next one."""
+        while True:
+            for event in self._events:
                 yield event
+            block = await self.next_block()
+            if block is None:
+                return
+            self._events = iter(block)
 
     async def close(self) -> None:
         await self._fetcher.close()

@@ -15,6 +15,7 @@ from penstock.codec.events import EVENT_MAX_BYTES
 from penstock.model.errors import (
     InternalError,
     PenstockError,
+    QuotaExceededError,
     SegmentNotFoundError,
     SegmentSealedError,
     WriterFencedError,
@@ -53,6 +54,14 @@ class SenderHost(Protocol):
 
     def fail(self, error: BaseException) -> None:
         """The writer cannot go on."""
+        ...
+
+    def reject(self, error: QuotaExceededError) -> None:
+        """The store refuses what is written: drop it, in all senders, and go on with what comes after the user knows."""
+        ...
+
+    def dropped(self, block: WriteBlock) -> None:
+        """The block will not be sent."""
         ...
 
     def note(self, error: BaseException) -> None:
@@ -135,6 +144,21 @@ class SegmentSender:
         self.state = SenderState.RETIRED
         return left
 
+    def reject(self) -> int:
+        """Drop what is not on its way; returns of how many blocks it is not known yet whether they are stored."""
+        open_blocks = [block for block in self.in_flight if not block.done]
+        if self.state is SenderState.LARGE:
+            open_blocks.append(self.queue.popleft())
+        for block in self.queue:
+            self.host.dropped(block)
+        self.queue.clear()
+        if self.state is SenderState.LARGE:
+            self.queue.append(open_blocks[-1])
+        fresh = [block for block in open_blocks if not block.rejected]
+        for block in fresh:
+            block.rejected = True
+        return len(fresh)
+
     def pump(self) -> None:
         queue, in_flight, host = self.queue, self.in_flight, self.host
         while queue and self.state is SenderState.OPEN and len(in_flight) < host.max_in_flight:
@@ -193,6 +217,8 @@ class SegmentSender:
                 self.host.note(failure)
                 if isinstance(failure, (*RETRYABLE, WriterFencedError)):
                     await self._backoff.sleep()
+                elif isinstance(failure, QuotaExceededError):
+                    self.host.reject(failure)
                 elif not isinstance(failure, SegmentSealedError | SegmentNotFoundError):
                     self.host.fail(failure)
                     return
@@ -227,7 +253,10 @@ class SegmentSender:
             return False
         for block in settled:
             self.host.settled(block)
-        self.queue.extendleft(reversed(left))
+        for block in left:
+            if block.rejected:
+                self.host.dropped(block)
+        self.queue.extendleft(block for block in reversed(left) if not block.rejected)
         self._sent_number = last
         return True
 
@@ -235,11 +264,13 @@ class SegmentSender:
         """Append the large event at the head of the queue: a segment of its own, merged in one step."""
         block = self.queue[0]
         source: str | None = None
+        stored = False
         while True:
             try:
                 if source is None:
                     source = await self._write_transient(block)
                 await self.host.segments.merge(self.name, source)
+                stored = True
                 break
             except RETRYABLE as error:
                 self.host.note(error)
@@ -257,11 +288,17 @@ class SegmentSender:
                 if not await self._exists():
                     await self.host.replace(self, error)
                     return
+            except QuotaExceededError as error:
+                self.host.reject(error)
+                break
         if self.state is SenderState.RETIRED:
             return  # the writer failed or was closed meanwhile, and has taken the block back
         self.queue.popleft()
-        self._backoff.reset()
-        self.host.settled(block)
+        if stored:
+            self._backoff.reset()
+            self.host.settled(block)
+        else:
+            self.host.dropped(block)
         self.state = SenderState.OPEN
         self.pump()
         if self.has_room:
@@ -294,7 +331,7 @@ class SegmentSender:
                     )
                 )
                 last = number
-        except RETRYABLE:
+        except (*RETRYABLE, QuotaExceededError):
             # Begin anew rather than find out how far this one came.
             await self._drop(name)
             raise

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from penstock.client.options import Bound, cut_of, settings_of, start_of
 from penstock.client.reader import AsyncReader, OnTruncated, resolve_cut
 from penstock.client.reader_group import AsyncReaderGroup, retention_of
+from penstock.client.retention import AsyncHolds, AsyncLevelPolicy, AsyncRetention
 from penstock.client.retry import Backoff, retrying
 from penstock.client.transaction import AsyncTransaction
 from penstock.client.writer import AsyncWriter
@@ -25,6 +26,7 @@ from penstock.ports.controller_service import (
     ScaleResult,
     ScaleStatus,
     StreamDescription,
+    SubscriberInfo,
 )
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import SegmentService
@@ -38,31 +40,6 @@ class Unchanged:
 
 
 UNCHANGED: Final = Unchanged()
-
-
-class AsyncRetention:
-    """The retention of one stream."""
-
-    def __init__(self, stream: StreamName, controller: ControllerService) -> None:
-        self._stream = stream
-        self._controller = controller
-
-    async def get(self) -> RetentionPolicy | None:
-        """The stream's own policy, or None: all data is kept."""
-        return (await self._controller.get_config(self._stream)).retention
-
-    async def set(self, policy: RetentionPolicy | None) -> None:
-        """Replace the policy. It takes effect at the next cycle. Raises StreamSealedError."""
-        config = await self._controller.get_config(self._stream)
-        await self._controller.update_stream(self._stream, replace(config, retention=policy))
-
-    async def run(self) -> Mapping[str, Any]:
-        """Run one cycle now, and return what was decided."""
-        return await self._controller.run_retention(self._stream)
-
-    async def explain(self) -> Mapping[str, Any]:
-        """What a cycle would do now, and why, without doing it."""
-        return await self._controller.explain_retention(self._stream)
 
 
 class AsyncStream:
@@ -159,9 +136,28 @@ class AsyncStream:
     def retention(self) -> AsyncRetention:
         return AsyncRetention(self.name, self._controller)
 
-    async def subscribers(self) -> Sequence[str]:
-        """Reader groups, as ``scope/group``, whose progress holds the stream's data."""
-        return await self._controller.list_subscribers(self.name)
+    async def subscribers(self) -> Sequence[SubscriberInfo]:
+        """Reader groups, as ``scope/group``, whose progress holds the stream's data: where they are, what they keep."""
+        return await self._controller.describe_subscribers(self.name)
+
+    async def move_subscriber(
+        self, name: str, to: StreamCut | Literal["head", "tail"] | str, *, dry_run: bool = False
+    ) -> Mapping[str, Any]:
+        """Set what a subscriber has acknowledged, forwards or backwards; returns what it passes: ``bytes``, ``events``.
+
+        Raises SubscriberNotFoundError, InvalidCutError, TruncatedError (before the head).
+        """
+        if to == "head":
+            cut = await self._controller.head(self.name)
+        elif to == "tail":
+            cut = StreamCut(self.name, {})
+        else:
+            cut = cut_of(to)
+        return await self._controller.move_subscriber(self.name, name, cut, dry_run=dry_run)
+
+    async def remove_subscriber(self, name: str) -> None:
+        """Forget a subscription: it holds nothing from here on. Raises SubscriberNotFoundError."""
+        await self._controller.remove_subscriber(self.name, name)
 
     def writer(self, settings: WriterSettings | None = None, **options: Any) -> AsyncWriter:
         """A writer, not opened: use it with ``async with``. ``options`` are fields of ``WriterSettings``."""
@@ -341,6 +337,15 @@ class AsyncStore:
             raise InvalidArgumentError("a reader group is written SCOPE/GROUP", name=name)
         stored = await retrying(lambda: self.controller.get_reader_group(scope, short), self.rng)
         return await self._open(stored, lease_s=lease_s, refresh_s=refresh_s)
+
+    def policy(self, scope: str | None = None) -> AsyncLevelPolicy:
+        """The policy that streams inherit: from their scope, or (None) from the server."""
+        return AsyncLevelPolicy(scope, self.controller)
+
+    def holds(self, target: StreamName | str | None = None) -> AsyncHolds:
+        """Holds on a stream (``scope/stream``), in a scope, or (None) all of the store."""
+        chosen = StreamName.parse(target) if isinstance(target, str) and "/" in target else target
+        return AsyncHolds(chosen, self.controller)
 
     async def reader_groups(self, scope: str) -> Sequence[str]:
         """Names of the scope's reader groups."""

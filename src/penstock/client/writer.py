@@ -112,7 +112,13 @@ class AsyncWriter:
 
     A write returns when the event is buffered; ``flush`` returns when all earlier ones are durable. Whatever connection
     fails, each event is stored exactly once. Without any acknowledgement for ``deadline_s`` the writer fails with
-    DeadlineExceededError, whose fields name what is not acknowledged; it cannot be used afterwards.
+    DeadlineExceededError, or with StorageFullError where a full disk is what it waits for; the fields name what is not
+    acknowledged, and it cannot be used afterwards. Until then it goes on by itself as soon as there is space again. The same
+    goes for QuotaHeldError, where a backlog quota lets writers wait.
+
+    Where a backlog quota refuses writers, the next call raises QuotaExceededError, once, and to every flush that waits. What
+    was written and not acknowledged by then is dropped, all of it, so that nothing overtakes it when it is written again;
+    fields ``unacked_events`` and ``unacked_bytes`` tell how much. The writer can be used on.
     """
 
     def __init__(self, layout: Layout, segments: SegmentService, rng: Rng, settings: WriterSettings) -> None:
@@ -144,7 +150,8 @@ class AsyncWriter:
         """Buffer one event. Waits only while more than ``max_pending_bytes`` are unacknowledged.
 
         Raises: EventTooLargeError (over 64 MiB), StreamSealedError, StreamNotFoundError, DeadlineExceededError,
-        InvalidArgumentError (an event or key of another type; a closed writer).
+        StorageFullError, QuotaHeldError, QuotaExceededError, InvalidArgumentError (an event or key of another type; a closed
+        writer).
         Cancelled: the event is buffered, and will be written.
         """
         if type(event) is not bytes:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from penstock.client.lanes import Lane, LaneMap, NoLanes, Piece, WriteBlock, close_blocks, replace_pieces
+from penstock.client.rejection import Rejections
 from penstock.client.retry import retrying
 from penstock.client.segment_sender import SegmentSender, SenderState, unacknowledged_bytes
 from penstock.client.tasks import TaskOwner
@@ -21,6 +22,9 @@ from penstock.model.errors import (
     InvalidArgumentError,
     NotConnectedError,
     PenstockError,
+    QuotaExceededError,
+    QuotaHeldError,
+    StorageFullError,
     StreamSealedError,
 )
 from penstock.model.names import StreamName
@@ -41,7 +45,8 @@ class WriterSettings:
     ``block_bytes``: size at which a block of events is closed; larger costs less per event and more memory per segment.
     ``linger_s``: how long events of a busy segment wait for company; the first event of an idle one never waits.
     ``max_in_flight``: unacknowledged blocks per segment. ``max_pending_bytes``: events in memory; writes wait above.
-    ``deadline_s``: how long to go on without any acknowledgement before the writer fails.
+    ``deadline_s``: how long to go on without any acknowledgement before the writer fails, with StorageFullError where the
+    disk is full, else with DeadlineExceededError.
     """
 
     block_bytes: int = 1 << 20
@@ -99,7 +104,8 @@ class StreamLayout:
 class WriterCore:
     """Takes events from lanes and prepared blocks, and makes them durable. Lives in one event loop.
 
-    Owns its senders' tasks. After a failure every call raises that error; ``unacknowledged`` says what it left.
+    Owns its senders' tasks. After a failure every call raises that error; ``unacknowledged`` says what it left. A quota that
+    refuses events is no failure: what was written until the user is told of it is dropped, then it goes on.
     """
 
     def __init__(
@@ -116,6 +122,7 @@ class WriterCore:
         self.settings = settings
         self.max_in_flight = settings.max_in_flight
         self.error: BaseException | None = None
+        self.rejections = Rejections(str(layout.stream))
         self.pending_bytes = 0
         self.lanes: LaneMap = NoLanes()
         self._on_change = on_change  # called after pending_bytes, lanes or error changed
@@ -142,9 +149,17 @@ class WriterCore:
     # --- filling -------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise what the writer failed with, if it did."""
+        """Raise what the writer failed with, if it did; or, once, what was refused. In the event loop alone."""
         if self.error is not None:
             raise self.error
+        if self.rejections.is_known:
+            # What is in the lanes was written by someone who did not know yet.
+            self.drain_all()
+            raise self.rejections.take()
+
+    async def checked(self) -> None:
+        """The same, for a caller in another thread."""
+        self.check()
 
     def wake(self, lane: Lane) -> None:
         """The lane got its first event since it was left idle: send it, then look again every ``linger_s``."""
@@ -197,6 +212,9 @@ class WriterCore:
     def _enqueue(self, sender: SegmentSender, block: WriteBlock) -> None:
         if self.error is not None:
             return
+        if self.rejections.is_on:
+            self.rejections.add(block)
+            return
         if not self.pending_bytes:
             self._progress_at = self._loop.time()
             self._watch()
@@ -212,6 +230,7 @@ class WriterCore:
     async def flush(self) -> None:
         """Return once everything written so far is durable. Raises what the writer failed with."""
         self.check()
+        told = self.rejections.told
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def durable() -> None:
@@ -221,6 +240,7 @@ class WriterCore:
         self.flush_then(durable)
         await waiter
         self.check()
+        self.rejections.check_since(told)
 
     def flush_then(self, done: Callable[[], None]) -> None:
         """Call ``done`` once everything written so far is durable, or the writer has failed; perhaps at once.
@@ -271,12 +291,25 @@ class WriterCore:
         if self._loop.time() < self._progress_at + self.settings.deadline_s:
             self._watch()
             return
-        error = DeadlineExceededError("events are not acknowledged", deadline_s=self.settings.deadline_s)
-        if self._last_trouble is None:
-            # A store without room takes no more bytes, and its protocol has no words to say so.
-            error.fields["hint"] = "nothing was answered; the store may be out of disk or overloaded, see its log"
-        error.__cause__ = self._last_trouble
-        self.fail(error)
+        self.fail(self._overdue())
+
+    def _overdue(self) -> PenstockError:
+        """What the writer fails with when its deadline passes: a full disk or quota by name, for waiting longer will not
+        help."""
+        trouble, deadline_s = self._last_trouble, self.settings.deadline_s
+        error: PenstockError
+        if isinstance(trouble, StorageFullError):
+            error = StorageFullError("events are not acknowledged: disk is full", deadline_s=deadline_s)
+        elif isinstance(trouble, QuotaHeldError):
+            fields = trouble.fields | {"deadline_s": deadline_s}
+            error = QuotaHeldError("events are not acknowledged: backlog quota is reached", **fields)
+        else:
+            error = DeadlineExceededError("events are not acknowledged", deadline_s=deadline_s)
+        if trouble is None:
+            # A store that is slow takes no more bytes, and its protocol has no words to say so.
+            error.fields["hint"] = "nothing was answered; the store may be overloaded, see its log"
+        error.__cause__ = trouble
+        return error
 
     def unacknowledged(self) -> Mapping[str, object]:
         """What is not durable: stream, events, bytes, segments, and the last trouble met."""
@@ -324,6 +357,7 @@ class WriterCore:
     def settled(self, block: WriteBlock) -> None:
         self._progress_at = self._loop.time()
         self._last_trouble = None
+        self._resolved(block)
         self._forget(block)
         self._wake_waiters()
 
@@ -342,6 +376,29 @@ class WriterCore:
 
     def note(self, error: BaseException) -> None:
         self._last_trouble = error
+
+    def reject(self, error: QuotaExceededError) -> None:
+        if self.error is not None:
+            return
+        self.rejections.begin(error)
+        self.rejections.open_blocks += 1  # not known before all senders are asked
+        for sender in list(self._senders.values()):
+            self.rejections.open_blocks += sender.reject()
+        self.drain_all()
+        self.rejections.open_blocks -= 1
+        for sender in self._senders.values():
+            sender.lane.limit = 0  # the next event looks at once
+
+    def dropped(self, block: WriteBlock) -> None:
+        self.rejections.add(block)
+        self._resolved(block)
+        self._progress_at = self._loop.time()
+        self._forget(block)
+        self._wake_waiters()
+
+    def _resolved(self, block: WriteBlock) -> None:
+        if block.rejected:
+            self.rejections.open_blocks -= 1
 
     def fail(self, error: BaseException) -> None:
         """Stop: wake all who wait, and raise ``error`` from now on. The first one counts."""
@@ -386,6 +443,9 @@ class WriterCore:
         targets = [piece.lane for piece in self.lanes.pieces if piece.low < high and low < piece.high]
         single = len({id(lane) for lane in targets}) == 1
         for block in blocks:
+            if block.rejected:
+                self.dropped(block)
+                continue
             if single or block.keys is None:
                 moved = [(targets[0], WriteBlock(block.data, block.count, block.keys, block.group, block.large))]
             else:

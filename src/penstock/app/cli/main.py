@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from penstock.app.cli import data, groups, retention, scopes, servers, streams
+from penstock.app.cli import data, groups, holds, retention, scopes, servers, streams, subscribers
 from penstock.app.cli.output import EXIT_CODES, exit_code, print_error
 from penstock.model.errors import PenstockError
 
@@ -19,7 +19,7 @@ Start here:
   penstock stream create demo/clicks --segments 4       in another one
   echo '{"user": 7}' | penstock write demo/clicks
   penstock read demo/clicks                             what is there; --follow waits for more
-  penstock retention set demo/clicks --type size --min 10MB --max 100MB
+  penstock retention set demo/clicks --min-age 7d --max-bytes 100MB
   penstock retention explain demo/clicks                what would go, what is held, by whom
 
 Every command takes --help and --json. They reach a store on localhost:9090, or --controller HOST:PORT,
@@ -43,6 +43,8 @@ app = typer.Typer(
 app.add_typer(scopes.app, name="scope")
 app.add_typer(streams.app, name="stream")
 app.add_typer(retention.app, name="retention")
+app.add_typer(holds.app, name="hold")
+app.add_typer(subscribers.app, name="subscriber")
 app.add_typer(groups.app, name="group")
 app.command("standalone")(servers.standalone)
 app.command("demo")(servers.demo)

@@ -48,8 +48,11 @@ def print_error(error: PenstockError, *, as_json: bool) -> None:
         print(f"penstock: {error}", file=sys.stderr)
 
 
+_ENCODER = json.JSONEncoder(default=str, ensure_ascii=False)
+
+
 def print_json(value: Any) -> None:
-    print(json.dumps(value, default=str, ensure_ascii=False))
+    print(_ENCODER.encode(value))
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, as_json: bool, title: str = "") -> None:

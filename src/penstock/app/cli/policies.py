@@ -1,4 +1,4 @@
-"""Retention policies on the command line: how they are given, and one sentence that says what they do."""
+"""Retention policies on the command line: Pravega's form as options, and one sentence that says what a policy does."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.app.units import format_duration, format_size, parse_duration_ms, parse_size
+from penstock.app.units import parse_duration_ms, parse_size
+from penstock.core import policy_sentence
+from penstock.core.policy_levels import effective_of
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import RetentionPolicy, RetentionType
+from penstock.model.retention import EffectivePolicy
 
 TypeOption = Annotated[
     str | None,
-    typer.Option("--type", metavar="size|time", help="Limit by size or by age.", show_default=False),
+    typer.Option("--type", metavar="size|time", help="Limit by size or by age, as Pravega.", show_default=False),
 ]
 MinOption = Annotated[
     str | None,
-    typer.Option("--min", metavar="LIMIT", help="Keep at least this: 10MB, or 12h.", show_default=False),
+    typer.Option("--min", metavar="LIMIT", help="With --type: keep at least this: 10MB, or 12h.", show_default=False),
 ]
 MaxOption = Annotated[
     str | None,
-    typer.Option("--max", metavar="LIMIT", help="Keep at most this, even if unread.", show_default=False),
+    typer.Option("--max", metavar="LIMIT", help="With --type: keep at most this, even if unread.", show_default=False),
 ]
 
 
@@ -40,18 +43,15 @@ def parse_policy(kind: str | None, minimum: str | None, maximum: str | None) -> 
     )
 
 
-def sentence(policy: RetentionPolicy | None) -> str:
-    """What the policy does, for people."""
-    if policy is None:
-        return "kept for ever (no retention policy)"
-    show = format_size if policy.type is RetentionType.SIZE else format_duration
-    least = f"kept at least {show(policy.minimum)}" if policy.minimum else "kept until consumed"
-    most = f", at most {show(policy.maximum)} even if unread" if policy.maximum is not None else ""
-    return f"{least}{most}; what all subscribers have consumed goes within a cycle"
+def sentence(policy: EffectivePolicy | RetentionPolicy | None) -> str:
+    """What the policy does, for people. How often the store applies it is not known here."""
+    effective = policy if isinstance(policy, EffectivePolicy) else effective_of(policy)
+    said = policy_sentence.sentence(effective, cycle_ms=None)
+    return f"{said} (no retention policy)" if said == "kept for ever" and not effective.truncates else said
 
 
 def as_fields(policy: RetentionPolicy | None) -> dict[str, Any] | None:
-    """The policy as plain values, for JSON."""
+    """Pravega's form of a policy as plain values, for JSON."""
     if policy is None:
         return None
     return {"type": policy.type.value, "min": policy.minimum, "max": policy.maximum, "unit": policy.unit}

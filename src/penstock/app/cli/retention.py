@@ -2,56 +2,312 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator
 from contextlib import nullcontext
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from penstock.app.cli.output import print_facts, print_json, say
-from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, as_fields, parse_policy, sentence
+from penstock.app.cli.audit import audit
+from penstock.app.cli.output import print_facts, print_json, print_rows, say
+from penstock.app.cli.plans import Plan, ask, plan_change
+from penstock.app.cli.policies import as_fields, sentence
+from penstock.app.cli.policy_options import (
+    LevelArgument,
+    PolicyChange,
+    ScopeOption,
+    ServerOption,
+    takes_policy,
+    target_in_words,
+    target_of,
+)
+from penstock.app.cli.streams import cut_of
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
-from penstock.app.units import format_size
-from penstock.core.retention_facts import holder_in_words
+from penstock.app.cli.words import (
+    cut_words,
+    decision_words,
+    facts_words,
+    forecast_words,
+    offsets,
+    parse_moment,
+    policy_rows,
+    policy_value,
+)
+from penstock.codec.effective_policy import encode_effective
+from penstock.codec.policy_document import BY_PATH, encode_document, value_of
+from penstock.core.policy_levels import pravega_view, remarks, resolve, with_value
+from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import StreamName
+from penstock.model.retention import EMPTY, INHERIT, EffectivePolicy, PolicyDocument, PolicyTarget
+from penstock.storage.real_clock import RealClock
 
-app = typer.Typer(help="What a stream keeps, what would go, and who holds it.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from penstock.client.blocking import Store
+
+app = typer.Typer(
+    help="What a stream keeps and why, what would go, who holds it, and what was given back.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog="""\
+\b
+Examples:
+  penstock retention set demo/clicks --min-age 7d --max-age 30d
+  penstock retention set --scope demo --ttl 14d --grace 1h
+  penstock retention plan demo/clicks --max-bytes 10GB      what such a change would remove
+  penstock retention explain demo/clicks                    why is it still here
+  penstock retention undo demo/clicks                       within the grace period
+
+Sizes: 10MB, 64MiB. Times: 30s, 12h, 7d. "unlimited" lifts a limit, "inherit" leaves a field to the
+next level: the stream decides, else its scope, else the server. docs/formats/policy.md has every field.
+""",
+)
+
+_LINE_MAX = 64 << 20
+
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, even where data would go now.")]
 
 
 @app.command()
 def show(
-    stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
-) -> None:
-    """Print the policy, as one sentence."""
-    with open_target(controller, data) as store:
-        policy = store.stream(stream).retention.get()
-    if json:
-        print_facts({"stream": stream, "retention": as_fields(policy), "sentence": sentence(policy)}, as_json=True)
-    else:
-        print(f"{stream}: {sentence(policy)}")
-
-
-@app.command("set")
-def set_policy(
-    stream: StreamArgument,
-    kind: TypeOption = None,
-    minimum: MinOption = None,
-    maximum: MaxOption = None,
-    none: Annotated[bool, typer.Option("--none", help="Drop the policy: keep for ever.")] = False,
+    stream: LevelArgument = None,
+    scope: ScopeOption = None,
+    server: ServerOption = False,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Set the policy. It takes effect with the next cycle."""
-    policy = parse_policy(kind, minimum, maximum)
-    if (policy is None) != none:
-        raise InvalidArgumentError("give --type with --min or --max, or --none")
+    """Print the policy in one sentence, and each value with the level that it is from."""
+    target = target_of(stream, scope, server)
     with open_target(controller, data) as store:
-        store.stream(stream).retention.set(policy)
-    say(f"{stream}: {sentence(policy)}", as_json=json, stream=stream, retention=as_fields(policy))
+        document = level(store, target).get()
+        unreadable = ""
+        if isinstance(target, StreamName):
+            # The store knows how often it applies its rules, and whether it can read them.
+            answer = store.stream(str(target)).retention.plan()
+            policy, unreadable = store.stream(str(target)).retention.effective(), answer.get("unreadable") or ""
+            said = answer.get("sentence") or sentence(policy)
+        else:
+            policy = _applied(store, target)
+            said = sentence(policy)
+    found = [*([unreadable] if unreadable else []), *remarks(policy)]
+    if json:
+        facts: dict[str, Any] = {
+            "target": target_in_words(target),
+            "document": encode_document(document),
+            "effective": encode_effective(policy),
+            "sentence": said,
+            "remarks": found,
+            "retention": as_fields(pravega_view(document)),
+        }
+        print_facts(facts, as_json=True)
+        return
+    who = "" if isinstance(target, StreamName) else "streams that say nothing themselves are "
+    print(f"{target_in_words(target)}: {who}{said}")
+    for remark in found:
+        print(f"note: {remark}")
+    print_rows(["field", "value", "from"], policy_rows(policy), as_json=False)
+
+
+def _applied(store: Store, target: PolicyTarget) -> EffectivePolicy:
+    """What applies to the stream; of a level above, what applies to streams that say nothing themselves."""
+    if isinstance(target, StreamName):
+        return store.stream(str(target)).retention.effective()
+    server = store.policy(None).get()
+    return resolve(EMPTY, EMPTY if target is None else store.policy(target).get(), server)
+
+
+def level(store: Store, target: PolicyTarget) -> Any:
+    """The face of a level's policy."""
+    return store.stream(str(target)).retention if isinstance(target, StreamName) else store.policy(target)
+
+
+@app.command("set")
+@takes_policy
+def set_policy(
+    change: PolicyChange,
+    stream: LevelArgument = None,
+    scope: ScopeOption = None,
+    server: ServerOption = False,
+    yes: YesOption = False,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Change the policy of a stream, a scope or the server. Fields that are not given stay as they are.
+
+    Shows first what would go now, and asks; without a terminal it refuses then, unless --yes is given, and changes nothing.
+
+    \b
+    penstock retention set demo/clicks --min-age 7d --min-bytes 50GB --max-age 30d
+    penstock retention set --scope demo --backlog-bytes 10GB --on-exceed hold
+    penstock retention set demo/clicks --policy policy.json --yes
+    penstock retention set demo/clicks --type size --min 10MB --max 100MB
+    """
+    target = target_of(stream, scope, server)
+    if change.is_empty:
+        raise InvalidArgumentError(
+            "say what to change, as --min-age 7d, --policy FILE, --type size --min 10MB, or --none"
+        )
+    with open_target(controller, data) as store:
+        document = level(store, target).get()
+        _put(store, target, document, change.apply(document), yes=yes, json=json)
+
+
+@app.command()
+def unset(
+    stream: LevelArgument = None,
+    scope: ScopeOption = None,
+    server: ServerOption = False,
+    field: Annotated[
+        list[str] | None,
+        typer.Option("--field", metavar="FIELD", help="Only this one, as retain.max_age_s. May be given again."),
+    ] = None,
+    yes: YesOption = False,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Leave the policy, or some of its fields, to the next level. Shows and asks as set does."""
+    target = target_of(stream, scope, server)
+    for path in field or ():
+        if path not in BY_PATH:
+            raise InvalidArgumentError("no such field of a policy", field=path, known=", ".join(BY_PATH))
+    with open_target(controller, data) as store:
+        document = level(store, target).get()
+        changed = document if field else EMPTY
+        for path in field or ():
+            changed = with_value(changed, path, INHERIT)
+        _put(store, target, document, changed, yes=yes, json=json)
+
+
+def _put(
+    store: Store, target: PolicyTarget, before: PolicyDocument, after: PolicyDocument, *, yes: bool, json: bool
+) -> None:
+    """Show, ask, set, say. A change of nothing is set all the same: that is in force then, whatever happened between."""
+    plan = plan_change(store, target, before, after)
+    ask(plan, target, yes=yes, as_json=json)
+    level(store, target).set(after)
+    policy = _applied(store, target)
+    # For a stream the store has said it already, and knows how often it applies its rules.
+    said = plan.sentence or sentence(policy)
+    says = f"{target_in_words(target)}: {said}"
+    fields: dict[str, Any]
+    if isinstance(target, StreamName):
+        fields = {"stream": str(target), "retention": as_fields(pravega_view(after))}
+    else:
+        fields = {"scope": target} if target is not None else {"server": True}
+    say(says, as_json=json, **fields, document=encode_document(after), sentence=said, plan=plan.as_json())
+    if not json:
+        for remark in remarks(policy):
+            print(f"note: {remark}")
+        _say_changes(before, after)
+
+
+def _say_changes(before: PolicyDocument, after: PolicyDocument) -> None:
+    for path in BY_PATH:
+        was, now = value_of(before, path), value_of(after, path)
+        if was != now:
+            shown = ["inherited" if value is INHERIT else policy_value(path, _plain(value)) for value in (was, now)]
+            print(f"  {path}: {shown[0]} -> {shown[1]}")
+
+
+def _plain(value: Any) -> Any:
+    return getattr(value, "value", value)
+
+
+@app.command()
+@takes_policy
+def plan(
+    change: PolicyChange,
+    stream: LevelArgument = None,
+    scope: ScopeOption = None,
+    server: ServerOption = False,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="TIME", help="Decide for then: 7d from now, or 2026-01-31.", show_default=False),
+    ] = None,
+    facts: Annotated[
+        str | None,
+        typer.Option(
+            "--facts", metavar="FILE|-", help="Decide on paper: JSON Lines, one stream a line.", show_default=False
+        ),
+    ] = None,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Say what a cycle would remove, now or later, with the present policy or with a change. Changes nothing.
+
+    With --facts no store is needed: facts in, one decision a line out, in the same order, in constant memory; the planner is
+    the one of the retention loop. Lines that cannot be used give an error object, and status 1 at the end.
+
+    \b
+    penstock retention plan demo/clicks --at 7d
+    penstock retention plan demo/clicks --max-age 1d
+    penstock retention plan --scope demo --max-age 1d
+    penstock retention plan --facts fleet.jsonl
+    """
+    if facts is not None:
+        if stream is not None or scope is not None or server or not change.is_empty or at is not None:
+            raise InvalidArgumentError("--facts says all there is to say; it stands alone", facts=facts)
+        _plan_facts(facts)
+    target = target_of(stream, scope, server)
+    at_ms = None if at is None else parse_moment(at, now_ms=RealClock().now_ms())
+    if not isinstance(target, StreamName) and change.is_empty:
+        raise InvalidArgumentError("for a scope or the server, say which change to plan, as --max-age 7d")
+    with open_target(controller, data) as store:
+        if isinstance(target, StreamName) and change.is_empty:
+            found = Plan.of(str(target), store.stream(str(target)).retention.plan(at=at_ms))
+        else:
+            document = level(store, target).get()
+            found = plan_change(store, target, document, change.apply(document), at_ms=at_ms)
+    if json:
+        print_json(found.as_json())
+    else:
+        found.print()
+
+
+def _plan_facts(source: str) -> None:
+    from penstock.core.retention_json import plan_line
+
+    if source != "-" and not Path(source).is_file():
+        raise InvalidArgumentError("no such file of facts", facts=source)
+    failed = False
+    with nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as lines:
+        for line in _bounded_lines(lines):
+            text, wrong = _text(line)
+            if wrong is not None:
+                decision: dict[str, Any] = {"id": None, "error": {"kind": "invalid", "field": None, "message": wrong}}
+            elif text.strip():
+                decision = plan_line(text)
+            else:
+                continue
+            failed = failed or "error" in decision
+            print_json(decision)
+    raise typer.Exit(1 if failed else 0)
+
+
+def _bounded_lines(source: BinaryIO) -> Iterator[bytes]:
+    """Lines, of each no more than one byte above the limit: one line must not fill the memory."""
+    while line := source.readline(_LINE_MAX + 1):
+        yield line
+        while len(line) > _LINE_MAX and not line.endswith(b"\n"):
+            line = source.readline(_LINE_MAX + 1)
+
+
+def _text(line: bytes) -> tuple[str, str | None]:
+    """The line as text, or what is wrong with it."""
+    if len(line) > _LINE_MAX:
+        return "", f"line is longer than {_LINE_MAX >> 20} MiB"
+    try:
+        return line.decode(), None
+    except UnicodeDecodeError:
+        return "", "line is not UTF-8"
 
 
 @app.command()
@@ -61,62 +317,98 @@ def run(
     """Run one retention cycle now, and print what it decided."""
     with open_target(controller, data) as store:
         decision = store.stream(stream).retention.run()
-    print_facts(decision if json else _in_words(decision), as_json=json)
+    print_facts(decision if json else decision_words(decision), as_json=json)
 
 
 @app.command()
 def explain(
-    stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
+    stream: StreamArgument,
+    position: Annotated[
+        str | None,
+        typer.Option(
+            "--position",
+            metavar="head|tail|CUT",
+            help="Only what begins there: who holds it and until when, or when and why it went.",
+            show_default=False,
+        ),
+    ] = None,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """Print what a cycle would decide now, and who holds the rest. Changes nothing."""
+    """Print what a cycle would decide now, and who holds each byte from head to tail. Changes nothing."""
     with open_target(controller, data) as store:
-        decision = store.stream(stream).retention.explain()
-    print_facts(decision if json else _in_words(decision), as_json=json)
-
-
-def _in_words(decision: Mapping[str, Any]) -> dict[str, object]:
-    """A decision for people: what goes, why, and who holds the rest, from head to tail."""
-    facts: dict[str, object] = {"why": decision["why"], "rule": decision["rule"]}
-    facts["frees"] = format_size(decision["frees_bytes"])
-    if decision["truncate"]:
-        facts["new head"] = _cut(decision["truncate"])
-    for item in decision["evict"]:
-        facts[f"evicts {item['subscriber']}"] = f"{format_size(item['bytes'])} unread, by {item['rule']}"
-    ranges = decision.get("ranges", [])
-    if ranges:
-        facts["head to tail"] = [
-            f"{format_size(item['bytes']):>8}  {holder_in_words((item['kind'] + ' ' + item['name']).strip())}"
-            for item in ranges
-        ]
-    return facts
-
-
-def _cut(cut: Mapping[str, int]) -> str:
-    return "  ".join(f"{segment}:{offset}" for segment, offset in cut.items())
+        handle = store.stream(stream)
+        cut: StreamCut | None = None
+        if position is not None:
+            known = {"head": handle.head, "tail": handle.tail}
+            cut = known[position]() if position in known else cut_of(position, *known)
+        decision = handle.retention.explain(cut)
+    print_facts(decision if json else decision_words(decision), as_json=json)
 
 
 @app.command()
-def plan(
-    facts: Annotated[
-        str, typer.Option("--facts", metavar="FILE|-", help="JSON Lines, one stream a line; - is standard input.")
-    ],
+def reclaim(
+    stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
 ) -> None:
-    """Decide on paper: facts in, one decision a line out, in the same order. Needs no store.
+    """Print what was given back to the disk, what is pending, why, and until when. Sums to what the files take."""
+    with open_target(controller, data) as store:
+        report = store.stream(stream).retention.reclaim()
+    print_facts(report if json else facts_words(report), as_json=json)
 
-    The planner is the one of the retention loop. Lines that cannot be used give an error object, and status 1 at the end.
-    """
-    from penstock.core.retention_json import plan_line
 
-    if facts != "-" and not Path(facts).is_file():
-        raise InvalidArgumentError("no such file of facts", facts=facts)
-    failed = False
-    with nullcontext(sys.stdin) if facts == "-" else Path(facts).open(encoding="utf-8") as source:
-        for line in source:
-            if line.strip():
-                decision = plan_line(line)
-                failed = failed or "error" in decision
-                print_json(decision)
-    raise typer.Exit(1 if failed else 0)
+@app.command()
+def forecast(
+    stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
+) -> None:
+    """Print when a limit, a quota or the disk is reached, at the rates of late."""
+    with open_target(controller, data) as store:
+        found = store.stream(stream).retention.forecast()
+    print_facts(found if json else forecast_words(found), as_json=json)
+
+
+@app.command()
+def undo(
+    stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
+) -> None:
+    """Take back the last truncation, as long as its grace period lasts."""
+    with open_target(controller, data) as store:
+        head = store.stream(stream).retention.undo()
+    say(
+        f"{stream} begins again at {cut_words(offsets(head))}",
+        as_json=json,
+        stream=stream,
+        head=offsets(head),
+        head_cut=head.to_text(),
+    )
+
+
+@app.command()
+def plot(
+    stream: StreamArgument,
+    png: Annotated[
+        Path | None,
+        typer.Option("--png", metavar="FILE", help="Save a picture (needs matplotlib).", show_default=False),
+    ] = None,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Draw the stream over time: size, minimum, maximum, every subscriber, and what goes next."""
+    from penstock.app.plot import draw_png, draw_text, gather
+
+    with open_target(controller, data) as store:
+        found = gather(store, stream, now_ms=RealClock().now_ms())
+    if png is not None:
+        draw_png(found, png)
+        say(f"saved {png}", as_json=json, png=str(png))
+    elif json:
+        print_json(found.as_json())
+    else:
+        print("\n".join(draw_text(found, width=shutil.get_terminal_size((100, 24)).columns)))
+
+
+app.command()(audit)
 
 
 @app.command()

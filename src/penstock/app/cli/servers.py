@@ -10,7 +10,7 @@ import typer
 
 from penstock.app.cli.output import print_json
 from penstock.app.cli.target import JsonOption
-from penstock.app.settings import CONTROLLER_PORT, STORE_PORT, EmbeddedSettings, StandaloneSettings
+from penstock.app.settings import CONTROLLER_PORT, HTTP_PORT, STORE_PORT, EmbeddedSettings, StandaloneSettings
 from penstock.app.units import parse_duration_ms, parse_size
 
 
@@ -19,12 +19,25 @@ def standalone(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     controller_port: Annotated[int, typer.Option(help="Controller API; 0 takes a free port.")] = CONTROLLER_PORT,
     store_port: Annotated[int, typer.Option(help="Segment store; 0 takes a free port.")] = STORE_PORT,
+    http_port: Annotated[int, typer.Option(help="REST interface; 0 takes a free port.")] = HTTP_PORT,
     advertise: Annotated[
         str | None, typer.Option(metavar="HOST", help="What clients are told to connect to.", show_default=False)
     ] = None,
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory budget of caches and buffers.")] = "256MiB",
     log: Annotated[str, typer.Option(metavar="SIZE", help="Disk budget of the write-ahead log.")] = "256MiB",
     retention_cycle: Annotated[str, typer.Option(metavar="TIME", help="How often retention looks.")] = "60s",
+    tier2: Annotated[
+        str | None,
+        typer.Option(
+            "--tier2", metavar="PLACE", help="Chunks in s3://BUCKET/PREFIX or a directory.", show_default=False
+        ),
+    ] = None,
+    s3_endpoint: Annotated[
+        str | None,
+        typer.Option(metavar="URL", envvar="AWS_ENDPOINT_URL", help="An S3 that is not Amazon's.", show_default=False),
+    ] = None,
+    tier2_unit: Annotated[str, typer.Option(metavar="SIZE", help="What a segment gathers for an object.")] = "8MiB",
+    tier2_wait: Annotated[str, typer.Option(metavar="TIME", help="How long it gathers at most.")] = "5m",
     insecure: Annotated[bool, typer.Option("--insecure", help="Allow addresses beyond loopback, unprotected.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -37,10 +50,16 @@ def standalone(
             memory_bytes=parse_size(memory),
             log_bytes=parse_size(log),
             retention_cycle_ms=parse_duration_ms(retention_cycle),
+            tier2=tier2,
+            tier2_endpoint=s3_endpoint,
+            tier2_unit_bytes=parse_size(tier2_unit),
+            tier2_wait_ms=parse_duration_ms(tier2_wait),
+            tier2_insecure=insecure,
         ),
         host=host,
         controller_port=controller_port,
         store_port=store_port,
+        http_port=http_port,
         advertised_host=advertise,
         insecure=insecure,
     )
@@ -53,7 +72,8 @@ def _ready_json(facts: dict[str, object]) -> None:
 
 
 def _ready_text(facts: dict[str, object]) -> None:
-    print(f"penstock serves {facts['data']}: controller {facts['controller']}, segment store {facts['store']}")
+    places = f"controller {facts['controller']}, segment store {facts['store']}, HTTP {facts['http']}"
+    print(f"penstock serves {facts['data']}: {places}")
     print(f"try: penstock stream create demo/clicks --controller {facts['controller']}", flush=True)
 
 

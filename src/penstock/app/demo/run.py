@@ -80,7 +80,7 @@ class Demo:
             "store",
             *("-m", "penstock", "standalone", "--json", "--data", str(self.data / "store")),
             *("--controller-port", str(self.controller_port), "--store-port", str(self.store_port)),
-            *("--retention-cycle", "1s"),
+            *("--http-port", "0", "--retention-cycle", "1s"),
         )
         deadline = time.monotonic() + 30
         while "serving" not in store.last:

@@ -1,0 +1,111 @@
+"""``penstock retention audit``: every decision that removed data, or would have."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.app.cli.output import print_json
+from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, open_target
+from penstock.app.cli.words import document_words, fields_words, moment, parse_moment
+from penstock.codec.audit import AuditKind, decode_entry
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError, VersionTooNewError
+from penstock.model.names import SYSTEM_SCOPE, StreamName
+from penstock.storage.real_clock import RealClock
+
+if TYPE_CHECKING:
+    from penstock.client.blocking import Store
+    from penstock.client.blocking_io import Reader
+
+STREAM = f"{SYSTEM_SCOPE}/audit"
+_HEAD = ("v", "at_ms", "kind", "target")
+
+
+def audit(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SCOPE/STREAM|SCOPE", show_default=False, help="Only what concerns it; else everything."
+        ),
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option("--kind", metavar="KIND", help="Only this: " + ", ".join(item.value for item in AuditKind) + "."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="From 2026-01-31 on.", show_default=False)
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option("--last", metavar="N", help="Only the latest so many.", show_default=False)
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more.")] = False,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print what was decided about data: when, which rule, cuts before and after, events, bytes, who was hurt.
+
+    It is the stream _system/audit, which any client can read.
+    """
+    known = {item.value for item in AuditKind}
+    for name in kind or ():
+        if name not in known:
+            raise InvalidArgumentError("no such kind of entry", kind=repr(name[:60]), known=", ".join(sorted(known)))
+    if last is not None and (last < 1 or follow):
+        raise InvalidArgumentError("--last is at least 1, and not for --follow", last=last)
+    from_ms = 0 if since is None else parse_moment(since, now_ms=RealClock().now_ms())
+    # Where there is no such stream yet, nothing was ever decided.
+    with open_target(controller, data) as store, suppress(NotFoundError), _reader(store, follow=follow) as reader:
+        entries = (
+            entry
+            for entry in _entries(event.data for event in reader)
+            if _concerns(entry, target) and _chosen(entry, kind, from_ms)
+        )
+        for entry in entries if last is None else deque(entries, maxlen=last):
+            _print(entry, as_json=json, flush=follow)
+
+
+def _reader(store: Store, *, follow: bool) -> Reader:
+    return store.stream(STREAM).reader(start="head", until_tail=not follow, on_truncated="skip")
+
+
+def _entries(events: Iterator[bytes]) -> Iterator[Mapping[str, Any]]:
+    for event in events:
+        try:
+            yield decode_entry(event)
+        except (CorruptDataError, VersionTooNewError) as error:
+            # One entry that cannot be read must not hide the others.
+            yield {"at_ms": 0, "kind": "unreadable", "target": "", "error": str(error)}
+
+
+def _concerns(entry: Mapping[str, Any], target: str | None) -> bool:
+    """Whether the entry is about the target, or about a level above it."""
+    about = str(entry.get("target", ""))
+    if target is None or about in ("", target):
+        return True
+    scope = StreamName.parse(target).scope if "/" in target else None
+    return about == scope if scope is not None else about.startswith(f"{target}/")
+
+
+def _chosen(entry: Mapping[str, Any], kinds: list[str] | None, from_ms: int) -> bool:
+    return (not kinds or entry.get("kind") in kinds) and int(entry.get("at_ms") or 0) >= from_ms
+
+
+def _print(entry: Mapping[str, Any], *, as_json: bool, flush: bool) -> None:
+    if as_json:
+        print_json(entry)
+        return
+    fields = {name: value for name, value in entry.items() if name not in _HEAD and value not in (None, [])}
+    if entry.get("kind") == AuditKind.POLICY.value:
+        # Here "before" and "after" are documents, not cuts.
+        fields = {
+            name: document_words(value) if name in ("before", "after") and isinstance(value, Mapping) else value
+            for name, value in fields.items()
+        }
+    at = moment(int(entry.get("at_ms") or 0))
+    about = entry.get("target") or "server"
+    print(f"{at}  {entry.get('kind', ''):<8}  {about}  {fields_words(fields)}".rstrip(), flush=flush)

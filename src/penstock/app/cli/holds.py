@@ -1,0 +1,138 @@
+"""``penstock hold``."""
+
+from __future__ import annotations
+
+import getpass
+from typing import Annotated
+
+import typer
+
+from penstock.app.cli.output import print_json, print_rows, say
+from penstock.app.cli.streams import cut_of
+from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, open_target
+from penstock.app.cli.words import moment, parse_moment
+from penstock.codec.policy_document import encode_hold
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import StreamName, check_name
+from penstock.model.retention import HoldInfo
+from penstock.storage.real_clock import RealClock
+
+app = typer.Typer(
+    help="Holds: data that stays, whatever any rule or any call says.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog="""\
+\b
+Examples:
+  penstock hold add demo/clicks --reason "case 4711" --owner legal --until 90d
+  penstock hold list
+  penstock hold release case-4711 --owner legal
+""",
+)
+
+TargetArgument = Annotated[str, typer.Argument(metavar="SCOPE/STREAM|SCOPE", show_default=False)]
+OwnerOption = Annotated[
+    str | None,
+    typer.Option("--owner", metavar="NAME", help="Who says so.  [default: your user name]", show_default=False),
+]
+
+
+def _target(text: str) -> StreamName | str:
+    return StreamName.parse(text) if "/" in text else check_name("scope", text)
+
+
+def _owner(given: str | None) -> str:
+    if given is not None:
+        return given
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError) as error:
+        raise InvalidArgumentError("this user has no name; say who with --owner NAME") from error
+
+
+@app.command()
+def add(
+    target: TargetArgument,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.", show_default=False)],
+    owner: OwnerOption = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until", metavar="TIME", help="90d from now, or 2026-12-31; else until released.", show_default=False
+        ),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="head|tail|CUT", help="Only data from there on; else all.", show_default=False),
+    ] = None,
+    hold_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="A name of your own for it.", show_default=False)
+    ] = None,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Keep all data of a stream, or of all streams of a scope, also against truncation and deletion by hand."""
+    held = _target(target)
+    until_ms = None if until is None else parse_moment(until, now_ms=RealClock().now_ms())
+    with open_target(controller, data) as store:
+        cut = None
+        if start is not None:
+            if not isinstance(held, StreamName):
+                raise InvalidArgumentError("--from is for the hold of a stream", target=target)
+            handle = store.stream(target)
+            known = {"head": handle.head, "tail": handle.tail}
+            cut = known[start]() if start in known else cut_of(start, *known)
+        hold = store.holds(held).add(owner=_owner(owner), reason=reason, until=until_ms, cut=cut, hold_id=hold_id)
+    end = "it is released" if hold.until_ms is None else moment(hold.until_ms)
+    say(f"hold {hold.id} keeps {_what(hold)} until {end}", as_json=json, **encode_hold(hold))
+
+
+def _what(hold: HoldInfo) -> str:
+    whole = f"scope {hold.scope}" if hold.stream is None else str(hold.stream)
+    return whole if hold.cut is None else f"{whole} from {hold.cut.to_text()} on"
+
+
+@app.command("list")
+def list_holds(
+    target: Annotated[
+        str | None, typer.Argument(metavar="SCOPE/STREAM|SCOPE", show_default=False, help="Else all of the store.")
+    ] = None,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print who holds what, why, and until when. Of a stream, its scope's holds too."""
+    with open_target(controller, data) as store:
+        found = store.holds(None if target is None else _target(target)).list()
+    if json:
+        for hold in found:
+            print_json(encode_hold(hold))
+        return
+    rows = [
+        [
+            hold.id,
+            f"{hold.scope}/*" if hold.stream is None else str(hold.stream),
+            "all" if hold.cut is None else "from a cut on",
+            hold.owner,
+            hold.reason,
+            moment(hold.created_ms),
+            "released" if hold.until_ms is None else moment(hold.until_ms),
+        ]
+        for hold in found
+    ]
+    print_rows(["hold", "on", "data", "owner", "reason", "since", "until"], rows, as_json=False)
+
+
+@app.command()
+def release(
+    hold_id: Annotated[str, typer.Argument(metavar="HOLD", show_default=False)],
+    owner: OwnerOption = None,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Lift a hold. It is recorded who did; what it alone kept may go with the next cycle."""
+    with open_target(controller, data) as store:
+        hold = store.holds().release(hold_id, owner=_owner(owner))
+    say(f"released hold {hold.id}, which kept {_what(hold)}", as_json=json, **encode_hold(hold))

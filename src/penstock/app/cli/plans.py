@@ -1,0 +1,179 @@
+"""What a change of policy would remove, at any level, and the question before it does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from penstock.app.cli.output import print_facts
+from penstock.app.cli.policy_options import target_in_words
+from penstock.app.cli.words import decision_words, hurt_words, removes, span
+from penstock.app.units import format_size
+from penstock.core.policy_levels import merged, resolve, validate
+from penstock.model.errors import InvalidArgumentError, NotFoundError
+from penstock.model.names import SYSTEM_SCOPE, StreamName
+from penstock.model.retention import EMPTY, PolicyDocument, PolicyTarget
+
+if TYPE_CHECKING:
+    from penstock.client.blocking import Store
+
+_SHOWN_STREAMS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What would be decided for one stream, or for every stream below a level that the change reaches.
+
+    ``decisions``: those that take something away, at most the largest 20 of them; a single stream's in any case.
+    ``streams``: how many were asked about; ``removing``: how many would lose something. ``events``: None where not known.
+    """
+
+    decisions: Sequence[tuple[str, Mapping[str, Any]]]
+    streams: int
+    removing: int
+    frees_bytes: int
+    events: int | None
+    single: bool = False
+
+    @classmethod
+    def of(cls, name: str, decision: Mapping[str, Any]) -> Plan:
+        """The plan of one stream."""
+        return cls(
+            decisions=[(name, decision)],
+            streams=1,
+            removing=int(removes(decision)),
+            frees_bytes=decision.get("frees_bytes") or 0,
+            events=decision.get("events"),
+            single=True,
+        )
+
+    def as_json(self) -> Any:
+        """The stream's decision as it came; for a level the sums, and the decisions by stream."""
+        if self.single:
+            return self.decisions[0][1]
+        return {
+            "streams": self.streams,
+            "removing": self.removing,
+            "frees_bytes": self.frees_bytes,
+            "events": self.events,
+            "decisions": dict(self.decisions),
+        }
+
+    @property
+    def sentence(self) -> str:
+        """What the planned policy does, where the plan is of one stream and the store says it; else empty."""
+        return str(self.decisions[0][1].get("sentence") or "") if self.single else ""
+
+    def print(self, *, err: bool = False) -> None:
+        """Tell people."""
+        if self.single:
+            if err:
+                for name, value in decision_words(self.decisions[0][1]).items():
+                    lines = value if isinstance(value, list) else [value]
+                    print(
+                        f"{name:<16}{lines[0]}", *(f"{'':<16}{line}" for line in lines[1:]), sep="\n", file=sys.stderr
+                    )
+            else:
+                print_facts(decision_words(self.decisions[0][1]), as_json=False)
+            return
+        out = sys.stderr if err else sys.stdout
+        print(f"{self.streams} streams are reached, {self.removing} of them would lose data: {self.total}", file=out)
+        for name, decision in self.decisions:
+            print(f"  {name}: {stream_line(decision)}", file=out)
+        if self.removing > len(self.decisions):
+            print(f"  and {self.removing - len(self.decisions)} more", file=out)
+
+    @property
+    def total(self) -> str:
+        said = format_size(self.frees_bytes)
+        return said if self.events is None else f"{said}, {self.events:,} events"
+
+
+def stream_line(decision: Mapping[str, Any]) -> str:
+    """What one stream would lose, on one line."""
+    said = format_size(decision.get("frees_bytes") or 0)
+    if decision.get("events") is not None:
+        said += f", {decision['events']:,} events"
+    if decision.get("time_range_ms"):
+        said += f", written {span(decision['time_range_ms'])}"
+    return "; ".join([said, *hurt_words(decision)])
+
+
+def plan_change(
+    store: Store, target: PolicyTarget, before: PolicyDocument, after: PolicyDocument, *, at_ms: int | None = None
+) -> Plan:
+    """What the change of one level's document would remove. Changes nothing.
+
+    Raises InvalidArgumentError where the document contradicts itself; what it makes of a stream below is told as it is set.
+    """
+    after = validate(after, target)
+    if isinstance(target, StreamName):
+        return Plan.of(str(target), store.stream(str(target)).retention.plan(after, at=at_ms))
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    streams = removing = frees = 0
+    events: int | None = 0
+    for name, document in _reached(store, target, before, after):
+        with suppress(NotFoundError):  # It was deleted meanwhile.
+            decision = store.stream(name).retention.plan(document, at=at_ms)
+            streams += 1
+            if removes(decision):
+                removing += 1
+                frees += decision.get("frees_bytes") or 0
+                counted = decision.get("events")
+                events = None if events is None or counted is None else events + counted
+                found.append((name, decision))
+                found.sort(key=lambda item: -(item[1].get("frees_bytes") or 0))
+                del found[_SHOWN_STREAMS:]
+    return Plan(decisions=found, streams=streams, removing=removing, frees_bytes=frees, events=events)
+
+
+def _reached(
+    store: Store, target: str | None, before: PolicyDocument, after: PolicyDocument
+) -> Iterator[tuple[str, PolicyDocument]]:
+    """Streams for which the change makes a difference, each with a document that says of itself what would apply."""
+    server = EMPTY if target is None else store.policy(None).get()
+    for scope in store.scopes() if target is None else [target]:
+        if scope == SYSTEM_SCOPE:
+            continue
+        if target is None:
+            own = store.policy(scope).get()
+            was, will = merged(own, before), merged(own, after)
+        else:
+            was, will = merged(before, server), merged(after, server)
+        for stream in store.streams(scope):
+            name = f"{scope}/{stream}"
+            with suppress(NotFoundError):
+                document = store.stream(name).retention.get()
+                if _applies(document, was) != _applies(document, will):
+                    yield name, merged(document, will)
+
+
+def _applies(stream: PolicyDocument, above: PolicyDocument) -> object:
+    return replace(resolve(stream, above, EMPTY), origins={})
+
+
+def ask(plan: Plan, target: PolicyTarget, *, yes: bool, as_json: bool) -> None:
+    """Go on where nothing would go now, with ``yes``, or if the user says so.
+
+    Raises InvalidArgumentError where nobody can be asked. Leaves with status 1 where the answer is no.
+    """
+    if plan.removing == 0 or yes:
+        return
+    if not as_json:
+        plan.print(err=True)
+    if not sys.stdin.isatty():
+        raise InvalidArgumentError(
+            "data would go now; the policy is unchanged. Look at `penstock retention plan`, then confirm with --yes",
+            target=target_in_words(target),
+            frees_bytes=plan.frees_bytes,
+            events="unknown" if plan.events is None else plan.events,
+            streams=plan.removing,
+        )
+    if not typer.confirm(f"Set the policy of {target_in_words(target)}, and remove {plan.total} now?", err=True):
+        print("nothing was changed", file=sys.stderr)
+        raise typer.Exit(1)

@@ -1,0 +1,170 @@
+"""``penstock subscriber``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from penstock.app.cli.output import print_facts, print_json, print_rows, say
+from penstock.app.cli.streams import cut_of
+from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
+from penstock.app.cli.words import cut_words, moment, offsets
+from penstock.app.units import format_duration, format_size
+from penstock.model.errors import InvalidArgumentError, SubscriberNotFoundError
+from penstock.ports.controller_service import SubscriberInfo
+
+app = typer.Typer(
+    help="Subscribers of a stream: reader groups whose progress holds its data.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog="""\
+\b
+Examples:
+  penstock subscriber list demo/clicks
+  penstock subscriber move demo/clicks demo/reports --to tail --dry-run
+  penstock subscriber remove demo/clicks demo/reports --yes
+""",
+)
+
+NameArgument = Annotated[str, typer.Argument(metavar="SCOPE/GROUP", show_default=False)]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def _fields(item: SubscriberInfo) -> dict[str, Any]:
+    return {
+        "name": item.name,
+        "generation": item.generation,
+        "position": None if item.cut is None else offsets(item.cut),
+        "position_cut": None if item.cut is None else item.cut.to_text(),
+        "lag_bytes": item.lag_bytes,
+        "lag_events": None if item.lag_events < 0 else item.lag_events,
+        "lag_ms": item.lag_ms,
+        "holes": item.holes,
+        "last_seen_ms": item.updated_ms,
+        "held_bytes": None if item.held_bytes < 0 else item.held_bytes,
+    }
+
+
+@app.command("list")
+def list_subscribers(
+    stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
+) -> None:
+    """Print who subscribes, how far behind, when last heard of, and what each alone keeps from going."""
+    with open_target(controller, data) as store:
+        found = sorted(store.stream(stream).subscribers(), key=lambda item: (-item.lag_bytes, item.name))
+    if json:
+        for item in found:
+            print_json(_fields(item))
+        return
+    rows = [
+        [
+            item.name,
+            format_size(item.lag_bytes) if item.cut is not None else "silent",
+            "?" if item.lag_events < 0 else f"{item.lag_events:,}",
+            "none" if item.lag_ms is None else format_duration(item.lag_ms),
+            "?" if item.held_bytes < 0 else format_size(item.held_bytes),
+            moment(item.updated_ms),
+        ]
+        for item in found
+    ]
+    print_rows(["subscriber", "behind", "events", "oldest unread", "holds alone", "last seen"], rows, as_json=False)
+
+
+@app.command()
+def describe(
+    stream: StreamArgument,
+    name: NameArgument,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Say all that is known of one subscriber."""
+    with open_target(controller, data) as store:
+        found = [item for item in store.stream(stream).subscribers() if item.name == name]
+    if not found:
+        raise SubscriberNotFoundError("no such subscriber of the stream", stream=stream, subscriber=name)
+    fields = _fields(found[0])
+    if json:
+        print_facts(fields, as_json=True)
+        return
+    position = fields["position"]
+    words: dict[str, object] = {
+        "subscriber": f"{name}, generation {fields['generation']}",
+        "position": "has published nothing" if position is None else cut_words(position),
+        "behind": f"{format_size(fields['lag_bytes'])}, {_or(fields['lag_events'], 'an unknown number of')} events",
+        "oldest unread": "none" if fields["lag_ms"] is None else format_duration(fields["lag_ms"]),
+        "holes": str(fields["holes"]),
+        "holds alone": "not known" if fields["held_bytes"] is None else format_size(fields["held_bytes"]),
+        "last seen": moment(fields["last_seen_ms"]),
+    }
+    print_facts(words, as_json=False)
+
+
+def _or(value: int | None, word: str) -> str:
+    return word if value is None else f"{value:,}"
+
+
+@app.command()
+def move(
+    stream: StreamArgument,
+    name: NameArgument,
+    to: Annotated[str, typer.Option("--to", metavar="head|tail|CUT", help="Where it shall stand.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would pass.")] = False,
+    yes: YesOption = False,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Set what a subscriber has acknowledged: forwards (skip, clear), or backwards (read again).
+
+    What it passes unread may go with the next cycle; so it is said, and asked, first.
+    """
+    with open_target(controller, data) as store:
+        handle = store.stream(stream)
+        place = to if to in ("head", "tail") else cut_of(to, "head", "tail")
+        found = handle.move_subscriber(name, place, dry_run=True)
+        if not dry_run:
+            if found["bytes"] > 0:
+                _ask(f"{_moved(stream, name, found)}. Move it?", yes=yes, subscriber=name, bytes=found["bytes"])
+            found = handle.move_subscriber(name, place)
+    said = _moved(stream, name, found)
+    say(said if not dry_run else f"{said}; nothing was changed", as_json=json, dry_run=dry_run, **found)
+
+
+def _moved(stream: str, name: str, found: Any) -> str:
+    size, events = found["bytes"], found.get("events")
+    counted = "" if events is None else f", {abs(events):,} event{'' if abs(events) == 1 else 's'}"
+    verb = "skips" if size >= 0 else "gets back"
+    return f"{name} {verb} {format_size(abs(size))}{counted} of {stream}"
+
+
+@app.command()
+def remove(
+    stream: StreamArgument,
+    name: NameArgument,
+    yes: YesOption = False,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Forget a subscription. What it alone held may go with the next cycle; so it is asked first."""
+    with open_target(controller, data) as store:
+        handle = store.stream(stream)
+        held = next((item.held_bytes for item in handle.subscribers() if item.name == name), 0)
+        if held:
+            shown = "some data" if held < 0 else format_size(held)
+            _ask(f"{name} alone keeps {shown} of {stream}. Remove it?", yes=yes, subscriber=name, held_bytes=held)
+        handle.remove_subscriber(name)
+    say(f"{name} subscribes to {stream} no more", as_json=json, stream=stream, subscriber=name)
+
+
+def _ask(question: str, *, yes: bool, **fields: Any) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidArgumentError("unread data may go; nothing was changed. Confirm with --yes", **fields)
+    if not typer.confirm(question, err=True):
+        print("nothing was changed", file=sys.stderr)
+        raise typer.Exit(1)

@@ -1,0 +1,163 @@
+"""Retention as users meet it: the policy of a level, the planner's faces of a stream, holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from penstock.client.options import cut_of
+from penstock.codec.policy_document import decode_document
+from penstock.core.policy_levels import with_pravega
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import StreamName
+from penstock.model.policies import RetentionPolicy
+from penstock.model.retention import EMPTY, EffectivePolicy, HoldInfo, PolicyDocument, PolicyTarget
+from penstock.ports.controller_service import ControllerService
+
+Policy: TypeAlias = PolicyDocument | RetentionPolicy | Mapping[str, Any] | None
+"""A policy document, its JSON form, or a Pravega policy; None says nothing, so that the next level decides."""
+
+When: TypeAlias = datetime | int | None
+"""A moment: with a time zone, or in milliseconds since the Unix epoch."""
+
+
+def document_of(given: Policy) -> PolicyDocument:
+    """The document that a user means. Raises InvalidArgumentError with the path of the field."""
+    if given is None:
+        return EMPTY
+    if isinstance(given, PolicyDocument):
+        return given
+    if isinstance(given, RetentionPolicy):
+        return with_pravega(EMPTY, given)
+    if isinstance(given, Mapping):
+        return decode_document(dict(given))
+    raise InvalidArgumentError(
+        "a policy is a PolicyDocument, its JSON form, a RetentionPolicy or None",
+        policy=repr(given)[:60],
+        type=type(given).__name__,
+    )
+
+
+def ms_of(when: When, *, name: str) -> int | None:
+    """Milliseconds since the Unix epoch. Raises InvalidArgumentError for what is no moment."""
+    if when is None:
+        return None
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise InvalidArgumentError("a moment needs a time zone", **{name: when.isoformat()})
+        return round(when.timestamp() * 1000)
+    if isinstance(when, bool) or not isinstance(when, int) or when < 0:
+        raise InvalidArgumentError(
+            "a moment is a datetime with a time zone, or milliseconds since the Unix epoch", **{name: repr(when)[:60]}
+        )
+    return when
+
+
+class AsyncLevelPolicy:
+    """The policy document of a scope or of the server: what streams inherit that do not say otherwise themselves."""
+
+    def __init__(self, target: PolicyTarget, controller: ControllerService) -> None:
+        self._target = target
+        self._controller = controller
+
+    async def get(self) -> PolicyDocument:
+        """The document of this very level. Raises ScopeNotFoundError, StreamNotFoundError."""
+        return await self._controller.get_policy(self._target)
+
+    async def set(self, policy: Policy) -> None:
+        """Replace the document; None says nothing, so that the next level decides. In force when this returns.
+
+        Raises InvalidArgumentError, with ``field``, ``value``, ``rule`` and ``level``; the old document stays then.
+        """
+        await self._controller.set_policy(self._target, document_of(policy))
+
+
+class AsyncHolds:
+    """Holds on a stream, in a scope, or all: data that stays, whatever any rule or call says."""
+
+    def __init__(self, target: PolicyTarget, controller: ControllerService) -> None:
+        self._target = target
+        self._controller = controller
+
+    async def list(self) -> Sequence[HoldInfo]:
+        """Holds in force, those of the stream's scope included, sorted by scope, stream and id."""
+        return await self._controller.list_holds(self._target)
+
+    async def add(
+        self,
+        *,
+        owner: str,
+        reason: str,
+        until: When = None,
+        cut: StreamCut | str | None = None,
+        hold_id: str | None = None,
+    ) -> HoldInfo:
+        """Place a hold: from ``cut`` on (None: on all data), until then (None: until it is released).
+
+        The same id and content again: nothing happens. Raises AlreadyExistsError, InvalidArgumentError, InvalidCutError.
+        """
+        if self._target is None:
+            raise InvalidArgumentError("a hold is placed on a stream or a scope")
+        return await self._controller.add_hold(
+            self._target,
+            owner=owner,
+            reason=reason,
+            until_ms=ms_of(until, name="until"),
+            cut=None if cut is None else cut_of(cut),
+            hold_id=hold_id,
+        )
+
+    async def release(self, hold_id: str, *, owner: str) -> HoldInfo:
+        """Lift a hold; it is recorded who did. Raises NotFoundError."""
+        return await self._controller.release_hold(hold_id, owner=owner)
+
+
+class AsyncRetention(AsyncLevelPolicy):
+    """The retention of one stream: its policy, and what the planner says of it.
+
+    Answers of the planner are mappings as docs/formats/planner.md has them. All calls raise StreamNotFoundError.
+    """
+
+    def __init__(self, stream: StreamName, controller: ControllerService) -> None:
+        super().__init__(stream, controller)
+        self._stream = stream
+
+    async def effective(self) -> EffectivePolicy:
+        """What applies to the stream after all levels, with the origin of each value."""
+        return await self._controller.effective_policy(self._stream)
+
+    async def plan(self, change: Policy = None, *, at: When = None) -> Mapping[str, Any]:
+        """What a cycle would do, now or at a later moment, with ``change`` as the stream's policy. Changes nothing."""
+        document = None if change is None else document_of(change)
+        return await self._controller.plan_retention(self._stream, change=document, at_ms=ms_of(at, name="at"))
+
+    async def explain(self, position: StreamCut | str | None = None) -> Mapping[str, Any]:
+        """Who holds each byte from head to tail, or the one at ``position``, and since when or until when."""
+        cut = None if position is None else cut_of(position, name="position")
+        return await self._controller.explain_retention(self._stream, position=cut)
+
+    async def run(self) -> Mapping[str, Any]:
+        """Run one cycle now, and return what was decided."""
+        return await self._controller.run_retention(self._stream)
+
+    async def reclaim(self) -> Mapping[str, Any]:
+        """What was given back to the disk, what is pending, why and until when."""
+        return await self._controller.reclaim_report(self._stream)
+
+    async def forecast(self) -> Mapping[str, Any]:
+        """When a limit, a quota or the disk is reached at the rates of late."""
+        return await self._controller.forecast_retention(self._stream)
+
+    async def undo(self) -> StreamCut:
+        """Take back the last truncation whose grace has not ended; returns the head. Raises ConflictError."""
+        return await self._controller.undo_truncation(self._stream)
+
+    async def evictions(self) -> Sequence[Mapping[str, Any]]:
+        """The latest forced advances of subscribers, oldest first."""
+        return await self._controller.list_evictions(self._stream)
+
+    @property
+    def holds(self) -> AsyncHolds:
+        return AsyncHolds(self._stream, self._controller)

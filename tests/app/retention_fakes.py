@@ -1,0 +1,225 @@
+"""A controller in memory with the retention calls, for tests of faces: it keeps what it is given and plans one simple rule."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from penstock.client.blocking import Store
+from penstock.core.policy_levels import check_effective, pravega_view, resolve, validate
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import (
+    ConflictError,
+    InvalidCutError,
+    NotFoundError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
+    SubscriberNotFoundError,
+)
+from penstock.model.names import StreamName
+from penstock.model.policies import StreamConfig
+from penstock.model.retention import EMPTY, EffectivePolicy, HoldInfo, PolicyDocument, PolicyTarget
+from penstock.model.segments import make_segment_id
+from penstock.ports.controller_service import StreamDescription, SubscriberInfo
+
+NOW_MS = 1_800_000_000_000
+FIRST = make_segment_id(0, 0)
+
+
+@dataclass
+class FakeStream:
+    """One segment; events of ten bytes each. ``truncated``: heads before, for undo."""
+
+    head: int = 0
+    tail: int = 0
+    truncated: list[int] = field(default_factory=list)
+    subscribers: dict[str, int | None] = field(default_factory=dict)
+
+
+class FakeController:
+    """Rules: a maximum of bytes truncates; nothing else does."""
+
+    def __init__(self, streams: Mapping[str, FakeStream]) -> None:
+        self.streams = {StreamName.parse(name): stream for name, stream in streams.items()}
+        self.documents: dict[PolicyTarget, PolicyDocument] = {}
+        self.held: dict[str, HoldInfo] = {}
+        self.set_calls = 0
+
+    def store(self) -> Store:
+        """A blocking store over it."""
+
+        @asynccontextmanager
+        async def opened() -> AsyncIterator[Any]:
+            yield None, self
+
+        return Store(opened)
+
+    def _of(self, name: StreamName) -> FakeStream:
+        if name not in self.streams:
+            raise StreamNotFoundError("no such stream", stream=str(name))
+        return self.streams[name]
+
+    def _cut(self, name: StreamName, offset: int) -> StreamCut:
+        return StreamCut(name, {FIRST: offset})
+
+    async def list_scopes(self, *, after: str = "", limit: int = 1000) -> Sequence[str]:
+        return sorted({name.scope for name in self.streams if name.scope > after})[:limit]
+
+    async def list_streams(
+        self, scope: str, *, tag: str | None = None, after: str = "", limit: int = 1000
+    ) -> Sequence[str]:
+        return sorted(name.stream for name in self.streams if name.scope == scope and name.stream > after)[:limit]
+
+    async def head(self, name: StreamName) -> StreamCut:
+        return self._cut(name, self._of(name).head)
+
+    async def tail(self, name: StreamName) -> StreamCut:
+        return self._cut(name, self._of(name).tail)
+
+    async def describe_stream(self, name: StreamName) -> StreamDescription:
+        found = self._of(name)
+        document = self.documents.get(name, EMPTY)
+        return StreamDescription(
+            stream=name, config=StreamConfig(retention=pravega_view(document)), epoch=0, sealed=False, segments=(),
+            head=self._cut(name, found.head), tail=self._cut(name, found.tail), size_bytes=found.tail - found.head,
+            written_bytes=found.tail, subscribers=await self.describe_subscribers(name), held_by="", disk_bytes=0,
+            pending_free_bytes=0, freed_bytes=found.head,
+        )  # fmt: skip
+
+    async def get_policy(self, target: PolicyTarget) -> PolicyDocument:
+        if isinstance(target, StreamName):
+            self._of(target)
+        elif target is not None and target not in await self.list_scopes():
+            raise ScopeNotFoundError("no such scope", scope=target)
+        return self.documents.get(target, EMPTY)
+
+    async def set_policy(self, target: PolicyTarget, document: PolicyDocument) -> None:
+        await self.get_policy(target)
+        self.documents[target] = validate(document, target)
+        self.set_calls += 1
+
+    async def effective_policy(self, name: StreamName) -> EffectivePolicy:
+        return await self._effective(name, self.documents.get(name, EMPTY))
+
+    async def _effective(self, name: StreamName, document: PolicyDocument) -> EffectivePolicy:
+        self._of(name)
+        return resolve(document, self.documents.get(name.scope, EMPTY), self.documents.get(None, EMPTY))
+
+    async def plan_retention(
+        self, name: StreamName, *, change: PolicyDocument | None = None, at_ms: int | None = None
+    ) -> Mapping[str, Any]:
+        found = self._of(name)
+        policy = await self._effective(name, self.documents.get(name, EMPTY) if change is None else change)
+        check_effective(policy, name)
+        limit = policy.max_bytes
+        over = 0 if limit is None else max(0, found.tail - found.head - limit)
+        cut = found.head + over
+        lost = {who: min(cut, found.tail) - at for who, at in found.subscribers.items() if at is not None and at < cut}
+        return {
+            "version": 1, "rule": "maximum" if over else "no-policy", "why": f"frees {over} bytes",
+            "truncate": {"0#0": cut} if over else None, "frees_bytes": over, "events": over // 10,
+            "time_range_ms": [NOW_MS - 5000, NOW_MS] if over else None, "next_due_ms": at_ms,
+            "expire": [], "drop": [], "delete_stream": False,
+            "evict": [
+                {"subscriber": who, "bytes": size, "events": size // 10, "rule": "maximum"} for who, size in lost.items()
+            ],
+            "held_by": [{"kind": "no-policy", "name": "", "bytes": found.tail - cut}],
+        }  # fmt: skip
+
+    async def explain_retention(self, name: StreamName, *, position: StreamCut | None = None) -> Mapping[str, Any]:
+        found = self._of(name)
+        decision = dict(await self.plan_retention(name))
+        held = {"kind": "subscriber", "name": "s/g", "bytes": found.tail - found.head, "release_ms": NOW_MS}
+        if position is None:
+            return decision | {"ranges": [held]}
+        if dict(position.positions)[FIRST] < found.head:
+            gone = {"at_ms": NOW_MS, "rule": "maximum", "bytes": 400, "head": {"0#0": found.head}, "certain": False}
+            return decision | {"ranges": [], "earliest_release_ms": None, "gone": gone}
+        return decision | {"ranges": [held], "earliest_release_ms": NOW_MS, "gone": None}
+
+    async def run_retention(self, name: StreamName) -> Mapping[str, Any]:
+        decision = await self.plan_retention(name)
+        found = self._of(name)
+        if decision["frees_bytes"]:
+            found.truncated.append(found.head)
+            found.head += decision["frees_bytes"]
+        return decision
+
+    async def reclaim_report(self, name: StreamName) -> Mapping[str, Any]:
+        self._of(name)
+        return {
+            "version": 1, "disk_bytes": 3_000_000, "freed_bytes": 1_000_000, "pending_bytes": 2000, "at_ms": NOW_MS,
+            "pending": [{"bytes": 2000, "why": "grace", "until_ms": NOW_MS + 1000, "name": ""}],
+        }  # fmt: skip
+
+    async def forecast_retention(self, name: StreamName) -> Mapping[str, Any]:
+        found = self._of(name)
+        steps = [[NOW_MS - 60_000 * (10 - n), found.tail * n // 10, found.head * n // 10] for n in range(11)]
+        return {
+            "version": 1, "at_ms": NOW_MS, "append_bytes_per_s": 50.0, "window_ms": 60_000, "history": steps,
+            "reaches": [
+                {"what": "retain.max_bytes", "limit_bytes": 1000, "used_bytes": 400, "subscriber": "", "at_ms": NOW_MS + 12_000},
+                {"what": "backlog.max_bytes", "limit_bytes": 500, "used_bytes": 500, "subscriber": "s/g", "at_ms": NOW_MS},
+                {"what": "disk", "limit_bytes": 9000, "used_bytes": 500, "subscriber": "", "at_ms": None},
+            ],
+        }  # fmt: skip
+
+    async def undo_truncation(self, name: StreamName) -> StreamCut:
+        found = self._of(name)
+        if not found.truncated:
+            raise ConflictError("no truncation can be taken back", stream=str(name))
+        found.head = found.truncated.pop()
+        return self._cut(name, found.head)
+
+    async def add_hold(
+        self, target: StreamName | str, *, owner: str, reason: str, until_ms: int | None = None,
+        cut: StreamCut | None = None, hold_id: str | None = None,
+    ) -> HoldInfo:  # fmt: skip
+        stream = target if isinstance(target, StreamName) else None
+        hold = HoldInfo(
+            id=hold_id or f"hold-{len(self.held)}", scope=target.scope if isinstance(target, StreamName) else target,
+            stream=stream, owner=owner, reason=reason, created_ms=NOW_MS, until_ms=until_ms, cut=cut,
+        )  # fmt: skip
+        self.held[hold.id] = hold
+        return hold
+
+    async def list_holds(self, target: PolicyTarget = None) -> Sequence[HoldInfo]:
+        scope = target.scope if isinstance(target, StreamName) else target
+        return [hold for _, hold in sorted(self.held.items()) if scope in (None, hold.scope)]
+
+    async def release_hold(self, hold_id: str, *, owner: str) -> HoldInfo:
+        if hold_id not in self.held:
+            raise NotFoundError("no such hold", hold=hold_id)
+        return replace(self.held.pop(hold_id), owner=owner)
+
+    async def describe_subscribers(self, name: StreamName) -> Sequence[SubscriberInfo]:
+        found = self._of(name)
+        return [
+            SubscriberInfo(
+                name=who, generation=1, cut=None if at is None else self._cut(name, at), updated_ms=NOW_MS,
+                lag_bytes=found.tail - (found.head if at is None else at),
+                lag_events=(found.tail - (found.head if at is None else at)) // 10,
+                lag_ms=None if at == found.tail else 1500, held_bytes=0 if at is None else found.tail - at,
+            )
+            for who, at in found.subscribers.items()
+        ]  # fmt: skip
+
+    async def move_subscriber(
+        self, name: StreamName, subscriber: str, cut: StreamCut, *, dry_run: bool = False
+    ) -> Mapping[str, Any]:
+        found = self._of(name)
+        if subscriber not in found.subscribers:
+            raise SubscriberNotFoundError("no such subscriber of the stream", subscriber=subscriber)
+        was = found.subscribers[subscriber] or 0
+        to = found.tail if cut.is_unbounded else dict(cut.positions)[FIRST]
+        if to > found.tail:
+            raise InvalidCutError("cut lies beyond the tail", offset=to)
+        if not dry_run:
+            found.subscribers[subscriber] = to
+        return {"from": {"0#0": was}, "to": {"0#0": to}, "bytes": to - was, "events": (to - was) // 10}
+
+    async def remove_subscriber(self, name: StreamName, subscriber: str) -> None:
+        if self._of(name).subscribers.pop(subscriber, "absent") == "absent":
+            raise SubscriberNotFoundError("no such subscriber of the stream", subscriber=subscriber)

@@ -16,7 +16,7 @@ def test_the_first_example_runs_as_printed(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == 1001, "a thousand events, and why nothing went"
+    assert len(lines) == 1002, "a thousand events, what a change would take, and why nothing went"
     assert "subscriber shop/dashboards" in lines[-1]
 
 

@@ -277,3 +277,36 @@ def test_a_word_older_than_the_rule_that_moved_the_subscriber_is_no_error() -> N
             assert (await one(controller)).cut == cut_at({SEGMENT: 40})
 
     run(work)
+
+
+def test_a_cycle_that_has_looked_removes_nothing_that_a_move_or_a_newcomer_claims_meanwhile() -> None:
+    """The cycle is stopped between its look and its removal, at every await in turn."""
+
+    async def work(pauses: int, *, newcomer: bool) -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, retention=RetentionPolicy(type=RetentionType.SIZE)) as controller:
+            segments.write(name_of(seg(0, 0)), b"x" * 10)
+            await join(controller, "g")
+            await publish(controller, "g", {seg(0, 0): 10})
+            cycle = asyncio.ensure_future(controller.run_retention(STREAM))
+            for _ in range(pauses):
+                await asyncio.sleep(0)
+            claimed = True
+            try:
+                if newcomer:
+                    await join(controller, "h", {seg(0, 0): 0})
+                else:
+                    await controller.move_subscriber(STREAM, "s/g", cut_at({seg(0, 0): 0}))
+            except (TruncatedError, InvalidCutError):
+                claimed = False
+            await cycle
+            head = (await controller.head(STREAM)).positions[seg(0, 0)]
+            for subscriber in await controller.describe_subscribers(STREAM):
+                assert subscriber.cut is not None
+                assert subscriber.cut.positions[seg(0, 0)] >= head, (pauses, subscriber)
+            if not newcomer and claimed:
+                assert head == 0
+
+    for pauses in range(40):
+        for newcomer in (False, True):
+            asyncio.run(work(pauses, newcomer=newcomer))

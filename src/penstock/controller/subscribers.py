@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.codec.audit import AuditEntry, AuditKind
-from penstock.codec.metadata import CounterRecord, dump_positions
+from penstock.codec.metadata import CounterRecord, HeadRecord, dump_positions
 from penstock.codec.reader_metadata import SubscriberRecord
 from penstock.controller import keys
 from penstock.controller.context import Context, StreamView
@@ -17,6 +17,7 @@ from penstock.controller.metadata import Stored, changing, overwrite
 from penstock.controller.removals import MANUAL
 from penstock.controller.tails import head_positions, tail_positions
 from penstock.controller.truncation import check_positions
+from penstock.controller.workflows import exclusive, settled
 from penstock.core.cut_order import Positions, at_or_after, lower_bound, size_till, upper_bound
 from penstock.core.history import StreamHistory
 from penstock.core.retention import decide
@@ -55,12 +56,12 @@ class Subscribers:
     async def join(self, name: StreamName, group: str, *, group_id: UUID, generation: int, start: Positions) -> None:
         """Register the group, or raise its generation; what it has acknowledged stays.
 
-        A start with positions is its first acknowledged cut, from this very step on. A stream that is gone is left out: no
-        data of it is left to hold.
+        A start with positions is its first acknowledged cut, from this very step on; what of it lies before the head went
+        before the group was there. A stream that is gone is left out: no data of it is left to hold.
         """
 
         async def attempt() -> bool:
-            view = await self._ctx.stream(name)
+            view = await settled(self._ctx, name)
             found = await self._ctx.metadata.get(keys.subscriber(name, group), SubscriberRecord)
             known = found.value
             same = known is not None and known.incarnation == view.record.incarnation and not known.dropped
@@ -73,18 +74,28 @@ class Subscribers:
                 group_id=group_id,
                 generation=generation,
                 incarnation=view.record.incarnation,
-                cut=dict(start) or None,
+                cut=await self._from_head(view, start),
                 updated_ms=self._ctx.clock.now_ms(),
             )
-            await self._ctx.metadata.put(found.put(record))
+            # A removal that was decided without this subscriber fails on the stream's record, and is decided anew.
+            await self._ctx.metadata.put(found.put(record), view.put(view.record))
             return bool(start)
 
         try:
-            moved = await changing(attempt)
+            async with exclusive(self._ctx, name):
+                moved = await changing(attempt)
         except StreamNotFoundError:
             return
         if moved:
             self._ctx.attention.dirty(name)
+
+    async def _from_head(self, view: StreamView, start: Positions) -> Positions | None:
+        if not start:
+            return None
+        history = await self._ctx.histories.of(view)
+        head = (await self._ctx.metadata.get(keys.head(view.name), HeadRecord)).value
+        first = head_positions(history, head)
+        return dict(start) if at_or_after(history, start, first) else upper_bound(history, [start, first])
 
     async def leave(self, name: StreamName, group: str, *, group_id: UUID, generation: int) -> None:
         """Forget the subscription, unless it belongs to a later generation, or to a later group of the same name."""
@@ -184,16 +195,20 @@ class Subscribers:
         """
         ctx = self._ctx
 
+        if dry_run:
+            return (await self._target(name, group, cut)).answer
+
         async def attempt() -> Mapping[str, Any]:
+            await settled(ctx, name)
             target = await self._target(name, group, cut)
-            if not dry_run:
-                await self._put_move(target)
+            await self._put_move(target)
             return target.answer
 
-        answer = await changing(attempt)
-        if not dry_run:
-            ctx.audit.soon()
-            ctx.attention.dirty(name)
+        # No cycle that has looked at the old cut may remove what this one gives back.
+        async with exclusive(ctx, name):
+            answer = await changing(attempt)
+        ctx.audit.soon()
+        ctx.attention.dirty(name)
         return answer
 
     async def _target(self, name: StreamName, group: str, cut: StreamCut) -> _Target:
@@ -281,7 +296,8 @@ class Subscribers:
         )
         # Whoever moves it is not the group: it is not heard of, and may publish whatever lies behind its new place.
         moved = replace(known, cut=dict(target.wanted), own=None)
-        await ctx.metadata.put(target.found.put(moved), *ctx.audit.puts([entry]))
+        view = target.view
+        await ctx.metadata.put(target.found.put(moved), view.put(view.record), *ctx.audit.puts([entry]))
 
     async def remove(self, name: StreamName, group: str) -> None:
         """Forget the subscription. Raises ScopeNotFoundError, StreamNotFoundError, SubscriberNotFoundError."""

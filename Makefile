@@ -31,7 +31,7 @@ test-pulsar-admin: setup
 	PENSTOCK_PULSAR_ADMIN=1 $(BIN)/python -m pytest -q tests/compat/test_pulsar_admin_clients.py
 
 test-java: setup
-	$(BIN)/python -m pytest -q -m java tests/compat/test_java_client.py
+	$(BIN)/python -m pytest -q -m java tests/compat
 
 setup-s3: setup
 	@$(BIN)/python scripts/s3_servers.py
@@ -66,4 +66,4 @@ lock: setup
 	$(BIN)/pip-compile -q --generate-hashes --allow-unsafe --strip-extras --extra demo --extra dev --constraint requirements/build.txt -o requirements/lock.txt pyproject.toml
 
 clean:
-	rm -rf .venv data build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv data build dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

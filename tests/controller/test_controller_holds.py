@@ -75,6 +75,26 @@ def test_a_hold_beats_truncation_by_hand_by_rule_and_deletion_and_names_itself()
     run(work)
 
 
+def test_segments_are_held_as_their_streams_are() -> None:
+    async def work() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments) as controller:
+            segments.write(name_of(seg(0, 0)), b"x" * 10)
+            await controller.check_removal(name_of(seg(0, 0)), 10)
+            await controller.add_hold(STREAM, owner="o", reason="r", cut=cut_at({seg(0, 0): 4}), hold_id="cut")
+            await controller.check_removal(name_of(seg(0, 0)), 4)
+            for offset in (5, None):
+                with pytest.raises(RetentionHoldError):
+                    await controller.check_removal(name_of(seg(0, 0)), offset)
+            await controller.add_hold("s", owner="o", reason="r", hold_id="all")
+            with pytest.raises(RetentionHoldError):
+                await controller.check_removal(name_of(seg(0, 0)), 1)
+            for other in ("s/none/0.#epoch.0", f"{name_of(seg(0, 0))}#transaction.{'0' * 32}", "no/segment"):
+                await controller.check_removal(other, None)
+
+    run(work)
+
+
 def test_a_hold_from_a_cut_on_lets_go_what_lies_before() -> None:
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
@@ -204,6 +224,8 @@ def test_who_placed_and_who_lifted_a_hold_is_told() -> None:
         {"owner": "o", "reason": "r", "hold_id": "a/b"},
         {"owner": "o", "reason": "r", "hold_id": ""},
         {"owner": "o", "reason": "r", "until_ms": 5},
+        {"owner": "\x1b[31mlegal", "reason": "r"},
+        {"owner": "o\nlegal", "reason": "r"},
         {"owner": "o", "reason": "half a pair: \ud800"},
     ],
 )

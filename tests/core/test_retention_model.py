@@ -12,18 +12,20 @@ from retention_model import Decided, Model
 from retention_world import keys_of, position_at
 
 from penstock.core.cut_order import check_cut, lower_bound
-from penstock.core.policy_levels import resolve, validate
+from penstock.core.policy_levels import effective_of, resolve, validate
 from penstock.core.retention import (
     Hold,
     HolderKind,
     RetentionDecision,
     RetentionFacts,
+    RetentionRule,
     SubscriberActivity,
     WriterState,
     decide,
     explain,
 )
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import (
     EMPTY,
     INHERIT,
@@ -290,16 +292,46 @@ def test_the_planner_decides_as_the_slow_model(chunk: int) -> None:
             raise
 
 
+def apart_facts(random: Random) -> tuple[RetentionFacts, LivingWorld, int]:
+    """A subscriber anywhere, and a minimum and a maximum that it is often between: what Pravega's five relations are about."""
+    facts, world, now_ms = some_facts(random)
+    kind = random.choice(list(RetentionType))
+    most = facts.tail.size_bytes if kind is RetentionType.SIZE and facts.tail else world.now_ms - 1000
+    minimum = random.randint(0, most // 3)
+    policy = RetentionPolicy(type=kind, minimum=minimum, maximum=minimum + random.randint(0, most // 3))
+    facts = replace(
+        facts,
+        policy=effective_of(policy),
+        subscribers={"s": world.some_cut(random)},
+        activity={"s": SubscriberActivity()},
+        head=None,
+        truncating=False,
+    )
+    return facts, world, now_ms
+
+
+def test_the_planner_decides_as_the_slow_model_where_a_subscriber_and_limits_lie_apart() -> None:
+    rules = set()
+    for seed in range(500):
+        try:
+            rules.add(check(*apart_facts(Random(seed))).rule)
+        except Exception as error:
+            error.add_note(f"seed={seed}")
+            raise
+    assert {RetentionRule.OVERLAP_MINIMUM, RetentionRule.OVERLAP_MAXIMUM} <= rules
+
+
 def test_the_worlds_reach_every_rule() -> None:
     """A model that is never asked proves nothing."""
     rules, others = set(), set()
-    for seed in range(CHUNKS * WORLDS):
+    for seed in range(1000):
         facts, _, now_ms = some_facts(Random(seed))
         decision = decide(facts, now_ms=now_ms)
         rules.add(decision.rule.value)
         rules.update(item.rule.value for item in (*decision.expirations, *decision.evictions, *decision.drops))
         others.add(decision.writers.state)
         others.add(decision.deletes_stream)
-    never = {"no-record", "unreadable-policy", "idle-stream"}
+    # The last one is rare here, and looked for by itself.
+    never = {"no-record", "unreadable-policy", "idle-stream", "overlap-maximum"}
     assert rules >= {rule.value for rule in type(decision.rule)} - never
     assert others == {*WriterState, True, False}

@@ -382,7 +382,6 @@ class MemorySegments:
     """Tables, leases and one chunk."""
 
     def __init__(self) -> None:
-        self.kept = (0, 0)
         self.tables: dict[str, dict[bytes, TableEntry]] = {}
         self.kinds: dict[str, tuple[TableKind, int]] = {}
         self.leases: dict[UUID, tuple[str, int]] = {}
@@ -460,18 +459,6 @@ class MemorySegments:
 
     async def disk(self) -> DiskSpace:
         return DiskSpace(total_bytes=1 << 40, free_bytes=1 << 39, used_bytes=7)
-
-    async def truncate(self, name: str, offset: int, *, keep: bool = False) -> None:
-        if name == "none":
-            raise SegmentNotFoundError("no such segment", segment=name)
-        self.kept = (0, offset) if keep else (offset, offset)
-
-    async def release(self, name: str, offset: int) -> None:
-        self.kept = (offset, self.kept[1])
-
-    async def restore(self, name: str, offset: int) -> int:
-        self.kept = (self.kept[0], max(offset, self.kept[0]))
-        return self.kept[1]
 
     async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]:
         return {

@@ -195,6 +195,7 @@ SCRIPT: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("get_policy", ("s",), {}),
     ("set_policy", (None, EMPTY), {}),
     ("get_policy", (None,), {}),
+    ("list_holds", (None,), {}),
     ("get_policy", (StreamName("s", "absent"),), {}),
     ("effective_policy", (S,), {}),
     ("add_hold", (S,), {"owner": "legal", "reason": "case 7", "hold_id": "h"}),
@@ -275,6 +276,23 @@ def test_the_script_plays_every_call_of_the_port() -> None:
     for name in calls:
         # Not the port's own empty body.
         assert getattr(RemoteController, name) is not getattr(ControllerService, name), name
+
+
+def test_an_empty_scope_is_never_taken_for_the_server() -> None:
+    async def play() -> None:
+        controller = MemoryController()
+        async with serving(controller) as remote:
+            for call in (
+                remote.set_policy("", DOCUMENT),
+                remote.get_policy(""),
+                remote.list_holds(""),
+                remote.add_hold("", owner="o", reason="r"),
+            ):
+                with pytest.raises(InvalidArgumentError):
+                    await call
+        assert controller.documents == {}
+
+    asyncio.run(play())
 
 
 def test_lists_of_many_pages_are_complete() -> None:
@@ -363,12 +381,6 @@ def test_native_segments_give_chunks_leases_and_spaces_as_they_are() -> None:
             with pytest.raises(SegmentNotFoundError):
                 await remote.count_events("none", 0, 1)
             assert await remote.disk() == await segments.disk()
-            await remote.truncate("a", 50, keep=True)
-            await remote.release("a", 20)
-            assert await remote.restore("a", 10) == 20
-            assert segments.kept == (20, 20)
-            with pytest.raises(UnsupportedError):
-                await remote.truncate("a", 50)
             assert await remote.spaces(["a", "none", "b"]) == await segments.spaces(["a", "none", "b"])
             info = await remote.info()
             assert (info.version, info.store_id) == (penstock.__version__, "the store")

@@ -7,11 +7,12 @@ from uuid import UUID
 import pytest
 from wire_peers import remote, run, stage
 
-from penstock.model.errors import PenstockError, SegmentNotFoundError
+from penstock.model.errors import PenstockError, RetentionHoldError, SegmentNotFoundError
 from penstock.ports.segment_service import NO_EVENT, Append, TablePut, TableRemoval
 
 AUDIT = "_system/audit/0.#epoch.0"
 TABLE = "_system/_tables/controller"
+DATA = "s/t/0.#epoch.0"
 GROUP = "_system/_RGreaders/0.#epoch.0"
 WRITER = UUID(int=7)
 APPEND = Append(segment=AUDIT, writer=WRITER, data=b"forged", event_number=2, previous=1)
@@ -64,3 +65,34 @@ def test_reader_groups_on_the_audit_stream_keep_their_state_beside_it() -> None:
                 pytest.fail(f"{error}")
 
     run(main())
+
+
+def test_what_a_hold_covers_is_not_removed_by_segment_either() -> None:
+    asked: list[tuple[str, int | None]] = []
+
+    async def guard(segment: str, offset: int | None) -> None:
+        asked.append((segment, offset))
+        if offset is None or offset > 3:
+            raise RetentionHoldError("a hold forbids the removal", hold="h", owner="legal", reason="case 7")
+
+    async def main() -> None:
+        async with stage(guard=guard) as scene, remote(scene.server, scene.store) as store:
+            await scene.store.create_segment(DATA)
+            await scene.store.create_segment("s/other/0.#epoch.0")
+            await scene.store.append(
+                Append(segment=DATA, writer=WRITER, data=b"entry", event_number=1, previous=NO_EVENT)
+            )
+            for removal in (
+                store.truncate(DATA, 4),
+                store.delete(DATA),
+                store.merge("s/other/0.#epoch.0", DATA),
+            ):
+                with pytest.raises(RetentionHoldError) as refused:
+                    await removal
+                wanted = {"hold": "h", "owner": "legal", "reason": "case 7"}
+                assert refused.value.fields | wanted == refused.value.fields
+            await store.truncate(DATA, 3)
+            assert (await store.info(DATA)).start_offset == 3
+
+    run(main())
+    assert asked == [(DATA, 4), (DATA, None), (DATA, None), (DATA, 3)]

@@ -95,11 +95,13 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(store=None, **limits):
+async def stage(store=None, guard=None, **limits):
     store = store or MemorySegments()
     telemetry = CountingTelemetry()
     limits.setdefault("drain_s", 2.0)
-    async with WireServer(store, port=0, rng=RealRng(), telemetry=telemetry, limits=WireLimits(**limits)) as server:
+    async with WireServer(
+        store, port=0, rng=RealRng(), telemetry=telemetry, limits=WireLimits(**limits), guard=guard
+    ) as server:
         scene = Stage(server, store, telemetry)
         try:
             yield scene

@@ -57,6 +57,7 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
                 rng=runtime.rng,
                 telemetry=runtime.telemetry,
                 limits=wire_limits(settings.store),
+                guard=runtime.controller.check_removal,
             )
         )
         store_port = wire.port

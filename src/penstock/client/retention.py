@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from penstock.client.options import cut_of
 from penstock.codec.policy_document import decode_document
-from penstock.core.policy_levels import with_pravega
+from penstock.core.policy_levels import validate, with_pravega
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
@@ -55,6 +55,12 @@ def ms_of(when: When, *, name: str) -> int | None:
     return when
 
 
+def _check_text(**given: object) -> None:
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise InvalidArgumentError(f"{name} is text", field=name, value=repr(value)[:60], type=type(value).__name__)
+
+
 class AsyncLevelPolicy:
     """The policy document of a scope or of the server: what streams inherit that do not say otherwise themselves."""
 
@@ -71,7 +77,7 @@ class AsyncLevelPolicy:
 
         Raises InvalidArgumentError, with ``field``, ``value``, ``rule`` and ``level``; the old document stays then.
         """
-        await self._controller.set_policy(self._target, document_of(policy))
+        await self._controller.set_policy(self._target, validate(document_of(policy), self._target))
 
 
 class AsyncHolds:
@@ -100,6 +106,7 @@ class AsyncHolds:
         """
         if self._target is None:
             raise InvalidArgumentError("a hold is placed on a stream or a scope")
+        _check_text(owner=owner, reason=reason, hold_id=hold_id or "")
         return await self._controller.add_hold(
             self._target,
             owner=owner,
@@ -111,6 +118,7 @@ class AsyncHolds:
 
     async def release(self, hold_id: str, *, owner: str) -> HoldInfo:
         """Lift a hold; it is recorded who did. Raises NotFoundError."""
+        _check_text(owner=owner, hold_id=hold_id)
         return await self._controller.release_hold(hold_id, owner=owner)
 
 
@@ -130,7 +138,7 @@ class AsyncRetention(AsyncLevelPolicy):
 
     async def plan(self, change: Policy = None, *, at: When = None) -> Mapping[str, Any]:
         """What a cycle would do, now or at a later moment, with ``change`` as the stream's policy. Changes nothing."""
-        document = None if change is None else document_of(change)
+        document = None if change is None else validate(document_of(change), self._stream)
         return await self._controller.plan_retention(self._stream, change=document, at_ms=ms_of(at, name="at"))
 
     async def explain(self, position: StreamCut | str | None = None) -> Mapping[str, Any]:

@@ -163,7 +163,8 @@ def _show(value: Any) -> str:
     try:
         return json.dumps(value)[:_SHOWN]
     except (TypeError, ValueError):
-        return repr(value)[:_SHOWN]
+        # Numbers of thousands of digits have no text.
+        return type(value).__name__ if isinstance(value, int) else repr(value)[:_SHOWN]
 
 
 def encode_document(document: PolicyDocument) -> dict[str, Any]:

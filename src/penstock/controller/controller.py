@@ -321,6 +321,11 @@ class Controller:
     async def release_hold(self, hold_id: str, *, owner: str) -> HoldInfo:
         return await self._holds.release(hold_id, owner=owner)
 
+    async def check_removal(self, segment: str, offset: int | None) -> None:
+        """Raises RetentionHoldError where a hold covers bytes of the segment before ``offset``, or (None) any of it. What a
+        server asks before it removes bytes for a client that knows of segments alone."""
+        await self._holds.check_removal(segment, offset)
+
     # --- subscribers, by people ----------------------------------------------------------------------------------
 
     async def describe_subscribers(self, stream: StreamName) -> Sequence[SubscriberInfo]:

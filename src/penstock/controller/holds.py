@@ -29,12 +29,14 @@ from penstock.model.errors import (
     CorruptDataError,
     InvalidArgumentError,
     InvalidCutError,
+    InvalidNameError,
     NotFoundError,
     RetentionHoldError,
     VersionTooNewError,
 )
-from penstock.model.names import StreamName
+from penstock.model.names import StreamName, parse_segment_name
 from penstock.model.retention import HoldInfo, PolicyTarget
+from penstock.model.segments import SegmentId
 from penstock.ports.segment_service import TableEntry, TablePut
 
 ID_MAX = 128
@@ -129,13 +131,20 @@ async def check_deletion(ctx: Context, view: StreamView) -> None:
         raise item.refuse("the deletion of the stream")
 
 
-def _is_text(text: str) -> bool:
-    """Whether the text can be written at all: JSON lets half of a surrogate pair through."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _is_text(text: object) -> bool:
+    """Whether it is text that can be shown: no half of a surrogate pair, which JSON lets through, and nothing that moves a
+    terminal's cursor in the list that people go by."""
+    return isinstance(text, str) and text.isprintable()
+
+
+def _keeps(cut: Positions | None, segment: SegmentId, offset: int | None) -> bool:
+    """Whether a hold from ``cut`` on covers bytes of the segment before the offset, or (None) any of it."""
+    if cut is None:
+        return True
+    if segment in cut:
+        return offset is None or offset > max(0, cut[segment])
+    # Older than all of the cut: passed by it. Any other is kept, lest one be taken for passed that is not.
+    return segment > min(cut)
 
 
 class Holds:
@@ -172,12 +181,12 @@ class Holds:
         hold_id: str | None,
     ) -> None:
         for name, text, longest in (("owner", owner, OWNER_MAX), ("reason", reason, REASON_MAX)):
-            if not text.strip() or len(text) > longest or not _is_text(text):
+            if not _is_text(text) or not text.strip() or len(text) > longest:
                 raise InvalidArgumentError(
                     "a hold says who wants it and why",
                     field=name,
-                    value=ascii(text[:60]),
-                    rule=f"1 to {longest} characters of text",
+                    value=ascii(text)[:60],
+                    rule=f"1 to {longest} printable characters",
                 )
         if hold_id is not None and not (0 < len(hold_id) <= ID_MAX and _ID.match(hold_id)):
             raise InvalidArgumentError(
@@ -277,6 +286,23 @@ class Holds:
             *ctx.audit.puts([_entry(AuditKind.HOLD, info)]),
         )
         return info
+
+    async def check_removal(self, segment: str, offset: int | None) -> None:
+        """Raises RetentionHoldError where a hold covers bytes of the segment before ``offset`` (None: any of it).
+
+        For removals that clients ask the segment store for, past streams and cuts. What is no stream's segment, as that of a
+        transaction, no hold covers.
+        """
+        try:
+            name, part = parse_segment_name(segment)
+        except InvalidNameError:
+            return
+        view = await self._ctx.any_stream(name)
+        if view is None:
+            return
+        for item in await holds_of(self._ctx, view):
+            if _keeps(item.record.cut, part, offset):
+                raise item.refuse("the removal")
 
     async def names(self, target: PolicyTarget = None) -> Sequence[HoldInfo]:
         """Holds in force on a stream (its scope's included), in a scope, or all; sorted by scope, stream, id.

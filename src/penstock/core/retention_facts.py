@@ -237,7 +237,7 @@ _WORDS = {
     "due subscribers-maximum": "nobody, the maximum takes it unread with the next cycle",
     "due overlap-maximum": "nobody, the maximum takes it unread with the next cycle",
     "truncating": "nobody, a truncation is under way",
-    "unrecorded": "the retention minimum, to the nearest recorded cut",
+    "unrecorded": "the retention minimum, to the nearest cut",
     "": "nobody, the stream is empty",
 }
 

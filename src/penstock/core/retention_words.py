@@ -13,17 +13,17 @@ REASONS = {
     RetentionRule.UNREADABLE_POLICY: "the stream's policy could not be read",
     RetentionRule.NO_RECORD: "no cut has been recorded yet",
     RetentionRule.BELOW_MINIMUM: "no cut leaves the policy's minimum",
-    RetentionRule.MINIMUM: "no subscriber has published, and this is the newest recorded cut that leaves the minimum",
+    RetentionRule.MINIMUM: "no subscriber has published, and this is the newest cut that leaves the minimum",
     RetentionRule.MAXIMUM: "no subscriber has published, the stream is over its maximum, "
-    "and this recorded cut leaves most within the limits",
+    "and this cut leaves most within the limits",
     RetentionRule.SUBSCRIBERS: "all subscribers have acknowledged what lies before the cut",
     RetentionRule.SUBSCRIBERS_MINIMUM: "subscribers have acknowledged more, "
-    "and this is the newest recorded cut that leaves the minimum",
+    "and this is the newest cut that leaves the minimum",
     RetentionRule.SUBSCRIBERS_MAXIMUM: "subscribers lag beyond the maximum, which overrules them",
     RetentionRule.OVERLAP_MINIMUM: "the minimum falls across the subscribers' cut, "
-    "so that only a recorded cut wholly before theirs will do",
+    "so that only a cut wholly before theirs will do",
     RetentionRule.OVERLAP_MAXIMUM: "the maximum falls across the subscribers' cut, "
-    "so that the first recorded cut wholly ahead of theirs is taken",
+    "so that the first cut wholly ahead of theirs is taken",
     RetentionRule.UNSUBSCRIBED: "the policy keeps data while nobody subscribes",
 }
 _WRITERS = {WriterState.HOLD: "wait", WriterState.REJECT: "are refused"}

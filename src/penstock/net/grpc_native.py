@@ -44,9 +44,6 @@ class NativeCalls:
             "Spaces": self.spaces,
             "CountEvents": self.count_events,
             "Disk": self.disk,
-            "TruncateKeeping": self.truncate_keeping,
-            "ReleaseKept": self.release_kept,
-            "RestoreKept": self.restore_kept,
             **self._retention.handlers(),
         }
 
@@ -135,20 +132,6 @@ class NativeCalls:
 
     async def disk(self, _request: native.DiskRequest) -> native.DiskResponse:
         return own.disk_message(await self._segments.disk())
-
-    # --- kept bytes ------------------------------------------------------------------------------------------
-
-    async def truncate_keeping(self, request: native.KeptRequest) -> native.Done:
-        await self._segments.truncate(_named(request.segment), request.offset, keep=True)
-        return native.Done()
-
-    async def release_kept(self, request: native.KeptRequest) -> native.Done:
-        await self._segments.release(_named(request.segment), request.offset)
-        return native.Done()
-
-    async def restore_kept(self, request: native.KeptRequest) -> native.RestoreKeptResponse:
-        start = await self._segments.restore(_named(request.segment), request.offset)
-        return native.RestoreKeptResponse(start_offset=start)
 
 
 def _named(segment: str) -> str:

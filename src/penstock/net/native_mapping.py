@@ -70,14 +70,19 @@ def decision_message(decision: Mapping[str, Any]) -> native.RetentionDecision:
 
 def target_message(target: PolicyTarget) -> native.Target:
     if isinstance(target, StreamName):
-        return native.Target(scope=target.scope, stream=target.stream)
-    return native.Target(scope=target or "")
+        return make(native.Target, scope=target.scope, stream=target.stream)
+    return native.Target(server=True) if target is None else make(native.Target, scope=target)
 
 
 def target_of(message: native.Target) -> PolicyTarget:
-    if message.stream:
-        return StreamName(message.scope, message.stream)
-    return message.scope or None
+    """Raises InvalidArgumentError for what names nothing, or the server and something else."""
+    if message.server:
+        if message.scope or message.stream:
+            raise InvalidArgumentError("a level is the server, a scope or a stream", scope=message.scope)
+        return None
+    if not message.scope:
+        raise InvalidArgumentError("a scope needs a name", scope="", stream=message.stream)
+    return StreamName(message.scope, message.stream) if message.stream else message.scope
 
 
 def held_target_of(message: native.Target) -> StreamName | str:

@@ -50,7 +50,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._label = label
         self._receiver = FrameReceiver(share.pool, REQUEST_CODES)
         self._appends = AppendSide(self, share.store)
-        self._handlers = RequestHandlers(share.store)
+        self._handlers = RequestHandlers(share.store, share.guard)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._read_tasks: dict[asyncio.Task[None], None] = {}
         self._reading = asyncio.Semaphore(share.limits.reading)

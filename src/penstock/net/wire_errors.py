@@ -22,6 +22,7 @@ from penstock.model.errors import (
     PenstockError,
     QuotaExceededError,
     QuotaHeldError,
+    RetentionHoldError,
     SegmentNotFoundError,
     SegmentSealedError,
     StorageFullError,
@@ -40,6 +41,8 @@ QUOTA_HELD = 66
 """Likewise, and only for ``OWN_TOKEN``: what the quota of any other client lets wait is kept here."""
 QUOTA_EXCEEDED = 67
 """For every client. The message is a sentence, and behind a line end the error's fields as a JSON object."""
+RETENTION_HOLD = 68
+"""Likewise: a hold forbids the removal."""
 OWN_TOKEN = "penstock"
 """In the field of a request that is empty without authorization: the client knows our own codes."""
 _MESSAGE_MAX = 1000
@@ -81,6 +84,8 @@ def reply_of(error: PenstockError, rid: int, segment: str, *, offset: int = c.NO
             reply = c.ErrorMessage(rid, segment, _with_fields(error), QUOTA_HELD)
         case QuotaExceededError():
             reply = c.ErrorMessage(rid, segment, _with_fields(error), QUOTA_EXCEEDED)
+        case RetentionHoldError():
+            reply = c.ErrorMessage(rid, segment, _with_fields(error), RETENTION_HOLD)
         case InvalidArgumentError():
             reply = c.ErrorMessage(rid, segment, str(error)[:_MESSAGE_MAX], ILLEGAL_ARGUMENT)
     return reply
@@ -145,6 +150,8 @@ def error_of(reply: Command, segment: str) -> PenstockError:
             error = QuotaHeldError("backlog quota is reached, the append has to wait", **_fields_of(message, segment))
         case c.ErrorMessage(message=message, code=67):
             error = QuotaExceededError("backlog quota is reached", **_fields_of(message, segment))
+        case c.ErrorMessage(message=message, code=68):
+            error = RetentionHoldError("a hold forbids the removal", **_fields_of(message, segment))
         case c.ErrorMessage(message=message):
             error = InternalError("store failed", reason=message, segment=segment)
         case c.TableSegmentNotEmpty():

@@ -52,11 +52,19 @@ def check_changeable(segment: str) -> None:
         raise SegmentNotFoundError("the segment is the store's own, and is not changed over the wire", segment=segment)
 
 
-class RequestHandlers:
-    """Serves commands from ``store``. ``created`` holds the transient segments that live as long as the connection."""
+RemovalGuard = Callable[[str, int | None], Awaitable[None]]
+"""Raises RetentionHoldError where the bytes of the named segment before the offset (None: all of it) must stay."""
 
-    def __init__(self, store: SegmentService) -> None:
+
+class RequestHandlers:
+    """Serves commands from ``store``. ``created`` holds the transient segments that live as long as the connection.
+
+    ``guard`` is asked before bytes of a segment are removed.
+    """
+
+    def __init__(self, store: SegmentService, guard: RemovalGuard | None = None) -> None:
         self._store = store
+        self._guard = guard
         # A dict for its order: segments are deleted in the order in which they were created.
         self.created: dict[str, None] = {}
         self._handlers: dict[Any, Handler] = {
@@ -118,7 +126,12 @@ class RequestHandlers:
         await self._store.seal(command.segment)
         return c.SegmentSealed(command.rid, command.segment)
 
+    async def _check_removal(self, segment: str, offset: int | None) -> None:
+        if self._guard is not None:
+            await self._guard(segment, offset)
+
     async def _delete(self, command: c.DeleteSegment) -> Command:
+        await self._check_removal(command.segment, None)
         await self._store.delete(command.segment)
         self.created.pop(command.segment, None)
         return c.SegmentDeleted(command.rid, command.segment)
@@ -138,6 +151,7 @@ class RequestHandlers:
         return c.SegmentAttributeUpdated(command.rid, done)
 
     async def _truncate(self, command: c.TruncateSegment) -> Command:
+        await self._check_removal(command.segment, command.offset)
         try:
             await self._store.truncate(command.segment, command.offset)
         except InvalidArgumentError:
@@ -157,6 +171,7 @@ class RequestHandlers:
         for update in command.updates:
             if not await self._apply(command.target, update):
                 return c.SegmentAttributeUpdated(command.rid, False)
+        await self._check_removal(command.source, None)
         length = await self._store.merge(command.target, command.source)
         self.created.pop(command.source, None)
         return c.SegmentsMerged(command.rid, command.target, command.source, length)
@@ -168,6 +183,7 @@ class RequestHandlers:
     async def _merge_batch(self, command: c.MergeSegmentsBatch) -> Command:
         lengths = []
         for source in command.sources:
+            await self._check_removal(source, None)
             lengths.append(await self._store.merge(command.target, source))
             self.created.pop(source, None)
         return c.SegmentsBatchMerged(command.rid, command.target, command.sources, lengths)

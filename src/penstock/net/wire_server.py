@@ -11,6 +11,7 @@ from penstock.model.errors import AddressInUseError, InternalError
 from penstock.net.arena import MEDIUM_BYTES, SMALL_BYTES, ArenaPool
 from penstock.net.wire_connection import ServerConnection
 from penstock.net.wire_limits import WireLimits
+from penstock.net.wire_requests import RemovalGuard
 from penstock.net.wire_share import ServerShare, SharedConnection
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import LocalSegmentService
@@ -41,8 +42,11 @@ class WireServer:
         rng: Rng,
         telemetry: Telemetry,
         limits: WireLimits | None = None,
+        guard: RemovalGuard | None = None,
     ) -> None:
+        """``guard`` is asked before a client's request removes bytes of a segment. All that is given is borrowed."""
         self._store = store
+        self._guard = guard
         self._host = host
         self._port = port
         self._rng = rng
@@ -64,7 +68,7 @@ class WireServer:
         loop = asyncio.get_running_loop()
         pool = ArenaPool(telemetry=self._telemetry, limit_bytes=self._limits.arena_bytes, warm=_WARM)
         self._share = ServerShare(
-            store=self._store, limits=self._limits, pool=pool, telemetry=self._telemetry, loop=loop
+            store=self._store, limits=self._limits, pool=pool, telemetry=self._telemetry, loop=loop, guard=self._guard
         )
         try:
             self._server = await loop.create_server(self._connection, self._host, self._port, backlog=_BACKLOG)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from penstock.net.arena import ArenaPool
 from penstock.net.wire_limits import WireLimits
+from penstock.net.wire_requests import RemovalGuard
 from penstock.ports.segment_service import LocalSegmentService
 from penstock.ports.telemetry import Telemetry
 
@@ -50,8 +51,10 @@ class ServerShare:
         pool: ArenaPool,
         telemetry: Telemetry,
         loop: asyncio.AbstractEventLoop,
+        guard: RemovalGuard | None = None,
     ) -> None:
         self.store = store
+        self.guard = guard
         self.limits = limits
         self.pool = pool
         self.telemetry = telemetry

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
-from penstock.model.errors import UnsupportedError
 from penstock.net import native_mapping as own
 from penstock.net.dial.grpc_connection import CALL_S, PATIENCE_S, GrpcConnection
 from penstock.net.grpc_mapping import make
@@ -65,22 +64,6 @@ class NativeSegments:
     async def disk(self) -> DiskSpace:
         """The space of the disk below the store, as of now."""
         return own.disk_of(await self._connection.native("Disk", native.DiskRequest()))
-
-    async def truncate(self, name: str, offset: int, *, keep: bool = False) -> None:
-        """Drop the bytes before ``offset`` for readers, and keep them on disk. The wire truncates without keeping."""
-        if not keep:
-            raise UnsupportedError("a plain truncation goes over the wire", segment=name)
-        await self._connection.native("TruncateKeeping", make(native.KeptRequest, segment=name, offset=offset))
-
-    async def release(self, name: str, offset: int) -> None:
-        """Give back kept bytes before ``offset``, for good."""
-        await self._connection.native("ReleaseKept", make(native.KeptRequest, segment=name, offset=offset))
-
-    async def restore(self, name: str, offset: int) -> int:
-        """Let readers have the kept bytes from ``offset`` on again; returns where the segment starts now."""
-        request = make(native.KeptRequest, segment=name, offset=offset)
-        reply: native.RestoreKeptResponse = await self._connection.native("RestoreKept", request)
-        return reply.start_offset
 
 
 @asynccontextmanager

@@ -54,6 +54,8 @@ __all__ = ["DialLimits", "RemoteSegments"]
 
 R = TypeVar("R", bound=Command)
 
+_OWN_CONTROLLER = "a store does that for its own controller alone"
+
 
 class RemoteSegments:
     """``SegmentService`` over the wire, from entry to exit. ``controller`` says who serves what; both are borrowed.
@@ -162,8 +164,7 @@ class RemoteSegments:
 
     async def truncate(self, name: str, offset: int, *, keep: bool = False) -> None:
         if keep:
-            await self._native.truncate(name, offset, keep=True)
-            return
+            raise UnsupportedError(_OWN_CONTROLLER, segment=name)
         reply = await self._pool.call(name, lambda rid: c.TruncateSegment(rid, name, offset, ""), repeat=True)
         if isinstance(reply, c.SegmentIsTruncated):
             raise InvalidArgumentError("truncation lies beyond the end", segment=name, offset=offset)
@@ -309,22 +310,22 @@ class RemoteSegments:
         return await self._native.count_events(name, start, end)
 
     async def release(self, name: str, offset: int) -> None:
-        await self._native.release(name, offset)
+        raise UnsupportedError(_OWN_CONTROLLER, segment=name, offset=offset)
 
     async def restore(self, name: str, offset: int) -> int:
-        return await self._native.restore(name, offset)
+        raise UnsupportedError(_OWN_CONTROLLER, segment=name, offset=offset)
 
     async def disk(self) -> DiskSpace:
         return await self._native.disk()
 
     async def limit_appends(self, limits: Sequence[AppendLimit]) -> None:
-        raise UnsupportedError("a store takes limits of appends from its own controller alone", limits=len(limits))
+        raise UnsupportedError(_OWN_CONTROLLER, limits=len(limits))
 
     async def limits_reached(self) -> Sequence[str]:
-        raise UnsupportedError("a store tells of limits its own controller alone")
+        raise UnsupportedError(_OWN_CONTROLLER)
 
     async def changed_segments(self, after: int) -> SegmentChanges:
-        raise UnsupportedError("a store tells of changes its own controller alone", after=after)
+        raise UnsupportedError(_OWN_CONTROLLER, after=after)
 
 
 def _check_batch(name: str, count: int) -> None:

@@ -294,12 +294,14 @@ class ExplainRequest(_message.Message):
     def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ..., position: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ...) -> None: ...
 
 class Target(_message.Message):
-    __slots__ = ("scope", "stream")
+    __slots__ = ("scope", "stream", "server")
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
+    SERVER_FIELD_NUMBER: _ClassVar[int]
     scope: str
     stream: str
-    def __init__(self, scope: _Optional[str] = ..., stream: _Optional[str] = ...) -> None: ...
+    server: bool
+    def __init__(self, scope: _Optional[str] = ..., stream: _Optional[str] = ..., server: _Optional[bool] = ...) -> None: ...
 
 class SetPolicyRequest(_message.Message):
     __slots__ = ("target", "json")
@@ -414,17 +416,3 @@ class DiskResponse(_message.Message):
     used_bytes: int
     budget_bytes: int
     def __init__(self, total_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., budget_bytes: _Optional[int] = ...) -> None: ...
-
-class KeptRequest(_message.Message):
-    __slots__ = ("segment", "offset")
-    SEGMENT_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    segment: str
-    offset: int
-    def __init__(self, segment: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
-
-class RestoreKeptResponse(_message.Message):
-    __slots__ = ("start_offset",)
-    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    start_offset: int
-    def __init__(self, start_offset: _Optional[int] = ...) -> None: ...

@@ -195,21 +195,6 @@ class NativeStub:
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.DiskRequest.SerializeToString,
                 response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.DiskResponse.FromString,
                 _registered_method=True)
-        self.TruncateKeeping = channel.unary_unary(
-                '/penstock.v1.Native/TruncateKeeping',
-                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.KeptRequest.SerializeToString,
-                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
-                _registered_method=True)
-        self.ReleaseKept = channel.unary_unary(
-                '/penstock.v1.Native/ReleaseKept',
-                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.KeptRequest.SerializeToString,
-                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
-                _registered_method=True)
-        self.RestoreKept = channel.unary_unary(
-                '/penstock.v1.Native/RestoreKept',
-                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.KeptRequest.SerializeToString,
-                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.RestoreKeptResponse.FromString,
-                _registered_method=True)
 
 
 class NativeServicer:
@@ -415,25 +400,6 @@ class NativeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def TruncateKeeping(self, request, context):
-        """Kept bytes: gone for readers, still on disk.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ReleaseKept(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def RestoreKept(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_NativeServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -596,21 +562,6 @@ def add_NativeServicer_to_server(servicer, server):
                     servicer.Disk,
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.DiskRequest.FromString,
                     response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.DiskResponse.SerializeToString,
-            ),
-            'TruncateKeeping': grpc.unary_unary_rpc_method_handler(
-                    servicer.TruncateKeeping,
-                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.KeptRequest.FromString,
-                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.SerializeToString,
-            ),
-            'ReleaseKept': grpc.unary_unary_rpc_method_handler(
-                    servicer.ReleaseKept,
-                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.KeptRequest.FromString,
-                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.SerializeToString,
-            ),
-            'RestoreKept': grpc.unary_unary_rpc_method_handler(
-                    servicer.RestoreKept,
-                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.KeptRequest.FromString,
-                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.RestoreKeptResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1477,87 +1428,6 @@ class Native:
             '/penstock.v1.Native/Disk',
             penstock_dot_net_dot_proto_dot_native__pb2.DiskRequest.SerializeToString,
             penstock_dot_net_dot_proto_dot_native__pb2.DiskResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def TruncateKeeping(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/penstock.v1.Native/TruncateKeeping',
-            penstock_dot_net_dot_proto_dot_native__pb2.KeptRequest.SerializeToString,
-            penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ReleaseKept(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/penstock.v1.Native/ReleaseKept',
-            penstock_dot_net_dot_proto_dot_native__pb2.KeptRequest.SerializeToString,
-            penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def RestoreKept(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/penstock.v1.Native/RestoreKept',
-            penstock_dot_net_dot_proto_dot_native__pb2.KeptRequest.SerializeToString,
-            penstock_dot_net_dot_proto_dot_native__pb2.RestoreKeptResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -151,3 +151,37 @@ def test_what_was_stamped_while_the_wall_clock_lagged_is_not_older_for_it():
         assert again.now_ms() - again.stamped_ms(stamp) <= 1000
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("back_ms", [3 * HOUR_MS, HOUR_MS - 100_000])
+def test_a_clock_that_was_wrong_and_is_set_right_while_nothing_is_recorded_ages_nothing_at_the_next_start(back_ms):
+    async def run():
+        machine = Machine()
+        clock = await machine.boot()
+        machine.wall.ms -= back_ms
+        machine.pass_ms(1000)
+        await clock.record()
+        machine.wall.ms += back_ms
+        machine.pass_ms(1000)
+        # A cycle in which no stream has grown.
+        await clock.record_moves()
+        before = clock.now_ms()
+        machine.pass_ms(70_000)
+        assert (await machine.boot()).now_ms() <= before + 70_000
+
+    asyncio.run(run())
+
+
+def test_a_wall_clock_that_only_drifts_is_not_recorded_for_it():
+    async def run():
+        machine = Machine()
+        clock = await machine.boot()
+        await clock.record()
+        written = machine.metadata._segments.mutations
+        for _ in range(10):
+            machine.wall.ms += 1000
+            machine.pass_ms(60_000)
+            await clock.record_moves()
+        assert machine.metadata._segments.mutations == written
+
+    asyncio.run(run())

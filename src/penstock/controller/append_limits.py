@@ -66,22 +66,22 @@ class AppendLimits:
         found = await look(self._ctx, name)
         await self.push(found, decide(found.facts, now_ms=self._ctx.retention_clock.now_ms()).writers)
 
+    async def renew(self, name: StreamName) -> None:
+        """As ``refresh``, for callers that have done what they were asked for: a failure is left to the next cycle."""
+        async with self._ctx.locks.hold(f"limit/{name}"):
+            # From here on a word of a subscriber may come too late for this run.
+            self._asked.discard(name)
+            try:
+                await self.refresh(name)
+            except PenstockError as error:
+                log.info("limit of a stream could not be renewed", extra={"stream": str(name), "error": str(error)})
+
     def refresh_soon(self, name: StreamName) -> None:
         """As ``refresh``, in the background, where the stream has a limit: writers that wait must not wait for a cycle.
         However often this is asked, one run waits behind the one under way."""
         if name in self._limited and name not in self._asked:
             self._asked.add(name)
-            self._ctx.tasks.start(self._refresh_quietly(name))
-
-    async def _refresh_quietly(self, name: StreamName) -> None:
-        try:
-            async with self._ctx.locks.hold(f"limit/{name}"):
-                # From here on a word of a subscriber may come too late for this run.
-                self._asked.discard(name)
-                await self.refresh(name)
-        except PenstockError as error:
-            # The cycle that every publication brings about tries again.
-            log.info("limit of a stream could not be renewed", extra={"stream": str(name), "error": str(error)})
+            self._ctx.tasks.start(self.renew(name))
 
     async def push(self, found: Snapshot, verdict: WriterVerdict) -> None:
         """Tell the store how far writers may go. The mark is durable before the limit is in force, and goes after it."""

@@ -41,7 +41,7 @@ from penstock.controller.transactions import Transactions
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import PenstockError
 from penstock.model.names import StreamName
-from penstock.model.policies import StreamConfig
+from penstock.model.policies import ReaderGroupRetention, StreamConfig
 from penstock.model.retention import EffectivePolicy, HoldInfo, PolicyDocument, PolicyTarget
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 from penstock.ports.clock import Clock
@@ -109,6 +109,7 @@ class Controller:
         try:
             await self._ctx.flush_finished()
             await self._buckets.close()
+            await self._ctx.retention_clock.record()
         except PenstockError as error:
             # Markers of ended workflows cost the next opening a look each, and buckets a lease, nothing more.
             log.info("markers of ended workflows stay", extra={"error": str(error)})
@@ -240,10 +241,20 @@ class Controller:
     # --- reader groups and subscribers ---------------------------------------------------------------------------
 
     async def create_reader_group(self, config: ReaderGroupConfig) -> ReaderGroupConfig:
-        return await self._groups.create(config)
+        created = await self._groups.create(config)
+        await self._limit_for(created)
+        return created
 
     async def update_reader_group(self, config: ReaderGroupConfig) -> int:
-        return await self._groups.update(config)
+        generation = await self._groups.update(config)
+        await self._limit_for(config)
+        return generation
+
+    async def _limit_for(self, config: ReaderGroupConfig) -> None:
+        """A subscriber that has just come counts for quotas from here on, not from the next cycle on."""
+        if config.retention is not ReaderGroupRetention.NONE:
+            for stream in config.start_cuts:
+                await self._cycle.renew_limit(stream)
 
     async def get_reader_group(self, scope: str, name: str) -> ReaderGroupConfig:
         return await self._groups.get(scope, name)
@@ -335,7 +346,8 @@ class Controller:
         self, stream: StreamName, subscriber: str, cut: StreamCut, *, dry_run: bool = False
     ) -> Mapping[str, Any]:
         moved = await self._subscribers.move(stream, subscriber, cut, dry_run=dry_run)
-        self._cycle.refresh_limit_soon(stream)
+        if not dry_run:
+            await self._cycle.renew_limit(stream)
         return moved
 
     async def remove_subscriber(self, stream: StreamName, subscriber: str) -> None:

@@ -12,6 +12,9 @@ from penstock.controller import retention_keys
 from penstock.controller.metadata import Metadata, overwrite
 from penstock.ports.clock import Clock
 
+_MOVED_MS = 60_000
+"""How far the wall clock may move against this one before that is made durable."""
+
 
 class RetentionClock:
     """Milliseconds, near the Unix epoch's. Never runs faster than ``steady``, never goes back within a life.
@@ -61,6 +64,14 @@ class RetentionClock:
         away_ms = max(0, wall_ms - found.wall_ms - self._slack_ms)
         self._base_ms = found.retention_ms + away_ms
         self._behind_ms = found.behind_ms
+
+    async def record_moves(self) -> None:
+        """Make durable that the wall clock was set, also while nothing else is recorded: what is known of it at the next
+        start is what it said last, and that must not have been wrong then and right now."""
+        known = self._recorded
+        now_ms, wall_ms = self.now_ms(), self._wall.now_ms()
+        if known is not None and abs((wall_ms - now_ms) - (known.wall_ms - known.retention_ms)) > _MOVED_MS:
+            await self.record()
 
     async def record(self) -> None:
         """Make durable where the clock stands. Called with what was recorded by it, so that an idle store writes nothing."""

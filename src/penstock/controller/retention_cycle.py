@@ -178,6 +178,10 @@ class RetentionCycle:
         """Bring the stream's limit in line with its policy and subscribers as they are now."""
         await self._limits.refresh(name)
 
+    async def renew_limit(self, name: StreamName) -> None:
+        """As ``refresh_limit``; a failure is left to the next cycle."""
+        await self._limits.renew(name)
+
     def refresh_limit_soon(self, name: StreamName) -> None:
         """As ``refresh_limit``, in the background, and only where the stream has a limit."""
         self._limits.refresh_soon(name)

@@ -115,7 +115,7 @@ class RetentionLoop:
             # What is dirty without an owner here is another controller's: it hears of it from the store, or in a cycle.
             names, self._dirty = list(self._dirty), {}
             await self._look_at(names)
-            if self._scopes and not self._first:
+            if self._scopes:
                 try:
                     await self._look_at_scopes()
                 except PenstockError as error:
@@ -177,6 +177,8 @@ class RetentionLoop:
         if self._recorded:
             self._recorded = False
             await self._ctx.retention_clock.record()
+        else:
+            await self._ctx.retention_clock.record_moves()
         if self._ctx.audit.waiting:
             self._ctx.audit.soon()
 

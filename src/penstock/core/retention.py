@@ -61,7 +61,7 @@ _EVICTING = (RetentionRule.SUBSCRIBERS_MAXIMUM, RetentionRule.OVERLAP_MAXIMUM)
 def decide(facts: RetentionFacts, *, now_ms: int) -> RetentionDecision:
     """Decide one retention cycle of a stream. The same facts and time give the same decision.
 
-    The cut to truncate at leaves at least the policy's minimum (in recorded cuts or acknowledged ones), is at or after the
+    The cut to truncate at leaves at least the policy's minimum (in cuts that are given, or acknowledged), is at or after the
     head, passes no hold, and passes what a subscriber has acknowledged only by a maximum, TTL or quota, and with a record
     of it. A subscriber is moved by TTL and quotas even under a hold: what the hold keeps is the data, not the position.
 

@@ -131,10 +131,11 @@ class RetentionFacts:
     a part of it, could not be read; where it is not empty no rule acts at all, whatever ``policy`` says. ``head``: the cut
     of the last truncation, None for the beginning of history; ``head_event_count``: events before it, if known.
     ``truncating``: one is in flight. ``retention_set``: recorded cuts, oldest first. ``boundaries``: further cuts between
-    events, in any order, that TTL and eviction may move a subscriber to; ``time_ms`` of each is such that all data before
-    it was appended by then. ``subscribers``: what each has acknowledged, empty where nothing was published.
-    ``tail``: the stream's end as it is now; None: the newest record. ``frequency_ms``: how often to record.
-    ``last_append_ms``: when the stream last took an event, or was made; None: not known, and the stream never idle.
+    events, in any order: TTL and eviction may move a subscriber there, and limits of bytes choose among them and the
+    records; ``time_ms`` of each is such that all data before it was appended by then. ``subscribers``: what each has
+    acknowledged, empty where nothing was published. ``tail``: the stream's end as it is now; None: the newest record.
+    ``frequency_ms``: how often to record. ``last_append_ms``: when the stream last took an event, or was made; None: not
+    known, and the stream never idle.
     Raises: CorruptDataError (records out of order in time or size).
     """
 

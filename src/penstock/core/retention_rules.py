@@ -15,8 +15,8 @@ from penstock.core.retention_outlook import Outlook, PravegaForm
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The cut that the rules choose, the rule, the time of the record where it is a recorded cut, and the size till the cut
-    where it is known already."""
+    """The cut that the rules choose, the rule, the time of the record where it is one (a boundary is none), and the size till
+    the cut where it is known already."""
 
     rule: RetentionRule
     cut: Positions | None = None

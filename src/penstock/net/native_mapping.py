@@ -34,8 +34,8 @@ def json_of(text: str) -> Mapping[str, Any]:
     """The object that an answer holds. Raises InvalidArgumentError."""
     try:
         value = json.loads(text)
-    except ValueError as error:
-        raise InvalidArgumentError("not JSON", detail=str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgumentError("not JSON", detail=str(error)[:200]) from error
     if not isinstance(value, dict):
         raise InvalidArgumentError("not a JSON object", value=text[:60])
     return value

@@ -309,7 +309,8 @@ class ControllerService(Protocol):
         ...
 
     async def set_policy(self, target: PolicyTarget, document: PolicyDocument) -> None:
-        """Replace the document of a level; an empty one leaves all to the next level. In force when this returns.
+        """Replace the document of a level; an empty one leaves all to the next level. In force when this returns; limits of
+        writers follow within a second where the level is above the stream's own.
 
         A stream's Pravega policy is a view of its document. Raises InvalidArgumentError, with ``field``, ``value``, ``rule``
         and ``level``, where the document, or what it makes of some stream below, contradicts itself; the old one stays.

@@ -24,7 +24,7 @@ app = typer.Typer(
     epilog="""\
 \b
 Examples:
-  penstock hold add demo/clicks --reason "case 4711" --owner legal --until 90d
+  penstock hold add demo/clicks --id case-4711 --reason "court order" --owner legal --until 90d
   penstock hold list
   penstock hold release case-4711 --owner legal
 """,

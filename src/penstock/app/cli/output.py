@@ -52,7 +52,8 @@ _ENCODER = json.JSONEncoder(default=str, ensure_ascii=False)
 
 
 def print_json(value: Any) -> None:
-    print(_ENCODER.encode(value))
+    # Half of a surrogate pair, which JSON lets in as an escape, goes out as one.
+    print(_ENCODER.encode(value).encode("utf-8", "backslashreplace").decode())
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, as_json: bool, title: str = "") -> None:

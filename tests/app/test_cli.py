@@ -169,6 +169,33 @@ def test_if_absent_tells_what_is_there(penstock):
     assert "at least 1 MB" in said
 
 
+def test_a_stream_is_described_with_the_policy_in_force_whatever_level_it_is_from(penstock):
+    penstock("scope", "create", "s")
+    penstock("retention", "set", "--scope", "s", "--max-age", "30d")
+    created = penstock("stream", "create", "s/t")[1]
+    shown = penstock("retention", "show", "s/t")[1].splitlines()[0].removeprefix("s/t: ")
+    assert "at most 30 d" in shown
+    assert created.rstrip().endswith(shown)
+    assert penstock("stream", "create", "s/t", "--if-absent")[1].rstrip().endswith(shown)
+    assert shown in penstock("stream", "describe", "s/t")[1]
+    assert json.loads(penstock("stream", "describe", "s/t", "--json")[1])["sentence"] == shown
+
+
+def test_an_option_wins_over_the_environment(penstock, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_CONTROLLER", "127.0.0.1:1")
+    assert penstock("scope", "create", "s")[0] == 0
+    status, _, err = penstock("scope", "list", data=False)
+    assert (status, "address=127.0.0.1:1" in err) == (5, True)
+    assert penstock("scope", "list", "--controller", "127.0.0.1:1")[0] == 2, "two options contradict each other"
+
+
+def test_a_truncation_of_nothing_says_so(penstock):
+    penstock("stream", "create", "s/t")
+    penstock("write", "s/t", stdin=b"a\n")
+    assert penstock("stream", "truncate", "s/t", "--at", "tail")[1] == "truncated s/t at 0#0:9\n"
+    assert penstock("stream", "truncate", "s/t", "--at", "tail")[1] == "s/t begins at 0#0:9: nothing changed\n"
+
+
 def test_output_that_nobody_reads_any_more_is_no_error(tmp_path):
     command = f"{sys.executable} -m penstock"
     script = (

@@ -172,7 +172,19 @@ def test_a_whole_document_comes_from_a_file_or_a_pipe(penstock: Run, world: Fake
         (["set", "s/t", "--server", "--max-age", "1d"], "name one level"),
         (["set", "s/t", "--max-age", "1"], "--max-age cannot be used: not a duration"),
         (["set", "s/t", "--max-bytes", "-1"], "--max-bytes cannot be used: not a size"),
-        (["set", "s/t", "--ttl", "0"], "rule=it is more than 0; null lifts the limit"),
+        (["set", "s/t", "--max-bytes", "-1"], 'for no limit write "unlimited"'),
+        (["set", "s/t", "--ttl", "none"], 'for no limit write "unlimited"'),
+        (["set", "s/t", "--backlog-events", "none"], 'for no limit write "unlimited"'),
+        (["set", "s/t", "--max-age", "5M"], "m is minutes, and months are not a unit"),
+        (["set", "s", "--max-age", "1d"], "write --scope s"),
+        (["set", "s/t", "--none", "--max-age", "1d"], "given=--max-age"),
+        (["set", "s/t", "--none", "--unsubscribed", "keep"], "given=--unsubscribed"),
+        (["plot", "s/t", "--png", "p.txt"], ".png, .svg or .pdf"),
+        (["plot", "s/t", "--png", "/no/such/p.png"], "no such directory"),
+        (
+            ["set", "s/t", "--ttl", "0"],
+            "rule=it is more than 0; unlimited lifts the limit accepted=seconds, more than 0, or unlimited",
+        ),
         (["set", "s/t", "--evict-to", "1.5"], "rule=it is a share above 0 and up to 1"),
         (["set", "s/t", "--evict-to", "nan"], "rule=it is a finite number"),
         (["set", "s/t", "--backlog-events", "many"], "--backlog-events is a number"),
@@ -248,6 +260,7 @@ def test_show_names_each_value_with_its_level(penstock: Run) -> None:
     assert out.startswith("s/t: kept at least 50 GB, at most 30 d where the minimum allows it")
     rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.startswith(("retain.", "grace"))}
     assert rows["retain.min_bytes"] == ["50", "GB", "stream"]
+    assert rows["retain.min_age_s"] == ["none", "default"]
     assert rows["retain.max_bytes"] == ["unlimited", "stream"]
     assert rows["retain.max_age_s"] == ["30", "d", "scope"]
     assert rows["grace_s"] == ["1", "h", "server"]
@@ -314,11 +327,30 @@ def test_holds_are_added_listed_and_released(penstock: Run, world: FakeControlle
     assert all(word in out for word in ("case 7", "legal", "s/*", "from a cut on", "released"))
     lines = [json.loads(line) for line in penstock("hold", "list", "s/t", "--json")[1].splitlines()]
     assert [line["id"] for line in lines] == ["hold-0", "mine", "tail"]
+    assert len(out.splitlines()) == 1 + len(lines)
     assert penstock("hold", "list", "other", "--json")[1] == ""
     assert json.loads(penstock("hold", "release", "mine", "--owner", "o", "--json")[1])["scope"] == "s"
     assert penstock("hold", "release", "mine")[0] == 3
     assert penstock("hold", "add", "s", "--reason", "r", "--from", "head")[0] == 2
     assert penstock("hold", "add", "s/t", "--owner", "o")[0] == 2, "a hold has a reason"
+
+
+def test_a_hold_is_one_line_with_its_whole_id_however_narrow_the_terminal(
+    penstock: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    name, reason = "case-" + "7" * 50, "[bold] a long story\n" * 10
+    penstock("hold", "add", "s/t", "--reason", reason, "--owner", "legal", "--id", name)
+    _, line = penstock("hold", "list")[1].splitlines()
+    assert line.startswith(f"{name}  s/t")
+    assert " ".join(reason.splitlines()) in line
+
+
+def test_none_takes_all_limits_away_also_those_that_pravega_cannot_say(penstock: Run, world: FakeController) -> None:
+    penstock("retention", "set", "s/t", "--min-age", "7d", "--min-bytes", "200KB", "--unsubscribed", "release")
+    penstock("retention", "set", "s/t", "--ttl", "1d")
+    assert penstock("retention", "set", "s/t", "--none")[0] == 0
+    assert encode_document(world.documents[S]) == {"backlog": {"ttl_s": 86_400}}
 
 
 def test_subscribers_are_listed_described_moved_and_removed(penstock: Run, world: FakeController) -> None:
@@ -342,7 +374,7 @@ def test_subscribers_are_listed_described_moved_and_removed(penstock: Run, world
     assert penstock("subscriber", "move", "s/t", "s/g", "--to", "tail", answer="y\n")[0] == 0
     assert world.streams[S].subscribers["s/g"] == 1000
     # Backwards nothing can be lost, so nothing is asked.
-    assert "gets back 1 kB, 100 events" in penstock("subscriber", "move", "s/t", "s/g", "--to", "head")[1]
+    assert "gives back 1 kB, 100 events" in penstock("subscriber", "move", "s/t", "s/g", "--to", "head")[1]
 
     assert penstock("subscriber", "remove", "s/t", "s/g")[0] == 2
     assert penstock("subscriber", "remove", "s/t", "s/g", "--yes")[0] == 0

@@ -55,7 +55,7 @@ def test_a_limit_is_planned_refused_confirmed_run_audited_and_undone(penstock: R
 
     status, out, _ = penstock("retention", "set", "s/t", "--max-bytes", "0B", "--grace", "1h", "--yes")
     assert status == 0
-    assert "nothing is kept" in out
+    assert "not kept: data goes" in out
     ran = json.loads(penstock("retention", "run", "s/t", "--json")[1])
     assert ran["truncate"] == planned["truncate"]
     assert size_of(penstock) == 0
@@ -70,7 +70,8 @@ def test_a_limit_is_planned_refused_confirmed_run_audited_and_undone(penstock: R
 
     status, out, err = penstock("retention", "undo", "s/t")
     assert status == 0, err
-    assert "begins again at 0#0:0" in out
+    assert "begins again at 0#0:0. Rules leave what came back alone until 20" in out
+    assert penstock("retention", "audit", "s/typo")[0] == 3
     assert penstock("read", "s/t")[1] == "abc\n" * 100
     assert penstock("retention", "undo", "s/t")[0] == 4
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -114,3 +115,34 @@ def test_a_picture_is_saved(points: int, tmp_path: Path) -> None:
     draw_png(picture(points=picture().points[-points:]), path)
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert path.stat().st_size > 10_000
+    assert list(path.parent.iterdir()) == [path], "nothing is left beside the picture"
+
+
+def test_an_age_beyond_all_history_keeps_from_the_head() -> None:
+    young = picture(policy=policy(max_age_s=365 * 86_400, min_age_s=4), subscribers={}, next_head=None)
+    head, place = young.now.head, young.points[6].written
+    assert young.limits() == {"max 365 d": head, "min 4 s": place}
+    lone = replace(young, points=young.points[-1:])
+    assert set(lone.limits().values()) == {head}
+
+
+def test_axes_carry_units_and_a_lone_point_a_window_of_minutes(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    seen: list[tuple[float, list[str]]] = []
+    closing = plt.close
+
+    def look(figure: Any) -> None:
+        upper, lower = figure.axes
+        left, right = lower.get_xlim()
+        seen.append((right - left, [upper.yaxis.get_major_formatter()(size) for size in (0, 2_000_000, 3 * 10**9)]))
+        closing(figure)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plt, "close", look)
+        draw_png(picture(points=picture().points[-1:]), tmp_path / "plot.png")
+    assert seen == [(pytest.approx(10 / 1440), ["0 B", "2 MB", "3 GB"])]

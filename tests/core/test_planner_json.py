@@ -85,6 +85,28 @@ def test_a_line_gives_a_whole_decision() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (
+            {"subscribers": {"fast": {"cut": {"0#0": 20}}, "slow": {"cut": {"0#0": 5}}},
+             "policy": {"type": "size", "min": 10, "max": 100}},
+            "the slowest subscriber, slow, has acknowledged nothing beyond the head",
+        ),
+        (
+            {"tail": {"time_ms": 7000, "size_bytes": 10, "cut": {"0#0": 10}}, "truncated_at": {"0#0": 10},
+             "policy": {"type": "size", "min": 0, "max": 50}},
+            "the stream holds nothing",
+        ),
+        ({"policy": None}, "no rule of retention truncates the stream"),
+    ],
+)  # fmt: skip
+def test_where_nothing_goes_the_reason_says_so(changes: dict[str, Any], why: str) -> None:
+    found = answer(**changes)
+    assert found["frees_bytes"] == 0
+    assert found["why"] == f"Nothing is truncated: {why}."
+
+
 def test_an_eviction_names_who_lost_what_by_which_rule() -> None:
     given_ = answer(policy={"type": "size", "min": 0, "max": 49})
     assert given_["evict"] == [

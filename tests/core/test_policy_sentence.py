@@ -85,7 +85,7 @@ R7D50 = {"min_age_s": 7 * DAY, "min_bytes": 50 * GB}
             "kept until consumed, at most 1 d and 2 GB, even if unread; consumed data goes within 3 s, but while nobody "
             "subscribes only the maximum removes data",
         ),
-        ({"retain": {"max_bytes": 0}}, "nothing is kept: data goes within 3 s, even if unread"),
+        ({"retain": {"max_bytes": 0}}, "not kept: data goes within 3 s, even if unread"),
         (
             {"retain": {"max_bytes": 0, "min_age_s": 60}},
             "kept at least 1 min, at most 0 B where the minimum allows it, even if unread; "
@@ -93,7 +93,7 @@ R7D50 = {"min_age_s": 7 * DAY, "min_bytes": 50 * GB}
         ),
         (
             {"retain": {"measure": "segment", "min_bytes": 1 << 30}},
-            "each segment is kept at least 1 GiB; consumed data beyond that goes within 3 s; "
+            "kept in each segment at least 1 GiB; consumed data beyond that goes within 3 s; "
             "what a subscriber has not read stays",
         ),
         ({"backlog": {"ttl_s": 14 * DAY}}, "kept for ever; unread data counts as consumed after 14 d"),

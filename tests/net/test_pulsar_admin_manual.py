@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pulsar_admin_world import NS, TOPIC, N, P, World, play
 
-from penstock.model.retention import Backlog, OnExceed
+from penstock.model.retention import OnExceed
+from penstock.net.pulsar_admin_context import RELEASED
 
 GIB_MB = 1024
 
@@ -177,6 +178,6 @@ def test_remove_the_ttl_configuration_for_a_namespace() -> None:
         await w.ok("POST", f"{N}/messageTTL", 60)
         await w.ok("DELETE", f"{N}/messageTTL")
         assert (await w.ask("GET", f"{N}/messageTTL")).body == b""
-        assert (await w.controller.get_policy(NS.scope)).backlog == Backlog()
+        assert (await w.controller.get_policy(NS.scope)).backlog == RELEASED.backlog
 
     play(story)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from pulsar_admin_world import NS, TOPIC, N, P, World, play
 
 from penstock.model.retention import (
-    INHERIT,
     Backlog,
     Combine,
     Idle,
     IdleWhen,
+    Level,
     Measure,
     OnExceed,
     PolicyDocument,
     Retain,
     Unsubscribed,
 )
+from penstock.net.pulsar_admin_context import RELEASED
 
 MIB = 1 << 20
 LEVELS = [N, P]
@@ -134,7 +137,7 @@ def test_retention_validity_accepts(level: str, minutes: int, mib: int, retain: 
         document = await w.controller.get_policy(NS.scope if level == N else TOPIC.stream)
         age, size = retain
         wanted = Retain(min_age_s=age, min_bytes=size, combine=Combine.ANY, measure=Measure.SEGMENT)
-        assert document.retain == wanted
+        assert document.retain == (replace(wanted, max_bytes=None, max_age_s=None) if level == N else wanted)
         assert document.unsubscribed is Unsubscribed.RELEASE
 
     play(story, topic=True)
@@ -258,7 +261,9 @@ def test_inactive_topics_policy_is_the_idle_limit_of_the_stream(level: str, mode
         await w.ok("POST", f"{level}/inactiveTopicPolicies", body)
         assert await w.ok("GET", f"{level}/inactiveTopicPolicies") == body
         target = NS.scope if level == N else TOPIC.stream
-        assert (await w.controller.get_policy(target)).idle == Idle(stream_s=90, stream_when=when)
+        assert (await w.controller.get_policy(target)).idle == replace(
+            RELEASED.idle if level == N else Idle(), stream_s=90, stream_when=when
+        )
         await w.ok("POST", f"{level}/inactiveTopicPolicies", body | {"deleteWhileInactive": False})
         assert (await w.controller.get_policy(target)).idle.stream_s is None
         assert (await w.ok("GET", f"{level}/inactiveTopicPolicies"))["deleteWhileInactive"] is False
@@ -309,13 +314,14 @@ def test_quota_actions(level: str, policy: str, action: OnExceed) -> None:
             "message_age": shown(time=60, policy=policy),
         }
         target = NS.scope if level == N else TOPIC.stream
-        wanted = Backlog(max_bytes=4096, max_age_s=60, on_exceed=action, evict_to=0.9)
+        unset = RELEASED.backlog if level == N else Backlog()
+        wanted = replace(unset, max_bytes=4096, max_age_s=60, on_exceed=action, evict_to=0.9)
         assert (await w.controller.get_policy(target)).backlog == wanted
         await w.ok("DELETE", f"{level}/backlogQuota")
         assert list(await w.ok("GET", f"{level}/backlogQuotaMap")) == ["message_age"]
         await w.ok("DELETE", f"{level}/backlogQuota?backlogQuotaType=message_age")
         assert await w.ok("GET", f"{level}/backlogQuotaMap") == {}
-        assert (await w.controller.get_policy(target)).backlog == Backlog()
+        assert (await w.controller.get_policy(target)).backlog == unset
 
     play(story, topic=True)
 
@@ -372,9 +378,54 @@ def test_quota_does_not_touch_ttl_and_ttl_not_the_quota() -> None:
         await w.ok("DELETE", f"{N}/messageTTL")
         document = await w.controller.get_policy(NS.scope)
         assert document.backlog.max_bytes == 1000
-        assert document.backlog.ttl_s is INHERIT
+        assert document.backlog.ttl_s is None
 
     play(story)
+
+
+SERVER = PolicyDocument(
+    retain=Retain(max_bytes=1000, max_age_s=60),
+    backlog=Backlog(ttl_s=7, max_bytes=5, max_age_s=6, max_events=1, on_exceed=OnExceed.REJECT, evict_to=0.5),
+    idle=Idle(subscriber_s=9, stream_s=9, stream_when=IdleWhen.CAUGHT_UP),
+)
+NOTHING_SET = {
+    "retention": b"", "messageTTL": b"", "subscriptionExpirationTime": b"", "inactiveTopicPolicies": b"", "persistence": b"",
+    "backlogQuotaMap": b"{}",
+}  # fmt: skip
+
+
+def test_the_server_policy_is_for_other_scopes_whatever_is_set_or_removed() -> None:
+    async def story(w: World) -> None:
+        await w.controller.set_policy(None, SERVER)
+
+        async def nothing_from_the_server() -> None:
+            policy = await w.controller.effective_policy(TOPIC.stream)
+            named = {name for name, level in policy.origins.items() if level is Level.SERVER}
+            assert not named
+
+        await nothing_from_the_server()
+        for name, body in NOTHING_SET.items():
+            answer = await w.ask("GET", f"{N}/{name}")
+            assert answer.body == body, name
+        await w.ok("POST", f"{N}/retention", retention(-1, -1))
+        await w.ok("POST", f"{P}/retention", retention(-1, -1))
+        await w.ok("POST", f"{N}/messageTTL", 120)
+        await w.ok("POST", f"{N}/subscriptionExpirationTime", 5)
+        await w.ok("POST", f"{N}/backlogQuota", quota(4096, 3))
+        assert await w.ok("GET", f"{N}/backlogQuotaMap") == {"destination_storage": shown(4096, 3)}
+        body = {"inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up", "maxInactiveDurationSeconds": 90}
+        await w.ok("POST", f"{N}/inactiveTopicPolicies", body | {"deleteWhileInactive": True})
+        await nothing_from_the_server()
+        await w.ok("DELETE", f"{P}/retention")
+        for name in NOTHING_SET:
+            await w.ask("DELETE", f"{N}/{name.removesuffix('Map')}")
+            await nothing_from_the_server()
+        assert await w.controller.get_policy(NS.scope) == RELEASED
+        for name, given_back in NOTHING_SET.items():
+            answer = await w.ask("GET", f"{N}/{name}")
+            assert answer.body == given_back, name
+
+    play(story, topic=True)
 
 
 # --- levels ---------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from planted_retention import PLANTED
 
 from penstock.testing.simulation.retention_run import run_retention_seed
 
-SEEDS = (1, 2, 3)
+SEEDS = (1, 2)
 DAYS = 2.0
 PLANTED_SEEDS_MAX = 10
 PLANTED_DAYS = 5.0

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.testing.simulation.driver import run_seed
 
-SEEDS = 60
+SEEDS = 24
 FIRST = 1000
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 

@@ -6,10 +6,11 @@ All places are bytes since the beginning of the stream's history, all times mill
 from __future__ import annotations
 
 import os
+import tempfile
 import textwrap
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking import Store
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LONE_WINDOW: Final = timedelta(minutes=5)
 _MIN_COLOR, _MAX_COLOR = "#31a354", "#a50f15"
 
 
@@ -67,7 +69,7 @@ class Picture:
         return self.points[max(0, index - 1)].written
 
     def limits(self) -> Mapping[str, int]:
-        """Where the minimum and the maximum would put the head now."""
+        """Where the minimum and the maximum would put the head now; an age beyond all that is known leaves it."""
         policy, now = self.policy, self.now
         found: dict[str, int] = {}
         for name, size in (("min_bytes", policy.min_bytes), ("max_bytes", policy.max_bytes)):
@@ -75,7 +77,9 @@ class Picture:
                 found[f"{name[:3]} {format_size(size)}"] = max(0, now.written - size)
         for name, age in (("min_age", policy.min_age_ms), ("max_age", policy.max_age_ms)):
             if age is not None and policy.given(f"retain.{name}_s"):
-                found[f"{name[:3]} {format_duration(age)}"] = self.place_at(now.time_ms - age)
+                since = now.time_ms - age
+                place = now.head if since < self.points[0].time_ms else self.place_at(since)
+                found[f"{name[:3]} {format_duration(age)}"] = place
         return found
 
     def as_json(self) -> dict[str, Any]:
@@ -127,60 +131,70 @@ def gather(store: Store, stream: str, *, now_ms: int) -> Picture:
 
 def draw_png(picture: Picture, path: Path) -> None:
     """Save the picture. Raises InvalidArgumentError where matplotlib is not there."""
-    # Its font cache would else go to the home directory.
-    os.environ.setdefault("MPLCONFIGDIR", str(path.parent.absolute() / ".matplotlib"))
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise InvalidArgumentError("a picture needs matplotlib: pip install matplotlib", png=str(path)) from error
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    with _scratch_settings():
+        try:
+            import matplotlib
+        except ImportError as error:
+            raise InvalidArgumentError("a picture needs matplotlib: pip install matplotlib", png=str(path)) from error
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
 
+        _draw(picture, path, plt)
+
+
+@contextmanager
+def _scratch_settings() -> Iterator[None]:
+    """matplotlib's settings and font cache in a directory that goes again: neither the home directory nor that of the
+    picture is ours to write them to."""
+    if "MPLCONFIGDIR" in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="penstock-plot-") as scratch:
+        os.environ["MPLCONFIGDIR"] = scratch
+        try:
+            yield
+        finally:
+            os.environ.pop("MPLCONFIGDIR", None)
+
+
+def _draw(picture: Picture, path: Path, plt: Any) -> None:
     at = [_EPOCH + timedelta(milliseconds=point.time_ms) for point in picture.points]
-    unit, scale = _unit(picture.now.written)
     figure, (upper, lower) = plt.subplots(
         2, 1, sharex=True, figsize=(10, 7.5), height_ratios=(2, 3), layout="constrained"
     )
     upper.set_title("\n".join(textwrap.wrap(f"{picture.stream}: {picture.says}", 120)), fontsize=10)
-    sizes = [point.size / scale for point in picture.points]
-    upper.fill_between(at, sizes, color="#9ecae1", step="post", label="size")
+    upper.fill_between(at, [point.size for point in picture.points], color="#9ecae1", step="post", label="size")
     policy = picture.policy
     for name, size, color in (("min", policy.min_bytes, _MIN_COLOR), ("max", policy.max_bytes, _MAX_COLOR)):
         if size is not None and policy.given(f"retain.{name}_bytes"):
-            upper.axhline(size / scale, color=color, ls="--", lw=1.2, label=f"{name} {format_size(size)}")
-    lower.plot(
-        at, [point.written / scale for point in picture.points], color="black", lw=1.6, marker=".", label="written"
-    )
-    heads = [point.head / scale for point in picture.points]
+            upper.axhline(size, color=color, ls="--", lw=1.2, label=f"{name} {format_size(size)}")
+    lower.plot(at, [point.written for point in picture.points], color="black", lw=1.6, marker=".", label="written")
+    heads = [point.head for point in picture.points]
     lower.step(at, heads, color="#3182bd", lw=1.6, where="post", label="head")
     for index, (name, place) in enumerate(picture.limits().items()):
         color = _MAX_COLOR if name.startswith("max") else _MIN_COLOR
-        lower.axhline(place / scale, color=color, ls=("--", ":")[index % 2], label=name)
+        lower.axhline(place, color=color, ls=("--", ":")[index % 2], label=name)
     for index, (name, position) in enumerate(picture.subscribers.items()):
         if position is not None:
             color = f"C{index % 9 + 1}"
-            lower.axhline(position / scale, color=color, lw=0.8)
-            lower.plot([at[-1]], [position / scale], marker="<", color=color, label=f"subscriber {name}")
+            lower.axhline(position, color=color, lw=0.8)
+            lower.plot([at[-1]], [position], marker="<", color=color, label=f"subscriber {name}")
     if picture.next_head is not None:
-        lower.axhspan(
-            picture.now.head / scale, picture.next_head / scale, color="#fcae91", alpha=0.6, label="goes next"
-        )
-    upper.set_ylabel(f"{unit} kept")
-    lower.set_ylabel(f"{unit} since the beginning")
+        lower.axhspan(picture.now.head, picture.next_head, color="#fcae91", alpha=0.6, label="goes next")
+    upper.set_ylabel("kept")
+    lower.set_ylabel("since the beginning")
+    if at[0] == at[-1]:
+        # With one time alone the axis would stretch over years.
+        lower.set_xlim(at[-1] - _LONE_WINDOW, at[-1] + _LONE_WINDOW)
     for axis in (upper, lower):
         axis.set_ylim(bottom=0)
+        axis.yaxis.set_major_formatter(lambda size, _: format_size(size))
         axis.grid(alpha=0.25)
         axis.legend(loc="upper left", fontsize=8)
     figure.autofmt_xdate()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     plt.close(figure)
-
-
-def _unit(size_bytes: int) -> tuple[str, int]:
-    """The unit in which the size has one to three digits."""
-    units = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
-    return next(((name, size) for name, size in units if size_bytes >= size), ("B", 1))
 
 
 # --- terminal ---------------------------------------------------------------------------------------------

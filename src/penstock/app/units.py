@@ -42,8 +42,15 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds in ``text``: a number with ms, s, m, h, d or w. The unit is required: a bare number means nothing."""
+    """Milliseconds in ``text``: a number with ms, s, m, h, d or w. The unit is required: a bare number means nothing.
+
+    Raises InvalidArgumentError for anything else; for ``M`` too, which many read as months.
+    """
     match = _QUANTITY.match(text)
+    if match is not None and match[2] == "M":
+        raise InvalidArgumentError(
+            "not a duration: m is minutes, and months are not a unit; write 5m or 150d", value=repr(text)
+        )
     if match is None or match[2].lower() not in _DURATIONS_MS:
         raise InvalidArgumentError("not a duration; write 500ms, 30s, 10m, 12h or 7d", value=repr(text))
     return round(float(match[1]) * _DURATIONS_MS[match[2].lower()])

@@ -336,7 +336,8 @@ class Store:
         if_absent: bool = False,
         create_scope: bool = False,
     ) -> Stream:
-        """Create ``scope/stream``. Without ``retention`` all data is kept; ``scaling`` replaces ``segments``.
+        """Create ``scope/stream``. ``scaling`` replaces ``segments``. Without ``retention`` the scope's policy applies, else
+        the server's; where neither says anything all data is kept.
 
         Raises AlreadyExistsError unless ``if_absent`` (its configuration is then left as it is), ScopeNotFoundError unless
         ``create_scope``, InvalidNameError, InvalidArgumentError.

@@ -257,7 +257,8 @@ class AsyncStore:
         if_absent: bool = False,
         create_scope: bool = False,
     ) -> AsyncStream:
-        """Create ``scope/stream``; ``segments`` is ignored where ``scaling`` is given.
+        """Create ``scope/stream``; ``segments`` is ignored where ``scaling`` is given. Without ``retention`` the
+        scope's policy applies, else the server's; where neither says anything all data is kept.
 
         Raises: AlreadyExistsError unless ``if_absent`` (its configuration is then left as it is), ScopeNotFoundError unless
         ``create_scope``, InvalidNameError.

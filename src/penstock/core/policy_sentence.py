@@ -68,7 +68,7 @@ def sentence(policy: EffectivePolicy, *, cycle_ms: int | None = DEFAULT_CYCLE_MS
     not known here, and the sentence speaks of cycles."""
     floor = floor_of(policy)
     if policy.truncates and _nothing_stays(policy, floor):
-        parts = [f"nothing is kept: data goes within {_within(policy, cycle_ms)}, even if unread"]
+        parts = [f"not kept: data goes within {_within(policy, cycle_ms)}, even if unread"]
     else:
         parts = [_kept(policy, floor), _consumed(policy, floor, cycle_ms), _unread(policy, floor)]
     parts += [_quota(policy), _idle_subscriber(policy), _idle_stream(policy), _grace(policy)]
@@ -92,7 +92,7 @@ def _nothing_stays(policy: EffectivePolicy, floor: Floor) -> bool:
 
 
 def _subject(policy: EffectivePolicy) -> str:
-    return "each segment is kept" if policy.measure is Measure.SEGMENT else "kept"
+    return "kept in each segment" if policy.measure is Measure.SEGMENT else "kept"
 
 
 def _kept(policy: EffectivePolicy, floor: Floor) -> str:

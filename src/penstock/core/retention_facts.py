@@ -227,7 +227,7 @@ class Holder:
 _WORDS = {
     "due": "nobody, it goes with the next cycle",
     "minimum": "the retention minimum",
-    "no-policy": "no retention policy, so all is kept",
+    "no-policy": "no rule that truncates, so all is kept",
     "unreadable-policy": "a policy that could not be read, so all is kept",
     "unsubscribed": "the policy, while nobody subscribes",
     "due ttl": "nobody, it has expired unread and goes with the next cycle",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.cut_order import Positions, at_or_after
+from penstock.core.cut_order import Positions, at_or_after, size_till
 from penstock.core.retention_explain import Situation
 from penstock.core.retention_facts import Advance, RetentionRule, WriterState, WriterVerdict
 
 REASONS = {
-    RetentionRule.NO_POLICY: "the stream has no retention policy",
+    RetentionRule.NO_POLICY: "no rule of retention truncates the stream",
     RetentionRule.UNREADABLE_POLICY: "the stream's policy could not be read",
     RetentionRule.NO_RECORD: "no cut has been recorded yet",
     RetentionRule.BELOW_MINIMUM: "no cut leaves the policy's minimum",
@@ -25,6 +25,12 @@ REASONS = {
     RetentionRule.OVERLAP_MAXIMUM: "the maximum falls across the subscribers' cut, "
     "so that the first cut wholly ahead of theirs is taken",
     RetentionRule.UNSUBSCRIBED: "the policy keeps data while nobody subscribes",
+}
+_AT_HEAD = {
+    RetentionRule.MINIMUM: "no cut beyond the head leaves the minimum",
+    RetentionRule.MAXIMUM: "no cut beyond the head brings the stream within its limits",
+    RetentionRule.SUBSCRIBERS: "subscribers together have acknowledged nothing beyond the head",
+    RetentionRule.SUBSCRIBERS_MINIMUM: "no cut beyond the head leaves the minimum",
 }
 _WRITERS = {WriterState.HOLD: "wait", WriterState.REJECT: "are refused"}
 
@@ -59,6 +65,8 @@ def _truncation(situation: Situation, candidate: Positions | None, frees: int) -
         if outlook.facts.unreadable:
             return f"Nothing is truncated: {reason} ({outlook.facts.unreadable})."
         return f"Nothing is truncated: {reason}."
+    if truncate is not None and not frees:
+        return f"Nothing is truncated: {_nothing_gone(situation, held=truncate is not candidate)}."
     if truncate is candidate:
         return f"Truncation frees {frees} bytes: {reason}."
     if truncate is not None:
@@ -68,3 +76,26 @@ def _truncation(situation: Situation, candidate: Positions | None, frees: int) -
     if at_or_after(outlook.history, candidate, outlook.head):
         return f"Nothing is truncated, because a hold forbids it, though {reason}."
     return f"Nothing is truncated, because the chosen cut is not wholly at or after the head, though {reason}."
+
+
+def _nothing_gone(situation: Situation, *, held: bool) -> str:
+    """Why the new head is the old one. ``held``: a hold or the tail has stopped it there."""
+    outlook, rule = situation.outlook, situation.rule
+    if outlook.tail is not None and _at_head(situation, outlook.tail.positions):
+        return "the stream holds nothing"
+    if held:
+        return f"a hold forbids it, though {REASONS[rule]}"
+    if rule is RetentionRule.SUBSCRIBERS:
+        moves = situation.moves
+        moved = {item.subscriber for item in (*moves.expirations, *moves.evictions)}
+        moved.update(item.subscriber for item in moves.drops)
+        for name, cut in sorted(outlook.published.items()):
+            if name not in moved and _at_head(situation, cut):
+                return f"the slowest subscriber, {name}, has acknowledged nothing beyond the head"
+    return _AT_HEAD.get(rule, f"the cut that the rules choose lies at the head: {REASONS[rule]}")
+
+
+def _at_head(situation: Situation, cut: Positions) -> bool:
+    """Whether no byte of the stream lies before the cut."""
+    outlook = situation.outlook
+    return size_till(outlook.history, cut) <= outlook.head_bytes

@@ -6,13 +6,24 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from penstock.model.errors import AlreadyExistsError, NotFoundError, ScopeNotFoundError
 from penstock.model.names import StreamName
-from penstock.model.retention import Backlog, Combine, Measure, PolicyDocument, Retain, Unsubscribed
+from penstock.model.retention import (
+    INHERIT,
+    Backlog,
+    Combine,
+    Idle,
+    IdleWhen,
+    Measure,
+    OnExceed,
+    PolicyDocument,
+    Retain,
+    Unsubscribed,
+)
 from penstock.net.pulsar_admin_bodies import AdminError
 from penstock.net.pulsar_admin_names import NamespaceName, TopicName, split_partition
 from penstock.net.pulsar_admin_positions import Positions
@@ -22,13 +33,35 @@ from penstock.ports.controller_service import PAGE_MAX, ControllerService
 from penstock.ports.segment_service import SegmentService
 
 CLUSTER = "standalone"
+_Section = TypeVar("_Section", Retain, Backlog, Idle)
 _PUBLIC: Record = {"adminRoles": [], "allowedClusters": [CLUSTER]}
 
 RELEASED = PolicyDocument(
-    retain=Retain(min_bytes=0, min_age_s=0, combine=Combine.ANY, measure=Measure.SEGMENT),
+    retain=Retain(
+        min_bytes=0, min_age_s=0, combine=Combine.ANY, max_bytes=None, max_age_s=None, measure=Measure.SEGMENT
+    ),
     unsubscribed=Unsubscribed.RELEASE,
+    backlog=Backlog(ttl_s=None, max_bytes=None, max_age_s=None, max_events=None, on_exceed=OnExceed.HOLD, evict_to=0.9),
+    idle=Idle(subscriber_s=None, stream_s=None, stream_when=IdleWhen.NO_SUBSCRIBERS),
 )
-"""What Pulsar does by itself: nothing is kept that all subscriptions have acknowledged."""
+"""What Pulsar does by itself: nothing is kept that all subscriptions have acknowledged, and nothing else is limited. It names
+every limit, so that a namespace has none from the server's policy, of which Pulsar does not know."""
+
+
+def closed(document: PolicyDocument) -> PolicyDocument:
+    """The document with Pulsar's default for each limit that it leaves to the server; the grace is left."""
+    return replace(
+        document,
+        retain=_filled(document.retain, RELEASED.retain),
+        unsubscribed=RELEASED.unsubscribed if document.unsubscribed is INHERIT else document.unsubscribed,
+        backlog=_filled(document.backlog, RELEASED.backlog),
+        idle=_filled(document.idle, RELEASED.idle),
+    )
+
+
+def _filled(section: _Section, default: _Section) -> _Section:
+    left = [item.name for item in fields(section) if getattr(section, item.name) is INHERIT]
+    return replace(section, **{name: getattr(default, name) for name in left})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from penstock.net.pulsar_admin_bodies import (
     retain_of,
     retention_of,
 )
-from penstock.net.pulsar_admin_context import RELEASED, Admin, Topic
+from penstock.net.pulsar_admin_context import RELEASED, Admin, Topic, closed
 from penstock.net.pulsar_admin_names import NamespaceName
 from penstock.net.pulsar_admin_records import Record, namespace_key, topic_key, topics_key
 
@@ -95,7 +95,7 @@ class Stored:
         """By type, as given while the document says the same; else what it says."""
         given = {kind: read_quota(body) for kind, body in self.record.get("quotas", {}).items()}
         backlog = self.document.backlog
-        said = backlog_of(given, {}, backlog)
+        said = self.written(replace(self.document, backlog=backlog_of(given, {}, backlog))).backlog
         if (said.max_bytes, said.max_age_s) == (backlog.max_bytes, backlog.max_age_s):
             return given
         return quotas_of(backlog)
@@ -112,6 +112,8 @@ class Stored:
         given = self.record.get(name)
         if given is not None and limit == (given * unit or None):
             return int(given)
+        if given is None and limit is None and self.made_here:
+            return None
         return number_of_limit(limit, unit)
 
     @property
@@ -124,7 +126,14 @@ class Stored:
             )
             if idle_of(kept, idle) == idle:
                 return kept
+        default = RELEASED.idle
+        if self.made_here and (idle.stream_s, idle.stream_when) == (default.stream_s, default.stream_when):
+            return None
         return inactive_of(idle)
+
+    def written(self, document: PolicyDocument) -> PolicyDocument:
+        """The document as it is written at this level: that of a namespace made here leaves nothing to the server."""
+        return closed(document) if self.made_here else document
 
     @property
     def persistence(self) -> Mapping[str, Any] | None:
@@ -160,7 +169,7 @@ class Policies:
         """Replace the document, then what is remembered of it: after a crash in between the document is what counts."""
         async with self._admin.lock(f"policy/{level.target}"):
             stored = await self.get(level, missing)
-            changed = change(stored)
+            changed = stored.written(change(stored))
             if changed != stored.document:
                 try:
                     await self._admin.controller.set_policy(level.target, changed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,13 @@ from penstock.app.cli.output import print_json
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, open_target
 from penstock.app.cli.words import document_words, fields_words, moment, parse_moment
 from penstock.codec.audit import AuditKind, decode_entry
-from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError, VersionTooNewError
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    NotFoundError,
+    StreamNotFoundError,
+    VersionTooNewError,
+)
 from penstock.model.names import SYSTEM_SCOPE, StreamName
 from penstock.storage.real_clock import RealClock
 
@@ -58,13 +64,35 @@ def audit(
     if last is not None and (last < 1 or follow):
         raise InvalidArgumentError("--last is at least 1, and not for --follow", last=last)
     from_ms = 0 if since is None else parse_moment(since, now_ms=RealClock().now_ms())
-    # Where there is no such stream yet, nothing was ever decided.
-    with open_target(controller, data) as store, suppress(NotFoundError), _reader(store, follow=follow) as reader:
-        entries = (
-            entry
-            for entry in _entries(event.data for event in reader)
-            if _concerns(entry, target) and _chosen(entry, kind, from_ms)
+    with open_target(controller, data) as store:
+        if target is not None and "/" in target:
+            _check_known(store, target)
+        _print_entries(
+            store,
+            lambda entry: _concerns(entry, target) and _chosen(entry, kind, from_ms),
+            last=last,
+            follow=follow,
+            json=json,
         )
+
+
+def _check_known(store: Store, stream: str) -> None:
+    """Raises StreamNotFoundError where there is no such stream, and nothing is told of one that was."""
+    with suppress(NotFoundError):
+        if store.stream(stream).exists():
+            return
+        with _reader(store, follow=False) as reader:
+            if any(entry.get("target") == stream for entry in _entries(event.data for event in reader)):
+                return
+    raise StreamNotFoundError("there is no such stream, and nothing is told of one", stream=stream)
+
+
+def _print_entries(
+    store: Store, wanted: Callable[[Mapping[str, Any]], bool], *, last: int | None, follow: bool, json: bool
+) -> None:
+    # Where there is no such stream yet, nothing was ever decided.
+    with suppress(NotFoundError), _reader(store, follow=follow) as reader:
+        entries = (entry for entry in _entries(event.data for event in reader) if wanted(entry))
         for entry in entries if last is None else deque(entries, maxlen=last):
             _print(entry, as_json=json, flush=follow)
 

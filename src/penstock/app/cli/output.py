@@ -56,22 +56,28 @@ def print_json(value: Any) -> None:
     print(_ENCODER.encode(value).encode("utf-8", "backslashreplace").decode())
 
 
+_WIDTH_MAX = 1 << 20
+
+
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, as_json: bool, title: str = "") -> None:
-    """A table; with ``as_json`` one object per line."""
+    """A table, each row on one line however narrow the terminal is; with ``as_json`` one object per line."""
     if as_json:
         for row in rows:
             print_json(dict(zip(columns, row, strict=True)))
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    Console().print(table)
+        table.add_row(*(Text(" ".join(str(cell).splitlines())) for cell in row))
+    # Names are copied from here: what does not fit goes past the edge, and is neither cut nor wrapped.
+    needed = Console(width=_WIDTH_MAX).measure(table).maximum
+    Console(width=max(needed, 1), soft_wrap=True).print(table)
 
 
 def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from penstock.core.policy_levels import effective_of
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import EffectivePolicy
+
+if TYPE_CHECKING:
+    from penstock.client.blocking import Store
 
 TypeOption = Annotated[
     str | None,
@@ -48,6 +51,12 @@ def sentence(policy: EffectivePolicy | RetentionPolicy | None) -> str:
     effective = policy if isinstance(policy, EffectivePolicy) else effective_of(policy)
     said = policy_sentence.sentence(effective, cycle_ms=None)
     return f"{said} (no retention policy)" if said == "kept for ever" and not effective.truncates else said
+
+
+def sentence_in_force(store: Store, stream: str) -> str:
+    """What applies to the stream after all levels. The store says it, for it knows how often it applies its rules."""
+    retention = store.stream(stream).retention
+    return str(retention.plan().get("sentence") or "") or sentence(retention.effective())
 
 
 def as_fields(policy: RetentionPolicy | None) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ import inspect
 import json as jsonlib
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -20,10 +20,12 @@ from penstock.core.policy_levels import seconds, with_pravega, with_value
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName, check_name
 from penstock.model.policies import RetentionPolicy
-from penstock.model.retention import INHERIT, PolicyDocument, PolicyTarget
+from penstock.model.retention import EMPTY, INHERIT, PolicyDocument, PolicyTarget
 
 _FILE_MAX = 1 << 20
 UNLIMITED, LEFT_OPEN = "unlimited", "inherit"
+_DROPPED = ("retain.", "unsubscribed")
+_MEANT_UNLIMITED = frozenset(("-1", "none", "never", "infinite", "inf", "off"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,10 @@ class PolicyChange:
         """The document after the change. Fields that the change does not name stay."""
         changed = document if self.whole is None else self.whole
         if self.drop or self.pravega is not None:
-            changed = with_pravega(with_pravega(changed, None), self.pravega)
+            # All of it, also what Pravega's form cannot show.
+            changed = replace(changed, retain=EMPTY.retain, unsubscribed=EMPTY.unsubscribed)
+            if self.pravega is not None:
+                changed = with_pravega(changed, self.pravega)
         for path, value in self.fields.items():
             changed = with_value(changed, path, value)
         return changed
@@ -149,6 +154,9 @@ def _change(given: Mapping[str, Any]) -> PolicyChange:
     if given["none"] and pravega is not None:
         raise InvalidArgumentError("give --type or --none, not both")
     whole = None if given["policy"] is None else read_document(given["policy"])
+    limits = [item.name for item in OPTIONS if item.path.startswith(_DROPPED) and item.path in fields]
+    if given["none"] and limits:
+        raise InvalidArgumentError("--none says nothing of limits; give it without them", given=", ".join(limits))
     return PolicyChange(whole=whole, pravega=pravega, drop=given["none"], fields=fields)
 
 
@@ -171,13 +179,26 @@ def _parse(option: _Option, text: str) -> Any:
             value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
         return check_value(item, value)
     except InvalidArgumentError as error:
+        fields = {"value": repr(text), **error.fields}
+        for name in fields.keys() & {"rule", "accepted"}:
+            # In the document it is null, here it is a word.
+            fields[name] = str(fields[name]).replace("null lifts", f"{UNLIMITED} lifts").replace("null for ", "")
         raise InvalidArgumentError(
-            f"{option.name} cannot be used: {error.message}", **{"value": repr(text), **error.fields}
+            f"{option.name} cannot be used: {error.message}{_hint(item, word)}", **fields
         ) from error
     except (ValueError, OverflowError) as error:
         raise InvalidArgumentError(
-            f"{option.name} is a number", field=item.path, value=repr(text[:60]), accepted=item.accepted
+            f"{option.name} is a number{_hint(item, word)}",
+            field=item.path,
+            value=repr(text[:60]),
+            accepted=item.accepted,
         ) from error
+
+
+def _hint(item: Field, word: str) -> str:
+    """What may have been meant by a limit that cannot be used."""
+    lifted = word in _MEANT_UNLIMITED and item.kind in (Kind.BYTES, Kind.SECONDS, Kind.EVENTS)
+    return f'; for no limit write "{UNLIMITED}"' if lifted and item.path != "grace_s" else ""
 
 
 def read_document(source: str) -> PolicyDocument:
@@ -215,6 +236,11 @@ def target_of(stream: str | None, scope: str | None, server: bool) -> PolicyTarg
     if (stream is not None) + (scope is not None) + server != 1:
         raise InvalidArgumentError("name one level: SCOPE/STREAM, --scope SCOPE or --server")
     if stream is not None:
+        if "/" not in stream:
+            raise InvalidArgumentError(
+                f"a stream is written SCOPE/STREAM; for all streams of a scope write --scope {stream[:60]}",
+                stream=repr(stream[:60]),
+            )
         return StreamName.parse(stream)
     return None if scope is None else check_name("scope", scope)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from importlib.resources import files
 from pathlib import Path
@@ -32,6 +32,7 @@ from penstock.app.cli.words import (
     decision_words,
     facts_words,
     forecast_words,
+    moment,
     offsets,
     parse_moment,
     policy_rows,
@@ -62,12 +63,17 @@ Examples:
   penstock retention explain demo/clicks                    why is it still here
   penstock retention undo demo/clicks                       within the grace period
 
-Sizes: 10MB, 64MiB. Times: 30s, 12h, 7d. "unlimited" lifts a limit, "inherit" leaves a field to the
-next level: the stream decides, else its scope, else the server. docs/formats/policy.md has every field.
+\b
+Sizes: KB, MB, GB, TB count by 1000; KiB, MiB, GiB, TiB by 1024, and so do a bare k, m, g, t.
+Times: 30s, 10m (minutes), 12h, 7d, 2w. Months are not a unit.
+
+"unlimited" lifts a limit, "inherit" leaves a field to the next level: the stream decides, else its scope,
+else the server. docs/formats/policy.md has every field.
 """,
 )
 
 _LINE_MAX = 64 << 20
+_PICTURES = (".png", ".svg", ".pdf")
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, even where data would go now.")]
 
@@ -147,6 +153,8 @@ def set_policy(
     penstock retention set --scope demo --backlog-bytes 10GB --on-exceed hold
     penstock retention set demo/clicks --policy policy.json --yes
     penstock retention set demo/clicks --type size --min 10MB --max 100MB
+
+    Sizes: KB, MB, GB by 1000; KiB, MiB, GiB and a bare k, m, g by 1024. Times: 30s, 10m (minutes), 12h, 7d, 2w.
     """
     target = target_of(stream, scope, server)
     if change.is_empty:
@@ -373,14 +381,25 @@ def undo(
 ) -> None:
     """Take back the last truncation, as long as its grace period lasts."""
     with open_target(controller, data) as store:
-        head = store.stream(stream).retention.undo()
-    say(
-        f"{stream} begins again at {cut_words(offsets(head))}",
-        as_json=json,
-        stream=stream,
-        head=offsets(head),
-        head_cut=head.to_text(),
+        retention = store.stream(stream).retention
+        head = retention.undo()
+        until_ms = _protected_until_ms(retention.explain())
+    end = "its grace period would have ended" if until_ms is None else moment(until_ms)
+    said = (
+        f"{stream} begins again at {cut_words(offsets(head))}. Rules leave what came back alone until {end}. "
+        "Subscribers are not moved back."
     )
+    say(said, as_json=json, stream=stream, head=offsets(head), head_cut=head.to_text(), protected_until_ms=until_ms)
+
+
+def _protected_until_ms(decision: Mapping[str, Any]) -> int | None:
+    """Until when the hold of the undo keeps what came back, the part next to the head; None where another one holds it."""
+    found = (item.get("release_ms") for item in decision.get("ranges") or () if _is_undone(item))
+    return next(found, None)
+
+
+def _is_undone(item: Mapping[str, Any]) -> bool:
+    return item.get("kind") == "hold" and str(item.get("name", "")).startswith("undone-")
 
 
 @app.command()
@@ -388,7 +407,9 @@ def plot(
     stream: StreamArgument,
     png: Annotated[
         Path | None,
-        typer.Option("--png", metavar="FILE", help="Save a picture (needs matplotlib).", show_default=False),
+        typer.Option(
+            "--png", metavar="FILE", help="Save a picture: png, svg or pdf (needs matplotlib).", show_default=False
+        ),
     ] = None,
     controller: ControllerOption = None,
     data: DataOption = None,
@@ -397,6 +418,8 @@ def plot(
     """Draw the stream over time: size, minimum, maximum, every subscriber, and what goes next."""
     from penstock.app.plot import draw_png, draw_text, gather
 
+    if png is not None:
+        _check_picture(png)
     with open_target(controller, data) as store:
         found = gather(store, stream, now_ms=RealClock().now_ms())
     if png is not None:
@@ -406,6 +429,16 @@ def plot(
         print_json(found.as_json())
     else:
         print("\n".join(draw_text(found, width=shutil.get_terminal_size((100, 24)).columns)))
+
+
+def _check_picture(path: Path) -> None:
+    """Raises InvalidArgumentError where no picture can be saved there."""
+    if path.suffix.lower() not in _PICTURES:
+        raise InvalidArgumentError("the name of a picture ends in .png, .svg or .pdf", png=str(path))
+    if not path.parent.is_dir():
+        raise InvalidArgumentError("no such directory", directory=str(path.parent), png=str(path))
+    if path.is_dir():
+        raise InvalidArgumentError("this is a directory", png=str(path))
 
 
 app.command()(audit)

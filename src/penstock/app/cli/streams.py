@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.app.cli.output import print_facts, print_rows, say
-from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, as_fields, parse_policy, sentence
+from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, as_fields, parse_policy, sentence_in_force
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
 from penstock.app.units import format_size
 from penstock.core.retention_facts import holder_in_words
@@ -39,12 +39,12 @@ def create(
         if if_absent and store.stream(stream).exists():
             found = store.stream(stream).describe()
             kept = f"{stream} exists already, and stays as it is: {_count(len(found.segments))}"
-            say(f"{kept}; {sentence(found.config.retention)}", as_json=json, stream=stream, created=False)
+            say(f"{kept}; {sentence_in_force(store, stream)}", as_json=json, stream=stream, created=False)
             return
         store.create_stream(
             stream, segments=segments, retention=policy, tags=tuple(tag or ()), if_absent=if_absent, create_scope=True
         )
-    said = f"created stream {stream} with {_count(segments)}; {sentence(policy)}"
+        said = f"created stream {stream} with {_count(segments)}; {sentence_in_force(store, stream)}"
     say(said, as_json=json, stream=stream, created=True)
 
 
@@ -73,7 +73,8 @@ def describe(
     """Say all that is known of a stream: segments, head and tail, sizes, policy, subscribers, who holds the head."""
     with open_target(controller, data) as store:
         found = store.stream(stream).describe()
-    print_facts(_json_facts(found) if json else _text_facts(found), as_json=json)
+        said = sentence_in_force(store, stream)
+    print_facts({**_json_facts(found), "sentence": said} if json else _text_facts(found, said), as_json=json)
 
 
 def _json_facts(found: StreamDescription) -> dict[str, object]:
@@ -114,7 +115,7 @@ def _json_facts(found: StreamDescription) -> dict[str, object]:
     }
 
 
-def _text_facts(found: StreamDescription) -> dict[str, object]:
+def _text_facts(found: StreamDescription, policy: str) -> dict[str, object]:
     return {
         "stream": f"{found.stream}{' (sealed)' if found.sealed else ''}, epoch {found.epoch}",
         "segments": [
@@ -126,7 +127,7 @@ def _text_facts(found: StreamDescription) -> dict[str, object]:
         "size": f"{format_size(found.size_bytes)} of {format_size(found.written_bytes)} ever written",
         "disk": f"{format_size(found.disk_bytes)}; freed {format_size(found.freed_bytes)}, "
         f"to be freed {format_size(found.pending_free_bytes)}",
-        "retention": sentence(found.config.retention),
+        "retention": policy,
         "held by": holder_in_words(found.held_by),
         "subscribers": [
             f"{item.name}  {format_size(item.lag_bytes)} behind the tail" if item.cut else f"{item.name}  silent"
@@ -194,8 +195,12 @@ def truncate(
     with open_target(controller, data) as store:
         handle = store.stream(stream)
         cut = handle.tail() if at == "tail" else cut_of(at, "tail")
+        before = handle.head()
         handle.truncate(cut)
-    say(f"truncated {stream} at {_show(cut)}", as_json=json, stream=stream, head=_offsets(cut))
+        after = handle.head()
+    changed = before.positions != after.positions
+    said = f"truncated {stream} at {_show(cut)}" if changed else f"{stream} begins at {_show(after)}: nothing changed"
+    say(said, as_json=json, stream=stream, head=_offsets(cut if changed else after), changed=changed)
 
 
 @app.command()

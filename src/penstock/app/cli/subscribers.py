@@ -136,7 +136,7 @@ def move(
 def _moved(stream: str, name: str, found: Any) -> str:
     size, events = found["bytes"], found.get("events")
     counted = "" if events is None else f", {abs(events):,} event{'' if abs(events) == 1 else 's'}"
-    verb = "skips" if size >= 0 else "gets back"
+    verb = "skips" if size >= 0 else "goes backwards, which gives back"
     return f"{name} {verb} {format_size(abs(size))}{counted} of {stream}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
 
 _DIAL_S = 2.0
 DEFAULT_CONTROLLER = f"localhost:{CONTROLLER_PORT}"
+ENVIRONMENT = "PENSTOCK_CONTROLLER"
+"""The store to reach where no option names one."""
 
 ControllerOption = Annotated[
     str | None,
     typer.Option(
         "--controller",
         metavar="HOST:PORT",
-        envvar="PENSTOCK_CONTROLLER",
-        help=f"The store to reach.  [default: {DEFAULT_CONTROLLER}]",
+        help=f"The store to reach.  [env var: {ENVIRONMENT}; default: {DEFAULT_CONTROLLER}]",
         show_default=False,
     ),
 ]
@@ -50,5 +52,5 @@ def open_target(controller: str | None, data: Path | None, *, create: bool = Fal
         with penstock.open(data) as store:
             yield store
     else:
-        with penstock.connect(controller or DEFAULT_CONTROLLER, dial_s=_DIAL_S) as store:
+        with penstock.connect(controller or os.environ.get(ENVIRONMENT) or DEFAULT_CONTROLLER, dial_s=_DIAL_S) as store:
             yield store

@@ -55,10 +55,13 @@ def parse_moment(text: str, *, now_ms: int) -> int:
 
 def policy_rows(policy: EffectivePolicy) -> list[list[str]]:
     """Each field of the document with its value and the level that it is from."""
-    return [
-        [path, policy_value(path, value_at(policy, path)), policy.origins.get(path, Level.DEFAULT).value]
-        for path in PATHS
-    ]
+    return [[path, _in_force(policy, path), policy.origins.get(path, Level.DEFAULT).value] for path in PATHS]
+
+
+def _in_force(policy: EffectivePolicy, path: str) -> str:
+    if path in ("retain.min_bytes", "retain.min_age_s") and not policy.given(path):
+        return "none"  # It takes no part, which a minimum of 0 would.
+    return policy_value(path, value_at(policy, path))
 
 
 def policy_value(path: str, value: Any) -> str:

@@ -54,6 +54,7 @@ bench: setup
 	$(BIN)/python -m bench --out bench/results.json
 
 soak: setup
+	$(BIN)/python -m pytest -q -m slow
 	$(BIN)/python -m penstock.testing.simulation --seeds 2000
 	$(BIN)/python tests/crash/kill_cycles.py --cycles 1000
 

@@ -8,6 +8,7 @@ from penstock.testing.simulation.driver import run_seed
 SEEDS_MAX = 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_simulation_finds(name):
     for seed in range(SEEDS_MAX):

@@ -38,6 +38,7 @@ def test_one_seed_is_one_run():
     assert (first.trace, first.done) == (second.trace, second.done)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_month_finds(name):
     for seed in range(PLANTED_SEEDS_MAX):

@@ -185,3 +185,18 @@ def test_a_wall_clock_that_only_drifts_is_not_recorded_for_it():
         assert machine.metadata._segments.mutations == written
 
     asyncio.run(run())
+
+
+def test_a_life_that_never_began_leaves_what_was_recorded_alone():
+    async def run():
+        machine = Machine()
+        clock = await machine.boot()
+        await clock.record()
+        before = clock.now_ms()
+        machine.wall.ms += 100 * HOUR_MS
+        failed = RetentionClock(machine.metadata, machine.wall, lambda: 0.0, slack_ms=SLACK_MS)
+        await failed.record()
+        machine.wall.ms -= 100 * HOUR_MS
+        assert (await machine.boot()).now_ms() == before
+
+    asyncio.run(run())

@@ -74,7 +74,12 @@ class RetentionClock:
             await self.record()
 
     async def record(self) -> None:
-        """Make durable where the clock stands. Called with what was recorded by it, so that an idle store writes nothing."""
+        """Make durable where the clock stands. Called with what was recorded by it, so that an idle store writes nothing.
+
+        A clock that has not started knows nothing but the wall clock, and must not replace what the last life recorded.
+        """
+        if self._base_ms is None:
+            return
         now_ms = self.now_ms()
         now = ClockRecord(retention_ms=now_ms, wall_ms=self._wall.now_ms(), behind_ms=self._behind_ms)
         # Also where only the wall clock has moved: what it jumps must not add up between two records.

@@ -250,6 +250,21 @@ def test_a_removed_subscriber_holds_nothing_and_may_subscribe_again() -> None:
     run(work)
 
 
+def test_a_deleted_group_leaves_an_entry_of_what_it_held() -> None:
+    async def work() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            segments.write(name_of(SEGMENT), b"x" * 10)
+            await join(controller, "g", {SEGMENT: 2})
+            group = await controller.get_reader_group("s", "g")
+            await controller.delete_reader_group("s", "g", group_id=group.id)
+            (told,) = await audit_entries(controller, segments, "drop")
+            assert (told["rule"], told["subscriber"], told["cut"]) == ("left", "s/g", {"0": 2})
+            assert not [key for key in table_keys(segments) if key.startswith("subscriber/")]
+
+    run(work)
+
+
 def test_a_word_older_than_the_rule_that_moved_the_subscriber_is_no_error() -> None:
     """A group that reads on while a rule takes data from it publishes what it has read: behind its cut, not behind its word."""
 

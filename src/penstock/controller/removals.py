@@ -18,6 +18,9 @@ from penstock.ports.segment_service import TablePut
 MANUAL = "manual"
 """Rule of what a person did, not a policy."""
 
+LEFT = "left"
+"""Rule of a subscription whose reader group was deleted, or reads the stream no longer."""
+
 
 async def truncation_puts(
     ctx: Context,

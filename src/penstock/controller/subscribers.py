@@ -14,7 +14,7 @@ from penstock.controller import keys
 from penstock.controller.context import Context, StreamView
 from penstock.controller.facts import Snapshot, load_subscribers, look
 from penstock.controller.metadata import Stored, changing, overwrite
-from penstock.controller.removals import MANUAL
+from penstock.controller.removals import LEFT, MANUAL
 from penstock.controller.tails import head_positions, tail_positions
 from penstock.controller.truncation import check_positions
 from penstock.controller.workflows import exclusive, settled
@@ -102,14 +102,41 @@ class Subscribers:
 
         async def attempt() -> None:
             found = await self._ctx.metadata.get(keys.subscriber(name, group), SubscriberRecord)
-            if found.value is None or found.value.group_id != group_id or found.value.generation > generation:
+            known = found.value
+            if known is None or known.dropped or known.group_id != group_id or known.generation > generation:
                 return
-            # From when on the stream is without it, for the rule about idle streams; then the subscription goes.
-            await self._ctx.metadata.put(self._left_put(name))
-            await self._ctx.metadata.remove(found.remove())
+            await self._forget(name, group, found, known, rule=LEFT)
 
         await changing(attempt)
+        self._ctx.audit.soon()
         self._ctx.attention.dirty(name)
+
+    async def _forget(
+        self,
+        name: StreamName,
+        group: str,
+        found: Stored[SubscriberRecord],
+        known: SubscriberRecord,
+        *,
+        rule: str,
+    ) -> None:
+        """Let the subscription go, with its audit entry and the time since which the stream is without it."""
+        ctx = self._ctx
+        dropped = replace(known, dropped=True)
+        entry = AuditEntry(
+            kind=AuditKind.DROP,
+            target=str(name),
+            fields={
+                "rule": rule,
+                "subscriber": group,
+                "cut": dump_positions(known.cut or {}),
+                "last_active_ms": known.updated_ms,
+            },
+        )
+        versions = await ctx.metadata.put(found.put(dropped), self._left_put(name), *ctx.audit.puts([entry]))
+        # The record says by now that it is none; what is left of it goes with the next cycle if not here.
+        gone = Stored(key=found.key, value=dropped, version=versions[0])
+        await ctx.metadata.remove_if_unchanged([gone.remove()])
 
     async def publish(self, subscriber: str, *, group_id: UUID | None, generation: int | None, cut: StreamCut) -> None:
         """Acknowledge all data before ``cut``. None for id or generation: not compared.
@@ -308,21 +335,7 @@ class Subscribers:
             found = await self._there(view, group)
             if found.value is None:
                 return
-            dropped = replace(found.value, dropped=True)
-            entry = AuditEntry(
-                kind=AuditKind.DROP,
-                target=str(name),
-                fields={
-                    "rule": MANUAL,
-                    "subscriber": group,
-                    "cut": dump_positions(found.value.cut or {}),
-                    "last_active_ms": found.value.updated_ms,
-                },
-            )
-            versions = await ctx.metadata.put(found.put(dropped), self._left_put(name), *ctx.audit.puts([entry]))
-            # The record says by now that it is none; what is left of it goes with the next cycle if not here.
-            gone = Stored(key=found.key, value=dropped, version=versions[0])
-            await ctx.metadata.remove_if_unchanged([gone.remove()])
+            await self._forget(name, group, found, found.value, rule=MANUAL)
 
         await changing(attempt)
         ctx.audit.soon()

@@ -96,6 +96,31 @@ def test_streams_without_any_rule_are_not_looked_at_however_much_is_written():
     scenario(work, retention=None)
 
 
+def test_a_sweep_leaves_most_of_the_time_to_others():
+    """What has changed is looked at while a sweep rests, and the sweep sees every stream once."""
+
+    async def work(watched):
+        await watched.turn()
+        asleep, rests = asyncio.sleep, []
+
+        async def counted(delay, *args):
+            rests.append(delay)
+            await asleep(0 if delay < 60 else delay, *args)
+
+        asyncio.sleep = counted
+        try:
+            watched.looked.clear()
+            watched.loop.dirty_all(None)
+            while len(watched.users()) < 130:
+                await asleep(0)
+            assert watched.users() == sorted(map(stream, range(130)))
+            assert sum(0 < delay < 60 for delay in rests) == 2
+        finally:
+            asyncio.sleep = asleep
+
+    scenario(work, streams=130)
+
+
 def test_time_that_has_come_is_enough():
     async def work(watched):
         watched.segments.write(name_of(ONE, stream(1)), b"x" * 10)

@@ -100,7 +100,8 @@ class Controller:
         if ctx.settings.sweep_ms is not None:
             ctx.tasks.start(self._sweeper.run())
         if looks:
-            for work in (self._buckets.run, self._loop.run_cycles, self._loop.run_dirty, self._loop.run_limits):
+            loop = self._loop
+            for work in (self._buckets.run, loop.run_cycles, loop.run_dirty, loop.run_sweeps, loop.run_limits):
                 ctx.tasks.start(work())
 
     async def close(self) -> None:

@@ -1,8 +1,9 @@
 """When retention looks at a stream: where something has changed, and where time has come; never at all of them for nothing.
 
-A first pass looks at every stream that a policy applies to. From there on streams are looked at that were written to or
-sealed, whose subscribers, policy or holds changed, whose append limit was met, or whose time has come. What a cycle costs
-grows with what has changed, not with how many streams there are. Source: docs/design/0012-retention-clock.md, "The loop".
+A first pass, a sweep, looks at every stream that a policy applies to. From there on streams are looked at that were written
+to or sealed, whose subscribers, policy or holds changed, whose append limit was met, or whose time has come. What a cycle
+costs grows with what has changed, not with how many streams there are.
+Source: docs/design/0012-retention-clock.md, "The loop".
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.controller import keys, retention_keys
@@ -44,7 +46,27 @@ WAITING_MAX = 100_000
 DUE_MAX = 400_000
 """Streams with a time of their own that are remembered, at some 300 bytes each. Where there are more: the same."""
 
+SWEEP_AT_ONCE = 64
+"""Streams of a sweep that are looked at between two of its pauses."""
+
 _FAILED_MS = 60_000
+
+
+class _Pace:
+    """Pauses between steps, as long as ``rest`` times the step before took; none behind the last."""
+
+    def __init__(self, rest: float) -> None:
+        self._rest = rest
+        self._owed_s = 0.0
+
+    @asynccontextmanager
+    async def step(self) -> AsyncIterator[None]:
+        if self._owed_s:
+            await asyncio.sleep(self._owed_s)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        yield
+        self._owed_s = self._rest * (loop.time() - began_s)
 
 
 class RetentionLoop:
@@ -62,6 +84,7 @@ class RetentionLoop:
         self._kept = DueTimes(limit=DUE_MAX)
         self._mark = 0
         self._wake = asyncio.Event()
+        self._sweep = asyncio.Event()
         self._at_limit: dict[StreamName, float] = {}
         self._recorded = False
 
@@ -83,7 +106,7 @@ class RetentionLoop:
     def dirty_all(self, scope: str | None) -> None:
         """Look at all streams of the scope, or at all there are, after ``retention_pause_ms``."""
         self._scopes[scope] = None
-        self._wake.set()
+        self._sweep.set()
 
     def due(self, name: StreamName, at_ms: int | None) -> None:
         """Look at the stream at that time of the retention clock, and not before unless it changes."""
@@ -102,7 +125,7 @@ class RetentionLoop:
         while pause_ms is not None:
             await asyncio.sleep(pause_ms / 1000)
             try:
-                await self.turn()
+                await self.turn(sweep=False)
             except PenstockError as error:
                 log.warning("retention cycle was cut short", extra={"error": str(error)})
 
@@ -115,11 +138,21 @@ class RetentionLoop:
             # What is dirty without an owner here is another controller's: it hears of it from the store, or in a cycle.
             names, self._dirty = list(self._dirty), {}
             await self._look_at(names)
-            if self._scopes:
-                try:
-                    await self._look_at_scopes()
-                except PenstockError as error:
-                    log.warning("streams of a scope could not be listed", extra={"error": str(error)})
+
+    async def run_sweeps(self) -> None:
+        """Look at all streams of a scope, or of all, where that is asked for: beside what has changed or is due, which waits
+        for no sweep, and for a third of the time only, so that writers have the rest."""
+        pause_s = self._ctx.settings.retention_pause_ms / 1000
+        while True:
+            await self._sweep.wait()
+            await asyncio.sleep(pause_s)
+            self._sweep.clear()
+            try:
+                await self._look_at_scopes(rest=2.0)
+            except PenstockError as error:
+                log.warning("streams could not be listed; they are looked at later", extra={"error": str(error)})
+                await asyncio.sleep(max(pause_s, 1.0))
+                self._sweep.set()
 
     async def run_limits(self) -> None:
         """Look at once at streams whose writers meet a limit: what holds them may be gone by now."""
@@ -144,8 +177,11 @@ class RetentionLoop:
                     self._at_limit[name] = now_s
                     await self._look(name)
 
-    async def turn(self) -> int:
-        """One cycle: what has changed since the last one, what is due, and what was asked for. Returns how many."""
+    async def turn(self, *, sweep: bool = True) -> int:
+        """One cycle: what has changed since the last one, what is due, and what was asked for. Returns how many.
+
+        Without ``sweep``, scopes that are to be looked at as a whole are left to ``run_sweeps``.
+        """
         ctx = self._ctx
         await self._note_changes()
         if self._first:
@@ -158,7 +194,11 @@ class RetentionLoop:
         if None in self._scopes:
             # All are looked at, those of new buckets among them.
             self._buckets.taken()
-        count = await self._look_at_scopes() if self._scopes else 0
+        count = 0
+        if self._scopes and sweep:
+            count = await self._look_at_scopes()
+        elif self._scopes:
+            self._sweep.set()
         count += await self._look_at_taken()
         now_ms = ctx.retention_clock.now_ms()
         names, self._dirty = self._dirty, {}
@@ -223,23 +263,33 @@ class RetentionLoop:
         view = await self._ctx.any_stream(name)
         return view is not None and acts((await load_levels(self._ctx, view)).effective)
 
-    async def _look_at_scopes(self) -> int:
-        """Look at all streams of the scopes that were called dirty; None: at all that a policy applies to."""
+    async def _look_at_scopes(self, *, rest: float = 0.0) -> int:
+        """Look at all streams of the scopes that were called dirty; None: at all that a policy applies to.
+
+        ``rest``: how long to pause after each few, as a multiple of what they took.
+        """
         scopes, self._scopes = self._scopes, {}
-        count = 0
+        pace, count = _Pace(rest), 0
         try:
             if None in scopes:
                 self._kept_again(await self._with_kept_bytes())
                 # Those whose writers are limited, and whom no policy concerns any more.
                 async for names in self._listed(b"quota/", ""):
-                    count += await self._look_at(names)
+                    count += await self._look_at_some(names, pace)
             for scope in scopes:
                 prefix = b"policy/" if scope is None else b"stream/"
                 async for names in self._pages(prefix, all_of=scope):
-                    count += await self._look_at(names)
+                    count += await self._look_at_some(names, pace)
         except BaseException:
             self._scopes |= scopes
             raise
+        return count
+
+    async def _look_at_some(self, names: list[StreamName], pace: _Pace) -> int:
+        count = 0
+        for start in range(0, len(names), SWEEP_AT_ONCE):
+            async with pace.step():
+                count += await self._look_at(names[start : start + SWEEP_AT_ONCE])
         return count
 
     async def _look_at_taken(self) -> int:

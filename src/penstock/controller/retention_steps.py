@@ -265,8 +265,8 @@ class Steps:
     async def _forget(self, names: Sequence[str]) -> None:
         """Take away records of subscribers that were dropped, now or by somebody who did not come this far."""
         gone: list[TableRemoval] = list(self._found.dropped)
-        entries = await self._ctx.metadata.entries([keys.subscriber(self._found.name, name) for name in names])
-        for entry in entries:
+        wanted = [keys.subscriber(self._found.name, name) for name in names]
+        for entry in await self._ctx.metadata.entries(wanted) if wanted else ():
             item: Stored[SubscriberRecord] = stored(entry, SubscriberRecord)
             if item.value is not None and item.value.dropped:
                 gone.append(item.remove())

@@ -40,6 +40,10 @@ class ChunkStorage(Protocol):
         """Up to ``length`` bytes; shorter only at the end. Raises SegmentNotFoundError where it is gone."""
         ...
 
+    async def read_into(self, name: str, offset: int, room: memoryview, *, ahead: int = 0) -> int:
+        """As ``read``, into ``room``; returns how many bytes came. See ``ports.files.File.read_into``."""
+        ...
+
     async def free_head(self, name: str, upto: int) -> None:
         """Give the space of the bytes before ``upto`` back, as far as the backend can. They are never read again."""
         ...

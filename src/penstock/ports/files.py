@@ -29,6 +29,14 @@ class File(Protocol):
         """Up to ``length`` bytes; shorter only at the end of the file."""
         ...
 
+    async def read_into(self, offset: int, room: memoryview, *, ahead: int = 0) -> int:
+        """Read into ``room`` and return how many bytes came; fewer than fit only at the end of the file.
+
+        The next ``ahead`` bytes are likely to be wanted soon: a real disk may begin to fetch them. Cancelled: ``room`` may
+        still be written to for a while, and must not be used again by anyone.
+        """
+        ...
+
     async def size(self) -> int: ...
 
     async def resize(self, length: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from penstock.model.errors import CorruptDataError
 from penstock.ports.files import Buffer
 from penstock.ports.offload import Offload
 from penstock.ports.segment_service import ChunkBlock
+from penstock.segmentstore.block_memory import BlockMemory
 
 if TYPE_CHECKING:
     from penstock.segmentstore.container import Container
@@ -25,6 +27,12 @@ _START = attrgetter("start_offset")
 
 _OFFLOADED_BYTES = 4 << 20
 """From this size on a checksum takes long enough to be worth leaving the event loop."""
+
+_SCAN_BYTES = 256 << 10
+"""A read that asks for so much is one of a scan: clients that want one event ask for less."""
+
+_AHEAD_BYTES = 8 << 20
+"""What the disk is told to fetch behind a block that was not cached: half of a chunk, so that two blocks of a chunk wait."""
 
 
 async def checksum_of(offload: Offload, parts: Sequence[Buffer]) -> int:
@@ -106,28 +114,34 @@ async def sum_of_events(container: Container, chunk: Chunk) -> int:
 class BlockReader:
     """Reads whole blocks, verifies them, and keeps the last ones: small reads do not read a block again and again.
 
-    At least one block is kept, whatever its size.
+    At least one block is kept, whatever its size. Of reads that want the same block at the same time, one reads it.
+    What is handed out was verified in the very memory that it is a view of; nothing writes there while a view is held.
     """
 
     def __init__(self, container: Container, limit_bytes: int) -> None:
         self._container = container
         self._limit_bytes = limit_bytes
-        self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._memory = BlockMemory(2 * limit_bytes)
+        self._kept: OrderedDict[tuple[str, int], memoryview] = OrderedDict()
         self._kept_bytes = 0
+        self._coming: dict[tuple[str, int], asyncio.Future[None]] = {}
 
     async def views(self, chunk: Chunk, position: int, max_bytes: int) -> list[memoryview]:
         """Views of verified bytes from ``position`` in the chunk on, at most ``max_bytes``, to the chunk's end.
 
+        A read of much is taken for one of many, and the disk is told what comes next.
         Raises: CorruptDataError, SegmentNotFoundError (the file is gone), OSError.
         """
         blocks = await load_blocks(self._container, chunk)
         index = bisect_right(blocks, position, key=_START) - 1
         found: list[memoryview] = []
+        ahead = _AHEAD_BYTES if max_bytes >= _SCAN_BYTES else 0
         while max_bytes > 0 and 0 <= index < len(blocks):
             block = blocks[index]
-            data = await self._read(chunk.name, block)
+            left = blocks[-1].end_offset - block.end_offset
+            data = await self._read(chunk.name, block, min(ahead, left))
             begin = position - block.start_offset
-            view = memoryview(data)[begin : begin + max_bytes]
+            view = data[begin : begin + max_bytes]
             found.append(view)
             max_bytes -= len(view)
             position += len(view)
@@ -136,26 +150,44 @@ class BlockReader:
 
     async def whole(self, name: str, block: ChunkBlock) -> bytes:
         """The verified bytes of a block. Raises as ``views``."""
-        return await self._read(name, block)
+        return bytes(await self._read(name, block, 0))
 
-    async def _read(self, name: str, block: ChunkBlock) -> bytes:
+    async def _read(self, name: str, block: ChunkBlock, ahead: int) -> memoryview:
         key = (name, block.start_offset)
-        data = self._kept.get(key)
-        if data is not None:
-            self._kept.move_to_end(key)
-            return data
-        size = block.end_offset - block.start_offset
-        data = await self._container.chunks.read(name, block.start_offset, size)
+        while True:
+            data = self._kept.get(key)
+            if data is not None:
+                self._kept.move_to_end(key)
+                return data
+            coming = self._coming.get(key)
+            if coming is None:
+                break
+            # Its reader may fail or be cancelled: then this one reads, and meets what there is to meet itself.
+            await asyncio.wait([coming])
+        coming = self._coming[key] = asyncio.get_running_loop().create_future()
+        try:
+            data = await self._fetch(name, block, ahead)
+            self._keep(key, data)
+        finally:
+            del self._coming[key]
+            coming.set_result(None)
+        return data
+
+    async def _fetch(self, name: str, block: ChunkBlock, ahead: int) -> memoryview:
+        room = self._memory.room(block.end_offset - block.start_offset)
+        count = await self._container.chunks.read_into(name, block.start_offset, room, ahead=ahead)
+        data = room[:count].toreadonly()
         await self._verify(name, block, data)
-        if key not in self._kept:
-            self._kept[key] = data
-            self._kept_bytes += size
+        return data
+
+    def _keep(self, key: tuple[str, int], data: memoryview) -> None:
+        self._kept[key] = data
+        self._kept_bytes += len(data)
         while self._kept_bytes > self._limit_bytes and len(self._kept) > 1:
             _, old = self._kept.popitem(last=False)
             self._kept_bytes -= len(old)
-        return data
 
-    async def _verify(self, name: str, block: ChunkBlock, data: bytes) -> None:
+    async def _verify(self, name: str, block: ChunkBlock, data: memoryview) -> None:
         size = block.end_offset - block.start_offset
         if len(data) != size or await checksum_of(self._container.offload, [data]) != block.crc32c:
             self._container.telemetry.add("corrupt_blocks")

@@ -95,6 +95,10 @@ class FileChunks:
         async with self._opened(name) as (_, file):
             return await file.read_at(offset, length)
 
+    async def read_into(self, name: str, offset: int, room: memoryview, *, ahead: int = 0) -> int:
+        async with self._opened(name) as (_, file):
+            return await file.read_into(offset, room, ahead=ahead)
+
     async def free_head(self, name: str, upto: int) -> None:
         try:
             async with self._opened(name) as (_, file):

@@ -65,6 +65,11 @@ class MemoryChunks:
     async def read(self, name: str, offset: int, length: int) -> bytes:
         return bytes(self._find(name).data[offset : offset + length])
 
+    async def read_into(self, name: str, offset: int, room: memoryview, *, ahead: int = 0) -> int:
+        data = await self.read(name, offset, len(room))
+        room[: len(data)] = data
+        return len(data)
+
     async def free_head(self, name: str, upto: int) -> None:
         chunk = self._chunks.get(check_chunk_name(name))
         if chunk is not None and chunk.freed < upto:

@@ -89,6 +89,11 @@ class ObjectChunks:
         except FileNotFoundError as error:
             raise SegmentNotFoundError("no such chunk", chunk=name) from error
 
+    async def read_into(self, name: str, offset: int, room: memoryview, *, ahead: int = 0) -> int:
+        data = await self.read(name, offset, len(room))
+        room[: len(data)] = data
+        return len(data)
+
     async def free_head(self, name: str, upto: int) -> None:
         """Nothing: an object goes whole."""
         check_chunk_name(name)

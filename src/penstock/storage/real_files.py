@@ -24,6 +24,8 @@ T = TypeVar("T")
 Placement: TypeAlias = Literal["auto", "inline", "thread"]
 
 INLINE_BYTES_MAX = 256 << 10
+INLINE_READ_BYTES_MAX = 2 << 20
+"""Copied from the page cache in place, as far as it is there: 45 us per MiB, where a thread costs two switches of 40."""
 FAST_SYNC_S = 0.0005
 _SYNCS_REMEMBERED = 15
 _SYNCS_NEEDED = 3
@@ -117,6 +119,25 @@ class RealFile:
         if self._placement == "inline" and self._serial.idle:
             return _read_all(self._descriptor(), offset, length)
         return await self._serial.run(lambda: _read_all(self._descriptor(), offset, length))
+
+    async def read_into(self, offset: int, room: memoryview, *, ahead: int = 0) -> int:
+        done = 0
+        if self._placement != "thread" and len(room) <= INLINE_READ_BYTES_MAX and self._serial.idle:
+            done = _read_cached_into(self._descriptor(), offset, room)
+            if done == len(room):
+                return done
+
+        def read() -> int:
+            descriptor = self._descriptor()
+            count = _read_into(descriptor, offset, room, done)
+            if ahead > 0:
+                # Begins the transfers and returns: the disk works while these bytes are sent.
+                os.posix_fadvise(descriptor, offset + len(room), ahead, os.POSIX_FADV_WILLNEED)
+            return count
+
+        if self._placement == "inline" and self._serial.idle:
+            return read()
+        return await self._serial.run(read)
 
     async def size(self) -> int:
         if self._serial.idle:
@@ -366,6 +387,26 @@ def _read_all(descriptor: int, offset: int, length: int) -> bytes:
         data = os.pread(descriptor, missing, offset + length - missing)
         parts.append(data)
     return b"".join(parts)
+
+
+def _read_into(descriptor: int, offset: int, room: memoryview, done: int) -> int:
+    """Fill ``room`` from its byte ``done`` on; how far it is filled then: to its end, or to that of the file."""
+    while done < len(room):
+        count = os.preadv(descriptor, [room[done:]], offset + done)
+        if count == 0:
+            break
+        done += count
+    return done
+
+
+def _read_cached_into(descriptor: int, offset: int, room: memoryview) -> int:
+    """How much of ``room`` was filled from the page cache, without waiting for the disk."""
+    try:
+        return os.preadv(descriptor, [room], offset, os.RWF_NOWAIT)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+            return 0
+        raise
 
 
 def _read_cached(descriptor: int, offset: int, length: int) -> bytes | None:

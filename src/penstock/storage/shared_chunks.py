@@ -40,6 +40,13 @@ class SharedChunks:
             await self._check()
             raise
 
+    async def read_into(self, name: str, offset: int, room: memoryview, *, ahead: int = 0) -> int:
+        try:
+            return await self._chunks.read_into(name, offset, room, ahead=ahead)
+        except SegmentNotFoundError:
+            await self._check()
+            raise
+
     async def free_head(self, name: str, upto: int) -> None:
         await self._check()
         await self._chunks.free_head(name, upto)

@@ -74,6 +74,10 @@ class _FaultyFile:
         self._files.before("read", self._path)
         return await self._inner.read_at(offset, length)
 
+    async def read_into(self, offset: int, room: memoryview, *, ahead: int = 0) -> int:
+        self._files.before("read", self._path)
+        return await self._inner.read_into(offset, room, ahead=ahead)
+
     async def size(self) -> int:
         return await self._inner.size()
 

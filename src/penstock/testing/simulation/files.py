@@ -281,6 +281,11 @@ class SimFile:
         await self._files.step()
         return bytes(self._inode.cache[offset : offset + length])
 
+    async def read_into(self, offset: int, room: memoryview, *, ahead: int = 0) -> int:
+        data = await self.read_at(offset, len(room))
+        room[: len(data)] = data
+        return len(data)
+
     async def size(self) -> int:
         await self._files.step()
         return len(self._inode.cache)

@@ -14,6 +14,7 @@ from penstock.codec.events import event_bounds, missing_bytes
 from penstock.model.errors import (
     CorruptDataError,
     InvalidArgumentError,
+    PenstockError,
     SegmentNotFoundError,
     TruncatedError,
 )
@@ -21,12 +22,14 @@ from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import LONG_MAX
 from penstock.model.segments import SegmentId
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import READ_MAX_BYTES, SegmentService
+from penstock.ports.segment_service import READ_MAX_BYTES, SegmentRead, SegmentService
 
 READ_BYTES = 1 << 20
 READ_BYTES_MIN = 64 << 10
+AHEAD_READS = 4
+"""Reads of a segment that are under way behind the one that is waited for, while its reader is behind the tail."""
 MEMORY_BYTES = 64 << 20
-"""What all segments of a reader may read ahead together; with many segments each reads less at a time."""
+"""What all segments of a reader may read ahead together; with many segments each reads less at a time, and less far."""
 
 SegmentKey: TypeAlias = tuple[StreamName, SegmentId]
 
@@ -55,18 +58,39 @@ class SegmentFailure:
 Fetched: TypeAlias = Block | SegmentEnd | SegmentFailure
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ahead:
+    """A read under way of ``offset <= byte < end``. Its failure is its result: it may never be wanted."""
+
+    offset: int
+    end: int
+    answer: asyncio.Task[SegmentRead | Exception]
+
+
 @dataclass(slots=True, eq=False)
 class _Segment:
+    """``offset``: behind the last block. ``carry``: the beginning of a cut event, which lies there. ``known``: bytes before
+    it are there to be read. ``ahead``: reads without gap or overlap, all before ``known``."""
+
     key: SegmentKey
     offset: int
     limit: int | None
     room: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
     carry: bytes = b""
+    known: int = 0
+    ahead: deque[_Ahead] = field(default_factory=deque)
+
+    def forget_ahead(self) -> None:
+        self.known = 0
+        while self.ahead:
+            self.ahead.pop().answer.cancel()
 
 
 class SegmentFetcher:
-    """One read per segment in flight and one block per segment waiting; blocks come in the order in which they arrived.
+    """Some reads per segment in flight and one block per segment waiting; blocks come in the order in which they arrived.
+
+    At the tail of a segment one read waits there. Behind it the next ones are asked for before they are wanted.
 
     What was read of a segment comes in order; between segments there is none. Owns its tasks.
     """
@@ -101,6 +125,7 @@ class SegmentFetcher:
             return
         if state.task is not None:
             state.task.cancel()
+        state.forget_ahead()
         self._ready = deque(item for item in self._ready if item[0] is not state)
 
     def __contains__(self, key: SegmentKey) -> bool:
@@ -158,6 +183,8 @@ class SegmentFetcher:
                     return
         except Exception as error:  # noqa: BLE001 - handed to whoever reads, whatever it is
             self._put(state, SegmentFailure(*state.key, error))
+        finally:
+            state.forget_ahead()
 
     async def _next(self, state: _Segment) -> Fetched:
         """The next block of whole events, or the end."""
@@ -171,13 +198,13 @@ class SegmentFetcher:
                 return SegmentEnd(stream, segment, state.offset, at_limit=True)
             if room <= 0:
                 raise CorruptDataError("an end position lies inside an event", segment=name, offset=state.limit)
-            share = max(READ_BYTES_MIN, MEMORY_BYTES // (2 * max(1, len(self._active))))
-            size = min(max(min(READ_BYTES, share), want), READ_MAX_BYTES, room)
+            size = min(max(self._unit_bytes, want), READ_MAX_BYTES, room)
             try:
-                raw, ended = await self._read(name, at, size, state.carry)
+                raw, ended = await self._read(state, name, at, size)
             except TruncatedError as error:
                 if not self._skip:
                     raise
+                state.forget_ahead()
                 state.offset, state.carry = error.start_offset, b""
                 continue
             except SegmentNotFoundError as error:
@@ -201,24 +228,64 @@ class SegmentFetcher:
             state.offset += end
             return block
 
-    async def _read(self, name: str, offset: int, size: int, before: bytes) -> tuple[bytes, bool]:
-        """What is there from ``offset`` on, behind the bytes ``before``; and whether the segment ends with it."""
+    @property
+    def _unit_bytes(self) -> int:
+        return min(READ_BYTES, max(READ_BYTES_MIN, MEMORY_BYTES // (2 * max(1, len(self._active)))))
+
+    async def _read(self, state: _Segment, name: str, offset: int, size: int) -> tuple[bytes, bool]:
+        """What is there from ``offset`` on, behind what was carried; and whether the segment ends with it."""
         backoff = Backoff(self._rng)
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + self._deadline_s
+        before = state.carry
         while True:
             try:
-                found = await self._service.read(name, offset, size)
+                found = await self._answer(state, name, offset, size)
+                count = sum(map(len, found.parts))
+                if count:
+                    await self._look_ahead(state, name, offset + count, at_tail=found.at_tail or found.end_of_segment)
             except RETRYABLE:
                 if loop.time() > give_up_at:
                     raise
                 await backoff.sleep()
                 continue
-            # The one copy: views of the store's buffers are valid only until it is given control again.
-            data = b"".join((before, *found.parts))
-            if len(data) > len(before) or found.end_of_segment:
-                return data, found.end_of_segment
-            if found.offset != offset:
-                raise CorruptDataError("read answers another offset", segment=name, asked=offset, got=found.offset)
-            await asyncio.sleep(0)
-            give_up_at = loop.time() + self._deadline_s
+            if count or found.end_of_segment:
+                # The one copy: it joins what was cut, and lets go of the memory that was received into.
+                return b"".join((before, *found.parts)), found.end_of_segment
+
+    async def _answer(self, state: _Segment, name: str, offset: int, size: int) -> SegmentRead:
+        """The read that was asked for ahead, where there is one; else one of now, up to where those ahead begin."""
+        if state.ahead:
+            gap = state.ahead[0].offset - offset
+            if gap <= 0:
+                answer = await state.ahead.popleft().answer
+                if not isinstance(answer, SegmentRead):
+                    raise answer
+                return answer
+            size = min(size, gap)
+        return await self._service.read(name, offset, size)
+
+    async def _look_ahead(self, state: _Segment, name: str, end: int, *, at_tail: bool) -> None:
+        """Ask for what lies behind ``end``, as far as it is there: a read beyond the tail would wait, or fail."""
+        if at_tail and not state.ahead:
+            state.known = end
+            return
+        if end >= state.known:
+            try:
+                length = (await self._service.info(name)).length
+            except PenstockError:
+                length = end  # what was read counts; the next read meets what there is to meet
+            state.known = length if state.limit is None else min(length, state.limit)
+        unit = self._unit_bytes
+        depth = min(AHEAD_READS, MEMORY_BYTES // (unit * max(1, len(self._active))) - 1)
+        start = max(end, state.ahead[-1].end) if state.ahead else end
+        while len(state.ahead) < depth and start < state.known:
+            upto = min(start + unit, state.known)
+            state.ahead.append(_Ahead(start, upto, self._tasks.start(self._ask(name, start, upto - start))))
+            start = upto
+
+    async def _ask(self, name: str, offset: int, size: int) -> SegmentRead | Exception:
+        try:
+            return await self._service.read(name, offset, size)
+        except Exception as error:  # noqa: BLE001 - raised by whoever takes the answer
+            return error

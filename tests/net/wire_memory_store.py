@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -69,10 +69,34 @@ class _Segment:
     boundaries: list[int] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     deleted: bool = False
+    watchers: dict[_Watch, None] = field(default_factory=dict)
 
     def wake(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()
+        watchers, self.watchers = self.watchers, {}
+        for watcher in watchers:
+            watcher.wake()
+
+
+class _Watch:
+    def __init__(self, store: MemorySegments, segment: _Segment, changed: Callable[[], None]) -> None:
+        self._store, self._segment, self._changed = store, segment, changed
+        segment.watchers[self] = None
+        store.waiting_reads += 1
+
+    @property
+    def gone(self) -> bool:
+        return all(segment is not self._segment for segment in self._store.segments.values())
+
+    def cancel(self) -> None:
+        if self in self._segment.watchers:
+            del self._segment.watchers[self]
+            self._store.waiting_reads -= 1
+
+    def wake(self) -> None:
+        self._store.waiting_reads -= 1
+        self._changed()
 
 
 @dataclass
@@ -263,6 +287,26 @@ class MemorySegments:
                 await segment.changed.wait()
             finally:
                 self.waiting_reads -= 1
+
+    def read_now(self, name: str, offset: int, max_bytes: int) -> SegmentRead | None:
+        segment = self.segments.get(name)
+        if segment is None or not segment.start <= offset <= len(segment.data):
+            return None
+        end = len(segment.data)
+        data = bytes(segment.data[offset : offset + max_bytes])
+        upto = offset + len(data)
+        return SegmentRead(
+            offset=offset,
+            parts=[memoryview(data)[: len(data) // 2], memoryview(data)[len(data) // 2 :]] if data else [],
+            at_tail=upto >= end and not segment.sealed,
+            end_of_segment=segment.sealed and upto >= end,
+        )
+
+    def watch(self, name: str, offset: int, changed: Callable[[], None]) -> _Watch | None:
+        segment = self.segments.get(name)
+        if segment is None or segment.sealed or offset < len(segment.data):
+            return None
+        return _Watch(self, segment, changed)
 
     async def info(self, name: str) -> SegmentInfo:
         segment = self._segment(name)

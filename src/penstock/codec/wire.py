@@ -121,6 +121,8 @@ BLOCK_END_DATA_AT = _BLOCK_END_HEAD.size
 """Where the data of an AppendBlockEnd begins in its payload."""
 _DATA_APPENDED = struct.Struct(">ii16sqqqq")
 _DATA_APPENDED_BODY = struct.Struct(">16sqqqq")
+_LENGTH = struct.Struct(">H")
+_READ_MIDDLE = struct.Struct(">qiH")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 
@@ -195,10 +197,24 @@ def _decode_data_appended(view: memoryview) -> c.DataAppended:
     return c.DataAppended(*_DATA_APPENDED_BODY.unpack_from(view))
 
 
+def _decode_read(view: memoryview) -> c.ReadSegment:
+    size = _LENGTH.unpack_from(view)[0]
+    at = _LENGTH.size + size
+    offset, suggested, token = _READ_MIDDLE.unpack_from(view, at)
+    behind = at + _READ_MIDDLE.size + token
+    (rid,) = _INT64.unpack_from(view, behind)
+    return c.ReadSegment(_text(view, _LENGTH.size, at), offset, suggested, _text(view, behind - token, behind), rid)
+
+
+def _text(view: memoryview, start: int, end: int) -> str:
+    return str(view[start:end], "utf-8", "surrogateescape")
+
+
 _FAST: dict[int, Callable[[memoryview], Command]] = {
     3: _decode_block,
     4: decode_block_end,
     7: _decode_data_appended,
+    9: _decode_read,
 }
 
 

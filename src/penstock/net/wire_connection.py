@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import cast
 
 from penstock.codec import wire_commands as c
@@ -16,7 +15,6 @@ from penstock.codec.wire import (
     Command,
     decode,
     encode,
-    segment_read_parts,
 )
 from penstock.model.errors import (
     CorruptDataError,
@@ -29,13 +27,12 @@ from penstock.model.errors import (
 from penstock.net.wire_appends import AppendSide
 from penstock.net.wire_errors import ILLEGAL_ARGUMENT, is_own, must_wait, reply_of
 from penstock.net.wire_frames import FrameReceiver, Outbox, tune
+from penstock.net.wire_reading import ReadSide
 from penstock.net.wire_requests import RequestHandlers, check_changeable, is_text, subject_of, writer_id
 from penstock.net.wire_share import ServerShare
-from penstock.ports.segment_service import READ_MAX_BYTES, SegmentRead
 
 log = logging.getLogger(__name__)
 
-_READ_MIN_BYTES = 8
 _BLOCK = 3
 _BLOCK_END = 4
 
@@ -52,22 +49,17 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._appends = AppendSide(self, share.store)
         self._handlers = RequestHandlers(share.store, share.guard)
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._read_tasks: dict[asyncio.Task[None], None] = {}
-        self._reading = asyncio.Semaphore(share.limits.reading)
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self._reads = ReadSide(self, share)
         self._held_bytes = 0
         self._requests = 0
-        self._parked = 0
-        self._gathering = 0
         self._high_bytes = share.limits.write_buffer_bytes
         self._paused = False
         self._pump_due = False
         self._closing = False
-        self._draining = False
+        self.draining = False
         self._abort_timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
-        self._outbox: Outbox | None = None
+        self.outbox: Outbox | None = None
         self.closed: asyncio.Future[None] = share.loop.create_future()
 
     # --- the transport's calls ---
@@ -76,7 +68,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         # uvloop's transports are no subclasses of asyncio's.
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
-        self._outbox = Outbox(self._loop, transport)
+        self.outbox = Outbox(self._loop, transport)
         tune(transport)
         transport.set_write_buffer_limits(high=self._high_bytes)
         self._share.connections[self] = None
@@ -97,12 +89,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self._writable.clear()
-        self._share.sending[self] = None
+        self._reads.pause()
 
     def resume_writing(self) -> None:
-        self._writable.set()
-        self._sent()
+        self._reads.go_on()
         self.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -112,8 +102,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._share.forget(self)
         self._receiver.close()
         self._appends.close()
-        for task in list(self._read_tasks):
-            task.cancel()
+        self._reads.close()
         if self._tasks or self._handlers.created:
             self._share.clean_up(self._clean_up())
         if not self.closed.done():
@@ -144,11 +133,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         limits = self._limits
         return (
             self._closing
-            or self._draining
+            or self.draining
             or self._held_bytes >= limits.held_bytes
             or self._requests >= limits.requests
-            or len(self._read_tasks) >= limits.parked_reads + limits.requests
-            or not self._writable.is_set()
+            or self._reads.count >= limits.parked_reads + limits.requests
+            or not self._reads.writable
             or self._starved
         )
 
@@ -165,7 +154,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def wake(self) -> None:
         """Go on parsing in the next pass, if something had to wait and may go on."""
-        if self._draining:
+        if self.draining:
             self._check_drained()
         elif not self._paused or self._pump_due:
             return
@@ -271,9 +260,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.reply(c.ErrorMessage(_rid(command), subject_of(command), "name is not text", ILLEGAL_ARGUMENT))
             return
         if isinstance(command, c.ReadSegment):
-            task = self._loop.create_task(self._read(command))
-            self._read_tasks[task] = None
-            task.add_done_callback(self._read_done)
+            self._reads.take(command)
             return
         if isinstance(command, c.SetupAppend):
             if self._appends.writers >= self._limits.writers:
@@ -285,9 +272,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._tasks[task] = None
         task.add_done_callback(self._task_done)
 
-    def _read_done(self, task: asyncio.Task[None]) -> None:
-        self._read_tasks.pop(task, None)
-        self._surface(task)
+    def read_ended(self, task: asyncio.Task[None] | None) -> None:
+        if task is None:
+            self.wake()
+        else:
+            self._surface(task)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
@@ -304,7 +293,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         try:
             frame = encode(await self._answer(command))
         except PenstockError as error:
-            self._refuse(error, command, rid, c.NO_OFFSET)
+            self.refuse(error, command, rid, c.NO_OFFSET)
         else:
             self.send(frame)
         finally:
@@ -336,7 +325,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._appends.finish_setup(command.writer, command.segment, last, knows_full=is_own(command))
         return c.AppendSetup(command.rid, command.segment, command.writer, last)
 
-    def _refuse(self, error: PenstockError, command: Command, rid: int, offset: int) -> None:
+    def refuse(self, error: PenstockError, command: Command, rid: int, offset: int) -> None:
         subject = subject_of(command)
         named = error.fields.get("segment")
         if named is not None and named == getattr(command, "source", None):
@@ -352,78 +341,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._share.warn("wire request is not offered", {**self._fields(), "request": request}, kind=request)
         self.reply(reply)
 
-    async def _read(self, command: c.ReadSegment) -> None:
-        """Answer a read. At a tail it waits, holding nothing but this task; a close answers it empty."""
-        store = self._share.store
-        limit = min(READ_MAX_BYTES, max(_READ_MIN_BYTES, command.suggested_bytes))
-        try:
-            while True:
-                async with self._reading:
-                    found = await self._gather(command, limit)
-                    if any(map(len, found.parts)) or found.end_of_segment or self._parked >= self._limits.parked_reads:
-                        self._send_read(command, found)
-                        return
-                self._parked += 1
-                try:
-                    found = await store.read(command.segment, command.offset, limit)
-                finally:
-                    self._parked -= 1
-                if self._may_send():
-                    self._send_read(command, found)
-                    return
-        except asyncio.CancelledError:
-            if self._draining:
-                self._send_nothing(command)
-            raise
-        except ThrottledError:
-            # No room to wait: the client asks again.
-            self._send_nothing(command)
-        except PenstockError as error:
-            self._refuse(error, command, command.rid, command.offset)
-
-    async def _gather(self, command: c.ReadSegment, limit: int) -> SegmentRead:
-        """What can be read now. A peer that does not collect its replies gets no more data gathered for it."""
-        while not self._may_send():
-            await self._writable.wait()
-        self._gathering += 1
-        self._share.sending[self] = None
-        try:
-            fair = self._share.reply_bytes
-            if self._transport is not None and fair != self._high_bytes:
-                self._high_bytes = fair
-                self._transport.set_write_buffer_limits(high=fair)
-            found = await self._share.store.read(command.segment, command.offset, min(limit, fair), wait=False)
-            # A view keeps the whole block alive that it is a part of: under pressure only what is sent may stay.
-            return found if fair >= limit else replace(found, parts=(b"".join(found.parts),))
-        finally:
-            self._gathering -= 1
-            self._sent()
-
-    def _may_send(self) -> bool:
-        """Whether the peer collects. Many reads may wake with the same large append, before any of it is written."""
-        if self._outbox is not None and self._outbox.data_bytes >= self._share.reply_bytes:
-            self._outbox.flush()
-        return self._writable.is_set()
-
-    def _sent(self) -> None:
-        if not self._gathering and self._writable.is_set():
-            self._share.sending.pop(self, None)
-
-    def _send_nothing(self, command: c.ReadSegment) -> None:
-        self._send_read(command, SegmentRead(offset=command.offset, parts=(), at_tail=True, end_of_segment=False))
-
-    def _send_read(self, command: c.ReadSegment, found: SegmentRead) -> None:
-        parts = segment_read_parts(
-            command.segment, command.offset, found.at_tail, found.end_of_segment, found.parts, command.rid
-        )
-        if self._outbox is not None:
-            self._outbox.put_parts(parts)
-
     # --- replies and the end ---
 
     def send(self, frame: bytes) -> None:
-        if self._outbox is not None:
-            self._outbox.put(frame)
+        if self.outbox is not None:
+            self.outbox.put(frame)
 
     def reply(self, command: Command) -> None:
         self.send(encode(command))
@@ -441,27 +363,31 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Read nothing more, answer waiting reads, and close once what is in flight is answered."""
         if self._closing:
             return
-        self._draining = True
+        self.draining = True
         if self._transport is not None:
             self._transport.pause_reading()
-        for task in list(self._read_tasks):
-            task.cancel()
+        self._reads.drain()
         self._check_drained()
+
+    def limit_writes(self, size_bytes: int) -> None:
+        if self._transport is not None and size_bytes != self._high_bytes:
+            self._high_bytes = size_bytes
+            self._transport.set_write_buffer_limits(high=size_bytes)
 
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
     def _check_drained(self) -> None:
-        if not self._closing and not self._held_bytes and not self._tasks and not self._read_tasks:
+        if not self._closing and not self._held_bytes and not self._tasks and not self._reads.count:
             self._close()
 
     def _close(self) -> None:
         transport = self._transport
-        if self._closing or transport is None or self._outbox is None:
+        if self._closing or transport is None or self.outbox is None:
             return
         self._closing = True
-        self._outbox.flush()
+        self.outbox.flush()
         transport.close()
         # A peer that does not read would keep the last replies, and so the connection, for ever.
         self._abort_timer = self._loop.call_later(self._limits.drain_s, transport.abort)

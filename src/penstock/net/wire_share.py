@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
@@ -17,6 +18,8 @@ log = logging.getLogger(__name__)
 
 _REPLY_BYTES_MIN = 64 << 10
 _WARN_S = 1.0
+_WAKES = 64
+"""Waiting reads that are answered in one pass of the loop: about a millisecond of work."""
 
 
 class SharedConnection(Protocol):
@@ -37,6 +40,14 @@ class SharedConnection(Protocol):
 
     def abort(self) -> None:
         """Close now."""
+        ...
+
+
+class WaitingRead(Protocol):
+    """A read that waits at a tail."""
+
+    def resume(self) -> None:
+        """Look again."""
         ...
 
 
@@ -62,8 +73,10 @@ class ServerShare:
         # Dicts for their order: what is done to all of them is done in the same order in every run of a simulation.
         self.connections: dict[SharedConnection, None] = {}
         self.cleanups: dict[asyncio.Task[None], None] = {}
-        self.sending: dict[SharedConnection, None] = {}
-        """Those that gather data of a read, or whose peers are slow to collect it."""
+        self.sending: dict[object, None] = {}
+        """The read sides that gather data, or whose peers are slow to collect it."""
+        self._woken: deque[WaitingRead] = deque()
+        self._waking = False
         self._starved: dict[SharedConnection, None] = {}
         self._held_bytes = 0
         self._warnings: dict[tuple[str, str], tuple[float, int]] = {}
@@ -109,9 +122,25 @@ class ServerShare:
         """Wake the connection once there is room again."""
         self._starved[connection] = None
 
+    def wake_read(self, read: WaitingRead) -> None:
+        """Let the read look again, after those that were woken before it, a slice of them in each pass of the loop:
+        an append that wakes thousands must not hold up the appends that come after it."""
+        self._woken.append(read)
+        if not self._waking:
+            self._waking = True
+            self.loop.call_soon(self._resume_reads)
+
+    def _resume_reads(self) -> None:
+        try:
+            for _ in range(min(len(self._woken), _WAKES)):
+                self._woken.popleft().resume()
+        finally:
+            self._waking = bool(self._woken)
+            if self._waking:
+                self.loop.call_soon(self._resume_reads)
+
     def forget(self, connection: SharedConnection) -> None:
         self._starved.pop(connection, None)
-        self.sending.pop(connection, None)
         self.connections.pop(connection, None)
         self.telemetry.gauge("wire_connections", len(self.connections))
 

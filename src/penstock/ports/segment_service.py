@@ -381,8 +381,31 @@ class SegmentService(Protocol):
         ...
 
 
+class Watch(Protocol):
+    """Somebody waits for a segment to change."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether the segment was deleted, or merged away. Another one may have its name by now."""
+        ...
+
+    def cancel(self) -> None:
+        """Wait no longer. Does nothing once the change was told."""
+        ...
+
+
 class LocalSegmentService(SegmentService, Protocol):
-    """A store in this process, which can also take appends without a task or a future each."""
+    """A store in this process, which also takes appends and lets reads wait without a task or a future each."""
+
+    def read_now(self, name: str, offset: int, max_bytes: int) -> SegmentRead | None:
+        """As ``read`` with ``wait=False``, of what is in memory. None: it takes waiting, or fails; ``read`` tells."""
+        ...
+
+    def watch(self, name: str, offset: int, changed: Callable[[], None]) -> Watch | None:
+        """Call ``changed`` once, from the event loop, when the segment grows, is sealed, truncated or gone, or its store
+        stops. None: ``offset`` does not lie at the tail of an open segment in memory, or too many wait; ``read`` tells.
+        ``changed`` must be short: it stands between an append and the next."""
+        ...
 
     def submit_append(self, request: Append, done: AppendDone) -> None:
         """Enqueue at once; ``done`` is called exactly once, from the event loop, in order of submission per segment, with

@@ -57,6 +57,10 @@ class SegmentDirectory:
         known = self._names.get(name)
         return known if isinstance(known, Segment) else None
 
+    def visible(self, name: str) -> Segment | None:
+        """The durable segment, where it is in memory."""
+        return self._visible.get(name)
+
     def announce(self, segment: Segment) -> None:
         """A creation is queued: later operations find the segment, readers do not yet."""
         self._names[segment.name] = segment

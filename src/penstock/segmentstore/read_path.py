@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.model.errors import (
@@ -88,18 +88,82 @@ async def _bytes(container: Container, segment: Segment, offset: int, max_bytes:
     return None if segment.gone or offset < segment.start_offset or not found else found
 
 
+def read_now(container: Container, name: str, offset: int, max_bytes: int) -> SegmentRead | None:
+    """See ``LocalSegmentService.read_now``."""
+    segment = _in_memory(container, name)
+    if segment is None or max_bytes <= 0 or not segment.start_offset <= offset <= segment.length:
+        return None
+    views = segment.cache.views(offset, min(max_bytes, READ_MAX_BYTES)) if offset < segment.length else []
+    if offset < segment.length and not views:
+        return None
+    segment.touched = True
+    return _answer(segment, offset, views)
+
+
+def _in_memory(container: Container, name: str) -> Segment | None:
+    segment = container.segments.visible(name)
+    return segment if segment is not None and segment.table is None and container.offline is None else None
+
+
+class TailWatch:
+    """Implements ``Watch`` and ``Waiter``: a read that waits at the tail of ``segment``."""
+
+    __slots__ = ("_changed", "_container", "_segment")
+
+    def __init__(self, container: Container, segment: Segment, changed: Callable[[], None]) -> None:
+        self._container = container
+        self._segment = segment
+        self._changed = changed
+        segment.waiters[self] = None
+        container.parked_reads += 1
+
+    @property
+    def gone(self) -> bool:
+        return self._segment.gone
+
+    def cancel(self) -> None:
+        if self._segment.waiters.pop(self, _NOBODY) is not _NOBODY:
+            self._container.parked_reads -= 1
+
+    def wake(self) -> None:
+        self._container.parked_reads -= 1
+        try:
+            self._changed()
+        except Exception as error:  # noqa: BLE001 - a caller's bug must neither stop the container nor stay unseen
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "callback of a waiting read failed", "exception": error}
+            )
+
+
+_NOBODY = object()
+
+
+def watch(container: Container, name: str, offset: int, changed: Callable[[], None]) -> TailWatch | None:
+    """See ``LocalSegmentService.watch``."""
+    segment = _in_memory(container, name)
+    if segment is None or segment.sealed or offset < segment.length:
+        return None
+    if container.parked_reads >= container.settings.max_parked_reads:
+        return None
+    segment.touched = True
+    return TailWatch(container, segment, changed)
+
+
 async def _park(container: Container, segment: Segment) -> None:
     """Wait until the segment changes. Cancelled: nothing is left behind."""
     if container.parked_reads >= container.settings.max_parked_reads:
         raise ThrottledError("too many reads wait", resource="parked_reads", limit=container.settings.max_parked_reads)
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    segment.waiters[waiter] = None
-    container.parked_reads += 1
+
+    def changed() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    parked = TailWatch(container, segment, changed)
     try:
         await waiter
     finally:
-        container.parked_reads -= 1
-        segment.waiters.pop(waiter, None)
+        parked.cancel()
 
 
 async def chunk_ranges(container: Container, name: str, start: int, end: int) -> Sequence[ChunkRange]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,6 +22,14 @@ class Gate(Protocol):
 
     def count(self, segment: Segment, size_bytes: int, events: int) -> None:
         """The segment grows, or shrinks, without being asked."""
+        ...
+
+
+class Waiter(Protocol):
+    """A read parked at a segment's tail."""
+
+    def wake(self) -> None:
+        """The segment has changed; called once. Must not fail."""
         ...
 
 
@@ -212,7 +219,7 @@ class Segment:
         self.cache = TailCache(memory)
         self.chunks = ChunkList()
         self.open_chunk: Chunk | None = None
-        self.waiters: dict[asyncio.Future[None], None] = {}
+        self.waiters: dict[Waiter, None] = {}
         self.pending_operations = 0
         self.touched = True
         self.untiered_since = 0.0
@@ -271,11 +278,10 @@ class Segment:
             self.table.next_versions.clear()
 
     def wake(self) -> None:
-        """Let the parked reads look again."""
+        """Let the parked reads look again, in the order in which they came."""
         waiters, self.waiters = self.waiters, {}
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            waiter.wake()
 
     @property
     def is_idle(self) -> bool:

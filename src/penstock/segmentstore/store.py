@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
@@ -40,6 +40,7 @@ from penstock.ports.segment_service import (
     TableKind,
     TablePut,
     TableRemoval,
+    Watch,
 )
 from penstock.ports.telemetry import Telemetry
 from penstock.segmentstore import read_path, segment_calls, tables
@@ -220,6 +221,12 @@ class SegmentStore:
 
     async def read(self, name: str, offset: int, max_bytes: int, *, wait: bool = True) -> SegmentRead:
         return await read_path.read(self._container(name), name, offset, max_bytes, wait=wait)
+
+    def read_now(self, name: str, offset: int, max_bytes: int) -> SegmentRead | None:
+        return read_path.read_now(self._routes.get(name) or self._container(name), name, offset, max_bytes)
+
+    def watch(self, name: str, offset: int, changed: Callable[[], None]) -> Watch | None:
+        return read_path.watch(self._container(name), name, offset, changed)
 
     async def info(self, name: str) -> SegmentInfo:
         container = self._container(name)

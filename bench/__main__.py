@@ -23,7 +23,9 @@ from bench.measure import show
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["limits", "planner", "store", "truncation", "retention", "history", "spark"])
+    parser.add_argument(
+        "--only", choices=["limits", "planner", "store", "truncation", "retention", "history", "tails", "spark"]
+    )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full number of events")
     parser.add_argument("--directory", type=Path, default=Path("data/bench"))
@@ -52,6 +54,10 @@ def main() -> None:
         from bench.history import HistoryBench
 
         figures += HistoryBench(directory, limits, given.runs, given.scale).run()
+    if given.only in (None, "tails"):
+        from bench.tails import TailsBench
+
+        figures += TailsBench(directory / "tails", limits, given.runs, given.scale).run()
     if given.only in (None, "spark"):
         from bench.spark import SparkBench
 

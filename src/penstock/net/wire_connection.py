@@ -240,6 +240,9 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._appends.block(receiver)
             return
         command = decode(code, receiver.payload)
+        if isinstance(command, c.ReadSegment) and command.segment.isascii():
+            self._reads.take(command)
+            return
         match command:
             case c.ConditionalAppend() | c.ConditionalBlockEnd():
                 self._appends.conditional(command)

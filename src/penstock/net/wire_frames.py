@@ -14,6 +14,7 @@ from penstock.ports.files import Buffer
 _ROOM_MIN = 2048
 _BUSY_BYTES = 64 << 10
 _BIG_FRAME_BYTES = 256 << 10
+_REWIND_BYTES = 16 << 10
 _UNPACED = (b"cubic", b"reno")
 _LOCAL = ("127.", "::1", "::ffff:127.")
 _JOIN_BYTES = 64 << 10
@@ -44,6 +45,8 @@ class FrameReceiver:
     def buffer(self) -> memoryview:
         """Where to receive next. Moves a frame that would straddle the end to a new arena that holds it whole."""
         held = self._end - self._start
+        if not held and self._start > _REWIND_BYTES:
+            self._rewind()
         need = self._frame_bytes(held)
         room = len(self.view) - self._end
         if self._start + need > len(self.view) or room < min(_ROOM_MIN, need):
@@ -56,6 +59,15 @@ class FrameReceiver:
         # A header that was not checked yet may claim anything.
         length = int(HEADER.unpack_from(self.view, self._start)[1])
         return HEADER.size + min(max(length, 0), FRAME_MAX_BYTES)
+
+    def _rewind(self) -> None:
+        """Begin the arena again where no one looks at it: small frames then stay on its first pages for ever, and a
+        connection that is mostly idle holds no more than those."""
+        if self._arena is not None and self._arena.size == SMALL_BYTES:
+            self.view = self.payload = memoryview(b"")
+            if self._arena.idle:
+                self._start = self._end = 0
+            self.view = self._arena.open()
 
     def _turn(self, held: int, need: int) -> None:
         if need > _BIG_FRAME_BYTES:

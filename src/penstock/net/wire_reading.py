@@ -79,11 +79,6 @@ class ReadSide:
         return len(self._tasks) + len(self._parked)
 
     @property
-    def parked(self) -> int:
-        """Reads that wait at a tail."""
-        return len(self._parked) + self._waiting_tasks
-
-    @property
     def writable(self) -> bool:
         """Whether the peer collects its replies."""
         return self._writable.is_set()
@@ -122,34 +117,32 @@ class ReadSide:
     # --- without a task ---
 
     def take(self, command: c.ReadSegment) -> None:
-        """Serve a read: now, or by a task where something must be waited for other than more data."""
-        try:
-            found = self._find_now(command)
-        except PenstockError as error:
-            self._connection.refuse(error, command, command.rid, command.offset)
-            return
-        if found is None:
-            self._start(command)
-        elif any(map(len, found.parts)) or found.end_of_segment or self.parked >= self._limits.parked_reads:
-            self._send(command, found)
-        else:
-            self._park(_Parked(self, command))
+        """Serve a read: let it wait at a tail, answer it now, or leave it to a task where that takes waiting."""
+        if len(self._parked) + self._waiting_tasks >= self._limits.parked_reads or not self._park(command):
+            self._answer(command)
 
-    def _find_now(self, command: c.ReadSegment) -> SegmentRead | None:
-        if not self._may_send():
-            return None
-        limit = _limit(command)
-        fair = self._fair()
-        found = self._store.read_now(command.segment, command.offset, min(limit, fair))
-        return found if found is None or fair >= limit else _copied(found)
-
-    def _park(self, parked: _Parked) -> None:
-        command = parked.command
+    def _park(self, command: c.ReadSegment) -> bool:
+        parked = _Parked(self, command)
         parked.watch = self._store.watch(command.segment, command.offset, parked.changed)
         if parked.watch is None:
+            return False
+        self._parked[parked] = None
+        return True
+
+    def _answer(self, command: c.ReadSegment) -> None:
+        outbox = self._connection.outbox
+        fair = self._share.reply_bytes
+        if outbox is None or not self._may_send(fair):
+            self._start(command)
+            return
+        limit = _limit(command)
+        self._connection.limit_writes(fair)
+        found = self._store.read_now(command.segment, command.offset, min(limit, fair))
+        if found is None or not (found.parts or found.end_of_segment):
             self._start(command)
         else:
-            self._parked[parked] = None
+            # Under pressure only what is sent may stay: a view keeps the whole block alive that it is a part of.
+            self._send(command, found if fair >= limit else _copied(found))
 
     def changed(self, parked: _Parked) -> None:
         """The segment of a waiting read has changed. Answered in its turn: acknowledgements go before."""
@@ -166,7 +159,7 @@ class ReadSide:
             error = SegmentNotFoundError("no such segment", segment=command.segment)
             self._connection.refuse(error, command, command.rid, command.offset)
         else:
-            self.take(command)
+            self._answer(command)
         self._connection.read_ended(None)
 
     # --- with one ---
@@ -187,20 +180,18 @@ class ReadSide:
             while True:
                 async with self._reading:
                     found = await self._gather(command, limit)
-                    if any(map(len, found.parts)) or found.end_of_segment or self.parked >= self._limits.parked_reads:
+                    full = len(self._parked) + self._waiting_tasks >= self._limits.parked_reads
+                    if any(map(len, found.parts)) or found.end_of_segment or full:
                         self._send(command, found)
                         return
-                parked = _Parked(self, command)
-                parked.watch = self._store.watch(command.segment, command.offset, parked.changed)
-                if parked.watch is not None:
-                    self._parked[parked] = None
+                if self._park(command):
                     return
                 self._waiting_tasks += 1
                 try:
                     found = await self._store.read(command.segment, command.offset, limit)
                 finally:
                     self._waiting_tasks -= 1
-                if self._may_send():
+                if self._may_send(self._share.reply_bytes):
                     self._send(command, found)
                     return
         except asyncio.CancelledError:
@@ -215,12 +206,13 @@ class ReadSide:
 
     async def _gather(self, command: c.ReadSegment, limit: int) -> SegmentRead:
         """What can be read now. A peer that does not collect its replies gets no more data gathered for it."""
-        while not self._may_send():
+        while not self._may_send(self._share.reply_bytes):
             await self._writable.wait()
         self._gathering += 1
         self._share.sending[self] = None
         try:
-            fair = self._fair()
+            fair = self._share.reply_bytes
+            self._connection.limit_writes(fair)
             found = await self._store.read(command.segment, command.offset, min(limit, fair), wait=False)
             # A view keeps the whole block alive that it is a part of: under pressure only what is sent may stay.
             return found if fair >= limit else _copied(found)
@@ -228,18 +220,12 @@ class ReadSide:
             self._gathering -= 1
             self._sent()
 
-    def _fair(self) -> int:
-        """How much this connection may have on its way now."""
-        fair = self._share.reply_bytes
-        self._connection.limit_writes(fair)
-        return fair
-
     # --- replies ---
 
-    def _may_send(self) -> bool:
+    def _may_send(self, fair_bytes: int) -> bool:
         """Whether the peer collects. Many reads may wake with the same large append, before any of it is written."""
         outbox = self._connection.outbox
-        if outbox is not None and outbox.data_bytes >= self._share.reply_bytes:
+        if outbox is not None and outbox.data_bytes >= fair_bytes:
             outbox.flush()
         return self._writable.is_set()
 

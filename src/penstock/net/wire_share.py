@@ -75,6 +75,7 @@ class ServerShare:
         self.cleanups: dict[asyncio.Task[None], None] = {}
         self.sending: dict[object, None] = {}
         """The read sides that gather data, or whose peers are slow to collect it."""
+        self._reply_bytes_alone = max(_REPLY_BYTES_MIN, min(limits.write_buffer_bytes, limits.replies_bytes))
         self._woken: deque[WaitingRead] = deque()
         self._waking = False
         self._starved: dict[SharedConnection, None] = {}
@@ -101,7 +102,9 @@ class ServerShare:
     @property
     def reply_bytes(self) -> int:
         """Read data that one connection may hold unsent now."""
-        fair = self.limits.replies_bytes // max(1, len(self.sending))
+        if not self.sending:
+            return self._reply_bytes_alone
+        fair = self.limits.replies_bytes // len(self.sending)
         return max(_REPLY_BYTES_MIN, min(self.limits.write_buffer_bytes, fair))
 
     @property

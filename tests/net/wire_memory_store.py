@@ -288,6 +288,9 @@ class MemorySegments:
             finally:
                 self.waiting_reads -= 1
 
+    async def flush(self) -> None:
+        """Nothing to do: all is in memory."""
+
     def read_now(self, name: str, offset: int, max_bytes: int) -> SegmentRead | None:
         segment = self.segments.get(name)
         if segment is None or not segment.start <= offset <= len(segment.data):

@@ -8,13 +8,13 @@ from uuid import UUID
 
 from penstock.codec import wire_commands as c
 from penstock.codec.wire import FRAME_MAX_BYTES, Command
-from penstock.codec.wire_layout import AttributeUpdate, WireEntry, WireKey
+from penstock.codec.wire_layout import AttributeUpdate, WireChunk, WireEntry, WireKey
 from penstock.model.errors import InvalidArgumentError, SegmentNotFoundError, UnsupportedError
 from penstock.model.names import SYSTEM_SCOPE
 from penstock.ports.segment_service import (
     KEY_ABSENT,
     TABLE_BATCH_MAX,
-    SegmentService,
+    LocalSegmentService,
     TableEntry,
     TableKind,
     TablePut,
@@ -62,7 +62,7 @@ class RequestHandlers:
     ``guard`` is asked before bytes of a segment are removed.
     """
 
-    def __init__(self, store: SegmentService, guard: RemovalGuard | None = None) -> None:
+    def __init__(self, store: LocalSegmentService, guard: RemovalGuard | None = None) -> None:
         self._store = store
         self._guard = guard
         # A dict for its order: segments are deleted in the order in which they were created.
@@ -89,6 +89,8 @@ class RequestHandlers:
             c.ReadTableKeys: self._table_keys,
             c.ReadTableEntries: self._table_entries,
             c.ReadTableEntriesDelta: self._table_delta,
+            c.FlushToStorage: self._flush,
+            c.ListStorageChunks: self._list_chunks,
         }
 
     async def answer(self, command: Command) -> Command:
@@ -187,6 +189,26 @@ class RequestHandlers:
             lengths.append(await self._store.merge(command.target, source))
             self.created.pop(source, None)
         return c.SegmentsBatchMerged(command.rid, command.target, command.sources, lengths)
+
+    async def _flush(self, command: c.FlushToStorage) -> Command:
+        # Pravega's containers are not ours: whichever is named, the whole store does it.
+        await self._store.flush()
+        return c.StorageFlushed(command.rid)
+
+    async def _list_chunks(self, command: c.ListStorageChunks) -> Command:
+        info = await self._store.info(command.segment)
+        ranges = await self._store.chunk_ranges(command.segment, info.start_offset, info.length)
+        chunks = [
+            WireChunk(
+                length=found.end_offset - found.start_offset,
+                length_in_storage=found.end_offset - found.start_offset,
+                start_offset=found.start_offset,
+                name=found.name,
+                exists=True,
+            )
+            for found in ranges
+        ]
+        return c.StorageChunksListed(command.rid, chunks)
 
     async def _table_info(self, command: c.GetTableSegmentInfo) -> Command:
         info, count, key_bytes = await self._store.table_info(command.segment)

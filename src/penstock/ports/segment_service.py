@@ -397,6 +397,10 @@ class Watch(Protocol):
 class LocalSegmentService(SegmentService, Protocol):
     """A store in this process, which also takes appends and lets reads wait without a task or a future each."""
 
+    async def flush(self) -> None:
+        """Bring to tier 2 what is durable now, and let the log go. Raises what the storage raises."""
+        ...
+
     def read_now(self, name: str, offset: int, max_bytes: int) -> SegmentRead | None:
         """As ``read`` with ``wait=False``, of what is in memory. None: it takes waiting, or fails; ``read`` tells."""
         ...

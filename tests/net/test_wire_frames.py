@@ -147,3 +147,26 @@ def test_a_block_is_put_together_wherever_its_end_lies(kind):
         assert host.released == appends.taken_bytes
         crossed += arenas[-1] is not arenas[-2]
     assert crossed > 3
+
+
+def test_small_frames_stay_on_the_first_pages_for_ever():
+    target = receiver()
+    frame = wire.HEADER.pack(9, 100) + bytes(100)
+    highest = 0
+    for _ in range(5_000):
+        for _ in feed(target, frame, [1 << 20]):
+            while target.advance():
+                highest = max(highest, target.at)
+    assert highest < SMALL_BYTES // 8
+
+
+def test_an_arena_is_not_begun_again_while_a_frame_in_it_is_looked_at():
+    target = receiver()
+    kept = []
+    for number in range(600):
+        payload = bytes([number % 256]) * 100
+        for _ in feed(target, wire.HEADER.pack(9, 100) + payload, [1 << 20]):
+            while target.advance():
+                if number % 50 == 0:
+                    kept.append((target.payload, payload))
+        assert all(view == payload for view, payload in kept)

@@ -30,6 +30,9 @@ class ChunkLaws:
             check(await chunks.read(_NAME, 0, 100) == b"hello world!", "reads see appends")
             check(await chunks.read(_NAME, 6, 5) == b"world", "reads are exact inside the object")
             check(await chunks.read(_NAME, 12, 5) == b"", "reads end at the end")
+            room = memoryview(bytearray(b"." * 8))
+            check(await chunks.read_into(_NAME, 6, room, ahead=4) == 6, "reads into memory tell how much came")
+            check(bytes(room) == b"world!..", "and leave alone what lies behind it")
         async with self.open() as chunks:
             check(await chunks.read(_NAME, 0, 100) == b"hello world!", "synced bytes are durable")
 

@@ -1,0 +1,150 @@
+"""Readers that wait at a tail without a task: told once of every change, and of nothing once they have left."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from store_world import append, run
+
+from penstock.segmentstore.read_path import READ_MAX_BYTES
+
+
+class Told:
+    def __init__(self):
+        self.times = 0
+
+    def __call__(self):
+        self.times += 1
+
+
+def test_what_is_in_memory_is_read_at_once_and_is_what_read_gives():
+    async def scenario(world):
+        store = world.store
+        assert store.read_now("s", 0, 10) is None, "no such segment: read tells"
+        await store.create_segment("s")
+        empty = store.read_now("s", 0, 10)
+        assert (list(empty.parts), empty.at_tail, empty.end_of_segment) == ([], True, False)
+        await append(store, "s", b"hello world")
+        for offset, size in ((0, 5), (6, 100), (11, 5), (0, READ_MAX_BYTES * 2)):
+            now, slow = store.read_now("s", offset, size), await store.read("s", offset, size, wait=False)
+            assert b"".join(now.parts) == b"".join(slow.parts)
+            assert (now.offset, now.at_tail, now.end_of_segment) == (slow.offset, slow.at_tail, slow.end_of_segment)
+        assert store.read_now("s", 12, 10) is None, "beyond the end: read waits, or tells"
+        await store.truncate("s", 5)
+        assert store.read_now("s", 4, 10) is None, "before the head: read tells"
+        await store.seal("s")
+        assert store.read_now("s", 11, 10).end_of_segment
+        await store.create_table("t")
+        assert store.read_now("t", 0, 10) is None
+        await store.close()
+        assert store.read_now("s", 6, 10) is None, "a store that has stopped says nothing"
+
+    run(scenario)
+
+
+def test_bytes_that_lie_in_chunks_alone_are_not_read_at_once():
+    async def scenario(world):
+        await world.store.create_segment("s")
+        await append(world.store, "s", b"x" * 100_000)
+        await world.settle()
+        assert world.store.read_now("s", 0, 10) is None
+        assert b"".join((await world.store.read("s", 0, 10)).parts) == b"x" * 10
+
+    run(scenario, cache_bytes=1)
+
+
+@pytest.mark.parametrize("change", ["append", "seal", "truncate", "delete", "close"])
+def test_a_watcher_is_told_once_of_a_change(change):
+    async def scenario(world):
+        store = world.store
+        await store.create_segment("s")
+        await append(store, "s", b"12345", number=2)
+        told = Told()
+        watch = store.watch("s", 5, told)
+        if change == "append":
+            await append(store, "s", b"6")
+            await append(store, "s", b"7", number=3)
+        elif change == "truncate":
+            await store.truncate("s", 5)
+        elif change == "close":
+            await store.close(checkpoint=False)
+        else:
+            await getattr(store, change)("s")
+        assert told.times == 1
+        assert watch.gone == (change == "delete")
+        watch.cancel()
+        assert sum(container.parked_reads for container in store.containers) == 0
+
+    run(scenario)
+
+
+def test_a_watcher_of_a_segment_that_was_merged_away_is_told_that_it_is_gone():
+    async def scenario(world):
+        part = "s/t/0.#epoch.0#transaction." + "1" * 32
+        for name in ("s/t/0.#epoch.0", part):
+            await world.store.create_segment(name)
+        told = Told()
+        watch = world.store.watch(part, 0, told)
+        await append(world.store, part, b"event")
+        assert told.times == 1
+        watch = world.store.watch(part, 5, told)
+        await world.store.merge("s/t/0.#epoch.0", part)
+        assert (told.times, watch.gone) == (2, True)
+
+    run(scenario)
+
+
+def test_a_watcher_that_left_is_told_nothing():
+    async def scenario(world):
+        await world.store.create_segment("s")
+        stays, leaves = Told(), Told()
+        watches = [world.store.watch("s", 0, told) for told in (stays, leaves)]
+        watches[1].cancel()
+        watches[1].cancel()
+        await append(world.store, "s", b"x")
+        assert (stays.times, leaves.times) == (1, 0)
+
+    run(scenario)
+
+
+def test_there_is_nothing_to_watch_but_the_tail_of_an_open_segment():
+    async def scenario(world):
+        store = world.store
+        for name in ("s", "sealed", "other"):
+            await store.create_segment(name)
+        await append(store, "s", b"12345")
+        await store.seal("sealed")
+        await store.create_table("t")
+        told = Told()
+        for name, offset in (("s", 4), ("sealed", 0), ("t", 0), ("none", 0)):
+            assert store.watch(name, offset, told) is None
+        beyond = store.watch("s", 99, told)
+        await append(store, "s", b"6", number=2)
+        assert told.times == 1, "beyond the tail every change is told"
+        beyond.cancel()
+        # Two in all: where it is full, read says so.
+        kept = [store.watch("other", 0, told) for _ in range(3)]
+        assert [watch is None for watch in kept] == [False, False, True]
+
+    run(scenario, max_parked_reads=2, containers=1)
+
+
+def test_a_watcher_with_a_bug_stops_no_one():
+    async def scenario(world):
+        heard = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context["exception"]))
+
+        def broken():
+            raise ValueError("bug of a caller")
+
+        await world.store.create_segment("s")
+        told = Told()
+        world.store.watch("s", 0, broken)
+        world.store.watch("s", 0, told)
+        await append(world.store, "s", b"x")
+        assert told.times == 1
+        assert [type(error) for error in heard] == [ValueError]
+        await append(world.store, "s", b"y", number=2)
+
+    run(scenario)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,12 @@ from penstock.model.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from penstock.client.blocks import Block
 
-CHUNK_BYTES = 256 << 20
-"""Framed at once: 32-bit offsets end at 2 GiB."""
+_PIECE_BYTES_MIN = 1 << 20
+PIECE_BYTES_MAX = 16 << 20
+"""Framed at once, far below the 2 GiB where 32-bit offsets end."""
+_KEYLESS_BLOCKS = 4
+_CODED_ROWS = 1 << 17
+_UNUSED_REFERENCES = 3
 
 
 def frame_array(array: pa.Array) -> tuple[memoryview, np.ndarray[Any, Any]]:
@@ -65,28 +70,206 @@ def _offsets(array: pa.Array) -> np.ndarray[Any, Any]:
     return np.frombuffer(array.buffers()[1], dtype=width)[array.offset : array.offset + len(array) + 1]
 
 
-def prepare_arrow(
-    lanes: LaneMap, array: pa.Array, keys: pa.Array | None, block_bytes: int
-) -> list[tuple[Lane, WriteBlock]]:
-    """Frame an array into blocks, in order per key; distinct keys are hashed once. Without keys the lanes take turns."""
-    data = _as_binary(array)
-    if keys is not None and len(keys) != len(data):
-        raise InvalidArgumentError("each event needs a key, or none has one", events=len(data), keys=len(keys))
-    offsets = _offsets(data)
-    if len(data) and int(np.diff(offsets).max()) > EVENT_MAX_BYTES:
-        return _prepare_plain(lanes, data, keys, block_bytes)
-    prepared: list[tuple[Lane, WriteBlock]] = []
-    for start, end in _runs(offsets, CHUNK_BYTES):
-        part = data.slice(start, end - start)
-        if keys is None:
-            for block in _blocks(part, None, block_bytes):
-                lane = lanes[None]
-                prepared.append((lane, block))
-                lanes.rotate(lane)
+def _key_list(keys: pa.Array) -> list[str | None]:
+    found: list[str | None] = keys.to_pylist()
+    return found
+
+
+KeysOf = Callable[[int, int], list[str | None]]
+"""The keys of rows ``start <= row < end``. Looked up only where a block has to be routed anew."""
+
+
+class PieceMemory:
+    """Memory that pieces are framed into, used again once nobody looks at it any more.
+
+    Fresh memory costs more to touch first than events cost to copy. All views of a piece end at its one array, so CPython's
+    own count of references says when the last one has died, wherever it went: to a socket, a log, a cache. At most
+    ``limit_bytes`` are kept.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._kept_bytes = 0
+        self._arrays: list[np.ndarray[Any, Any]] = []
+
+    def take(self, size_bytes: int) -> np.ndarray[Any, Any]:
+        """So many bytes, holding anything."""
+        # Always the first that is free: the fewer are in use, the more of them the processor's cache holds.
+        for array in self._arrays:
+            # Referred to by the list, by this name and by the call: by no view.
+            if len(array) >= size_bytes and sys.getrefcount(array) == _UNUSED_REFERENCES:
+                return array[:size_bytes]
+        capacity = -(-size_bytes // _PIECE_BYTES_MIN) * _PIECE_BYTES_MIN
+        array = np.empty(capacity, dtype=np.uint8)
+        if self._kept_bytes + capacity <= self._limit_bytes:
+            self._kept_bytes += capacity
+            self._arrays.append(array)
+        return array[:size_bytes]
+
+
+class ArrowBatch:
+    """An array on its way to the segments: checked as a whole, then framed piece by piece, in order per key.
+
+    A piece is sent while the next one is framed, and its memory is still in the processor's cache when it is sent. It holds
+    about one block for each segment. Distinct keys are hashed once; without keys the segments take turns, block by block.
+
+    Raises InvalidArgumentError for another type than binary or text, for nulls among the events, and where the number of
+    keys is another one. Null keys: no key.
+    """
+
+    def __init__(self, array: pa.Array, keys: pa.Array | None, block_bytes: int, memory: PieceMemory) -> None:
+        self._memory = memory
+        self._data = data = _as_binary(array)
+        if keys is not None and len(keys) != len(data):
+            raise InvalidArgumentError("each event needs a key, or none has one", events=len(data), keys=len(keys))
+        self._keys = None if keys is None else _as_text(keys)
+        self._block_bytes = block_bytes
+        self._next = 0
+        offsets = _offsets(data)
+        lengths = np.diff(offsets)
+        self._is_large = bool(len(data)) and int(lengths.max()) > EVENT_MAX_BYTES
+        length = int(lengths[0]) if len(data) else 0
+        self._equal: np.ndarray[Any, Any] | None = None
+        if length and not self._is_large and bool((lengths == length).all()):
+            self._equal = np.frombuffer(data.buffers()[2], dtype=f"V{length}", count=len(data), offset=int(offsets[0]))
+        # Where each event would begin, with its header, if all were framed in one piece.
+        self._bounds = offsets + np.arange(len(offsets), dtype=np.int64) * HEADER_BYTES
+        self._coded = _Coded(0, 0)
+
+    @property
+    def left(self) -> tuple[int, int]:
+        """How many events no piece has held yet, and their bytes with headers."""
+        return len(self._data) - self._next, int(self._bounds[-1] - self._bounds[self._next])
+
+    def pieces(self, lanes: Callable[[], LaneMap]) -> Iterator[list[tuple[Lane, WriteBlock]]]:
+        """Blocks with the lanes they belong to. ``lanes`` gives the map of the moment: it may change between pieces."""
+        if self._is_large:
+            self._next = len(self._data)
+            yield _prepare_plain(lanes(), self._data, self._keys, self._block_bytes)
+        while self._next < len(self._data):
+            start = self._next
+            found = lanes()
+            end = _end_of_run(self._bounds, start, len(self._data), self._piece_bytes(found))
+            if self._keys is None:
+                self._next = end
+                yield self._keyless(found, start, end)
+            else:
+                coded = self._coded_at(self._keys, start, found)
+                self._next = end = min(end, coded.end)
+                yield self._keyed(coded, self._keys.slice(start, end - start), found, start)
+
+    def _piece_bytes(self, lanes: LaneMap) -> int:
+        lanes_fed = _KEYLESS_BLOCKS if self._keys is None else len(lanes.pieces)
+        return min(max(_PIECE_BYTES_MIN, lanes_fed * self._block_bytes), PIECE_BYTES_MAX)
+
+    def _keyless(self, lanes: LaneMap, start: int, end: int) -> list[tuple[Lane, WriteBlock]]:
+        view, bounds = self._framed(start, end, None)
+        prepared = []
+        for first, last in _even_runs(bounds, 0, end - start, self._block_bytes):
+            lane = lanes[None]
+            prepared.append((lane, WriteBlock(view[int(bounds[first]) : int(bounds[last])], last - first, None, 0)))
+            lanes.rotate(lane)
+        return prepared
+
+    def _coded_at(self, keys: pa.Array, start: int, lanes: LaneMap) -> _Coded:
+        coded = self._coded
+        if not coded.start <= start < coded.end:
+            coded = self._coded = _Coded(start, min(start + _CODED_ROWS, len(self._data)))
+            found = keys.slice(start, coded.end - start).dictionary_encode(null_encoding="encode")
+            coded.dictionary = found.dictionary.to_pylist()
+            coded.codes = found.indices.to_numpy(zero_copy_only=False)
+        if coded.lanes is not lanes:
+            coded.route(lanes)
+        return coded
+
+    def _keyed(self, coded: _Coded, keys: pa.Array, lanes: LaneMap, start: int) -> list[tuple[Lane, WriteBlock]]:
+        end = start + len(keys)
+        distinct, lane_of = coded.distinct, coded.lane_of
+        if coded.null_code is not None:
+            # Events without a key take turns here too, piece by piece.
+            lane = lanes[None]
+            lanes.rotate(lane)
+            distinct = [*distinct, lane]
+            lane_of = lane_of.copy()
+            lane_of[coded.null_code] = len(distinct) - 1
+        place = lane_of[coded.codes[start - coded.start : end - coded.start]]
+        counts = np.bincount(place, minlength=len(distinct))
+        # Sorted by lane; stable, so that the order within a lane is kept. Sixteen bits are sorted in one pass.
+        order = None if int(counts.max()) == end - start else np.argsort(place, kind="stable")
+        view, bounds = self._framed(start, end, order)
+        keys_of = partial(_keys_of_rows, keys, order)
+        prepared = []
+        at = 0
+        for number in np.flatnonzero(counts).tolist():
+            upto = at + int(counts[number])
+            for first, last in _even_runs(bounds, at, upto, self._block_bytes):
+                data = view[int(bounds[first]) : int(bounds[last])]
+                prepared.append((distinct[number], WriteBlock(data, last - first, partial(keys_of, first, last), 0)))
+            at = upto
+        return prepared
+
+    def _framed(
+        self, start: int, end: int, order: np.ndarray[Any, Any] | None
+    ) -> tuple[memoryview, np.ndarray[Any, Any]]:
+        """The rows with their headers, in this order, as one buffer, and where each begins, and the last ends."""
+        if self._equal is None:
+            data = self._data.slice(start, end - start)
+            return frame_array(data if order is None else data.take(pa.array(order)))
+        rows = self._equal[start:end]
+        length = rows.itemsize
+        memory = self._memory.take(len(rows) * (HEADER_BYTES + length))
+        out = memory.view([("header", ">i8"), ("event", rows.dtype)])
+        out["header"] = length
+        if order is None:
+            out["event"] = rows
         else:
-            for lane, chosen, own in _by_lane(lanes, part, keys.slice(start, end - start)):
-                prepared += [(lane, block) for block in _blocks(chosen, own, block_bytes)]
-    return prepared
+            # Each event is copied once, from where it lies to its place in a block: half the cost of gathering first.
+            places = np.empty(len(rows), dtype=np.intp)
+            places[order] = np.arange(len(rows))
+            out["event"][places] = rows
+        bounds = np.arange(len(rows) + 1, dtype=np.int64) * (HEADER_BYTES + length)
+        return memoryview(memory.data), bounds
+
+
+class _Coded:
+    """Rows ``start <= row < end`` of an array of keys as numbers, and where the keys lead in one layout."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+        self.dictionary: list[str | None] = []
+        self.codes: np.ndarray[Any, Any] = np.empty(0, dtype=np.int32)
+        self.null_code: int | None = None
+        self.lanes: LaneMap | None = None
+        self.distinct: list[Lane] = []
+        self.lane_of: np.ndarray[Any, Any] = np.empty(0, dtype=np.int32)
+
+    def route(self, lanes: LaneMap) -> None:
+        """Look up the lane of each key."""
+        self.lanes = lanes
+        self.null_code = None
+        numbers: dict[int, int] = {}
+        self.distinct = []
+        lane_of = []
+        for code, key in enumerate(self.dictionary):
+            if key is None:
+                self.null_code = code
+                lane_of.append(0)
+                continue
+            lane = lanes[key]
+            number = numbers.setdefault(id(lane), len(numbers))
+            if number == len(self.distinct):
+                self.distinct.append(lane)
+            lane_of.append(number)
+        self.lane_of = np.asarray(lane_of, dtype=np.uint16 if len(self.distinct) < 1 << 16 else np.int32)
+
+
+def _as_text(keys: pa.Array) -> pa.Array:
+    if isinstance(keys, pa.ChunkedArray):
+        keys = keys.combine_chunks()
+    if pa.types.is_dictionary(keys.type):
+        keys = keys.dictionary_decode()
+    return keys.cast(pa.string())
 
 
 def _prepare_plain(
@@ -97,64 +280,23 @@ def _prepare_plain(
     return prepare_events(lanes, data.to_pylist(), None if keys is None else _key_list(keys), block_bytes)
 
 
-def _key_list(keys: pa.Array) -> list[str | None]:
-    found: list[str | None] = keys.cast(pa.string()).to_pylist()
-    return found
+def _keys_of_rows(keys: pa.Array, order: np.ndarray[Any, Any] | None, start: int, end: int) -> list[str | None]:
+    return _key_list(keys.slice(start, end - start) if order is None else keys.take(pa.array(order[start:end])))
 
 
-KeysOf = Callable[[int, int], list[str | None]]
-"""The keys of rows ``start <= row < end``. Looked up only where a block has to be routed anew."""
+def _end_of_run(bounds: np.ndarray[Any, Any], start: int, stop: int, size: int) -> int:
+    """Where the run of about ``size`` bytes ends that begins at row ``start``: at least one row, and none beyond ``stop``."""
+    end = int(np.searchsorted(bounds, int(bounds[start]) + size, side="right")) - 1
+    return min(max(end, start + 1), stop)
 
 
-def _by_lane(lanes: LaneMap, data: pa.Array, keys: pa.Array) -> list[tuple[Lane, pa.Array, KeysOf]]:
-    if isinstance(keys, pa.ChunkedArray):
-        keys = keys.combine_chunks()
-    if pa.types.is_dictionary(keys.type):
-        keys = keys.dictionary_decode()
-    encoded = keys.cast(pa.string()).dictionary_encode(null_encoding="encode")
-    distinct: list[Lane] = []
-    index: dict[int, int] = {}
-    lane_of = []
-    for key in encoded.dictionary.to_pylist():
-        lane = lanes[key]
-        if id(lane) not in index:
-            index[id(lane)] = len(distinct)
-            distinct.append(lane)
-        lane_of.append(index[id(lane)])
-    if len(distinct) == 1:
-        return [(distinct[0], data, lambda start, end: _key_list(keys.slice(start, end - start)))]
-    place = np.asarray(lane_of, dtype=np.int32)[encoded.indices.to_numpy(zero_copy_only=False)]
-    result: list[tuple[Lane, pa.Array, KeysOf]] = []
-    for number, lane in enumerate(distinct):
-        rows = pa.array(np.flatnonzero(place == number))  # rising, so the order within a lane is kept
-        result.append((lane, data.take(rows), partial(_keys_of_rows, keys, rows)))
-    return result
-
-
-def _keys_of_rows(keys: pa.Array, rows: pa.Array, start: int, end: int) -> list[str | None]:
-    return _key_list(keys.take(rows.slice(start, end - start)))
-
-
-def _blocks(data: pa.Array, keys: KeysOf | None, block_bytes: int) -> list[WriteBlock]:
-    view, bounds = frame_array(data)
-    blocks = []
-    for start, end in _runs(bounds, block_bytes):
-        own = None if keys is None else partial(keys, start, end)
-        blocks.append(WriteBlock(view[int(bounds[start]) : int(bounds[end])], end - start, own, 0))
-    return blocks
-
-
-def _runs(bounds: np.ndarray[Any, Any], size: int) -> list[tuple[int, int]]:
-    """Cut rows into runs of about ``size`` bytes, at least one row each."""
-    count = len(bounds) - 1
-    runs = []
-    start = 0
-    while start < count:
-        end = int(np.searchsorted(bounds, int(bounds[start]) + size, side="right")) - 1
-        end = min(max(end, start + 1), count)
-        runs.append((start, end))
-        start = end
-    return runs
+def _even_runs(bounds: np.ndarray[Any, Any], start: int, stop: int, size: int) -> list[tuple[int, int]]:
+    """Cut the rows into runs of about equal bytes, near ``size``: a remainder of a few events would be a block too."""
+    first, total = int(bounds[start]), int(bounds[stop] - bounds[start])
+    count = max(1, round(total / size))
+    cuts = [first + total * number // count for number in range(1, count)]
+    ends = sorted({*(np.searchsorted(bounds[start:stop], cuts) + start).tolist(), stop} - {start})
+    return list(zip([start, *ends], ends, strict=False))
 
 
 def block_to_batch(block: Block) -> pa.RecordBatch:

@@ -17,11 +17,11 @@ from penstock.client.lanes import Lane, WriterNotOpenError, check_key
 from penstock.client.loop_thread import POLL_S, LoopThread
 from penstock.client.reader import AsyncReader
 from penstock.client.transaction import AsyncTransaction
-from penstock.client.writer import Prepared, as_bytes, prepare_events, prepare_large
+from penstock.client.writer import Prepared, as_bytes, count_unsent, prepare_events, prepare_large
 from penstock.client.writer_core import Layout, WriterCore, WriterSettings
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.model.errors import InvalidArgumentError, PenstockError, QuotaExceededError
 from penstock.model.names import StreamName
 from penstock.ports.controller_service import TransactionStatus
 from penstock.ports.files import Buffer
@@ -29,6 +29,8 @@ from penstock.ports.rng import Rng
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from penstock.client.arrow import PieceMemory
 
 
 class Writer:
@@ -51,6 +53,7 @@ class Writer:
         self._lanes = self._core.lanes
         self._closed = False
         self._opened = False
+        self._memory: PieceMemory | None = None
 
     def open(self) -> None:
         """Find the stream's segments; entering ``with`` does it, and so does the first write. Repeating does nothing.
@@ -140,16 +143,27 @@ class Writer:
     def write_arrow(self, array: pa.Array, keys: pa.Array | None = None) -> None:
         """Buffer an Arrow array of binary or text, framed without touching single events. Raises as ``write``,
         InvalidArgumentError (another type, or nulls among the events). Null keys: no key."""
-        from penstock.client.arrow import prepare_arrow
+        from penstock.client.arrow import PIECE_BYTES_MAX, ArrowBatch, PieceMemory
 
         self.open()
-        self._send(prepare_arrow(self._lanes, array, keys, self._settings.block_bytes))
+        if self._memory is None:
+            self._memory = PieceMemory(self._settings.max_pending_bytes + PIECE_BYTES_MAX)
+        batch = ArrowBatch(array, keys, self._settings.block_bytes, self._memory)
+        begun = False
+        try:
+            for prepared in batch.pieces(lambda: self._lanes):
+                self._send(prepared, goes_on=begun)
+                begun = True
+        except QuotaExceededError as error:
+            if begun:
+                count_unsent(error, *batch.left)
+            raise
 
-    def _send(self, prepared: Prepared) -> None:
-        self._thread.call(self._enqueue(prepared))
+    def _send(self, prepared: Prepared, *, goes_on: bool = False) -> None:
+        self._thread.call(self._enqueue(prepared, goes_on=goes_on))
 
-    async def _enqueue(self, prepared: Prepared) -> None:
-        self._core.enqueue(prepared)
+    async def _enqueue(self, prepared: Prepared, *, goes_on: bool) -> None:
+        self._core.enqueue(prepared, goes_on=goes_on)
         await self._core.room()
 
     def flush(self) -> None:

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 from penstock.client.lanes import Lane, LaneMap, WriteBlock, WriterNotOpenError, check_key, close_blocks
 from penstock.client.writer_core import Layout, WriterCore, WriterSettings
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES, event_header
-from penstock.model.errors import EventTooLargeError, InvalidArgumentError
+from penstock.model.errors import EventTooLargeError, InvalidArgumentError, QuotaExceededError
 from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import SegmentService
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from penstock.client.arrow import PieceMemory
 
 LARGE_EVENT_MAX_BYTES = 64 << 20
 """Largest event at all. Up to 8 MiB an event shares blocks with others; above it costs a segment and a merge."""
@@ -82,6 +84,12 @@ def prepare_events(
     return prepared
 
 
+def count_unsent(error: QuotaExceededError, events: int, size_bytes: int) -> None:
+    """What was refused was part of one call: the rest of that call's events is not written either, and counts."""
+    for name, value in (("unacked_events", events), ("unacked_bytes", size_bytes)):
+        error.fields[name] = int(error.fields.get(name, 0)) + value
+
+
 def _check_sequence(name: str, given: object) -> None:
     # Text and buffers are sequences too: of characters and numbers, which nobody wants as events.
     if isinstance(given, str | bytes | bytearray | memoryview):
@@ -126,6 +134,7 @@ class AsyncWriter:
         self._closed = False
         self._opened = False
         self._opening = asyncio.Lock()
+        self._memory: PieceMemory | None = None
         self._core = WriterCore(layout, segments, rng, settings, on_change=_nothing)
 
     async def open(self) -> None:
@@ -194,13 +203,24 @@ class AsyncWriter:
     async def write_arrow(self, array: pa.Array, keys: pa.Array | None = None) -> None:
         """Buffer an Arrow array of binary or text, framed without touching single events. Raises as ``write``,
         InvalidArgumentError (another type, or nulls among the events). Null keys: no key."""
-        from penstock.client.arrow import prepare_arrow
+        from penstock.client.arrow import PIECE_BYTES_MAX, ArrowBatch, PieceMemory
 
         await self.open()
-        await self._send(prepare_arrow(self._core.lanes, array, keys, self.settings.block_bytes))
+        if self._memory is None:
+            self._memory = PieceMemory(self.settings.max_pending_bytes + PIECE_BYTES_MAX)
+        batch = ArrowBatch(array, keys, self.settings.block_bytes, self._memory)
+        begun = False
+        try:
+            for prepared in batch.pieces(lambda: self._core.lanes):
+                await self._send(prepared, goes_on=begun)
+                begun = True
+        except QuotaExceededError as error:
+            if begun:
+                count_unsent(error, *batch.left)
+            raise
 
-    async def _send(self, prepared: Prepared) -> None:
-        self._core.enqueue(prepared)
+    async def _send(self, prepared: Prepared, *, goes_on: bool = False) -> None:
+        self._core.enqueue(prepared, goes_on=goes_on)
         await self._core.room()
 
     async def flush(self) -> None:

@@ -201,8 +201,13 @@ class WriterCore:
                     self._enqueue(lane.sender, block)
         self._on_change()
 
-    def enqueue(self, prepared: Iterable[tuple[Lane, WriteBlock]]) -> None:
-        """Take blocks that were framed elsewhere, each behind what its lane holds."""
+    def enqueue(self, prepared: Iterable[tuple[Lane, WriteBlock]], *, goes_on: bool = False) -> None:
+        """Take blocks that were framed elsewhere, each behind what its lane holds. ``goes_on``: others of the same call were
+        taken before; where those are refused, these are as well, and count."""
+        if goes_on and self.error is None and self.rejections.is_known:
+            prepared = list(prepared)
+            for _, block in prepared:
+                self.rejections.add(block)
         self.check()
         for lane, block in prepared:
             self.drain(lane)

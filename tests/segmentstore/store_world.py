@@ -61,7 +61,7 @@ class Figures:
         self.gauges[name] = value
 
 
-SMALL = {"containers": 2, "flush_interval_s": 3600.0, "checkpoint_interval_s": 3600.0}
+SMALL = {"containers": 2, "tier_gather_bytes": 1, "flush_interval_s": 3600.0, "checkpoint_interval_s": 3600.0}
 
 
 class World:

@@ -20,6 +20,8 @@ class StoreSettings:
     flush_bytes: size of a block in tier 2; 1 MiB is read and verified in under a millisecond.
     tier_run_bytes: blocks of a segment that are written to its chunk with one sync, bytes; 8 MiB, for a sync costs as much
         as writing one or two.
+    tier_gather_bytes: the most that a segment gathers before it is written to a file of tier 2, while few segments do; 8 MiB,
+        a run. What all of them gather is at most a quarter of ``max_unflushed_bytes``.
     tier_unit_bytes: what a segment gathers before it is written to tier 2, where that is more than a block; 1: files grow.
         An object store is written whole objects, which should be few: 8 MiB there.
     flush_interval_s: seconds that bytes may wait to be tiered; 10 bounds the log that recovery replays.
@@ -50,6 +52,7 @@ class StoreSettings:
     chunk_bytes: int = 16 * MIB
     flush_bytes: int = MIB
     tier_run_bytes: int = 8 * MIB
+    tier_gather_bytes: int = 8 * MIB
     tier_unit_bytes: int = 1
     flush_interval_s: float = 10.0
     checkpoint_interval_s: float = 5.0
@@ -72,7 +75,7 @@ class StoreSettings:
 
     @property
     def unit_bytes(self) -> int:
-        """From how many bytes on a segment is written to tier 2 without waiting further."""
+        """From how many bytes on a segment is written to tier 2 without waiting further, when many segments gather."""
         return max(self.flush_bytes, self.tier_unit_bytes)
 
     def __post_init__(self) -> None:

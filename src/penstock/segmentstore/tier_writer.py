@@ -17,12 +17,18 @@ from penstock.segmentstore.blocks import checksums_of
 from penstock.segmentstore.segment import Chunk, Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from penstock.segmentstore.container import Container
     from penstock.segmentstore.tail_cache import Entry
 
 _log = logging.getLogger(__name__)
+
+_GATHERING_SHARE = 4
+"""Of the memory for bytes not tiered, the part in which they wait for company: half of it is where tiering hurries."""
+
+_TOGETHER = 16
+"""Segments with less than a block that are written at the same time: the file system syncs them together."""
 
 
 class TierWriter:
@@ -80,6 +86,17 @@ class TierWriter:
         self._forced = True
         self._wake.set()
 
+    @property
+    def unit_bytes(self) -> int:
+        """From how many bytes on a segment is written to tier 2 without waiting further.
+
+        A run, as long as few segments gather: its syncs cost as much as writing megabytes, and the log's syncs wait behind
+        them. The more there are, the sooner each is written, down to a block: they share a part of the memory.
+        """
+        settings = self._container.settings
+        share = settings.max_unflushed_bytes // _GATHERING_SHARE // settings.containers // max(1, len(self._segments))
+        return max(settings.unit_bytes, min(share, settings.tier_gather_bytes))
+
     def _due(self, *, everything: bool) -> Sequence[tuple[Segment, int]]:
         """Those that have waited long enough, whole; those with a full unit, as long as they have one.
 
@@ -88,7 +105,7 @@ class TierWriter:
         if everything:
             return [(segment, 1) for segment in self._segments]
         settings = self._container.settings
-        due = dict.fromkeys(self._filled, settings.unit_bytes)
+        due = dict.fromkeys(self._filled, self.unit_bytes)
         now = asyncio.get_running_loop().time()
         for segment in self._segments:
             # The very sum that ``_sleep`` waits for: rounded otherwise, the two may disagree for ever.
@@ -105,13 +122,8 @@ class TierWriter:
         while True:
             await self._sleep()
             forced, self._forced = self._forced, False
-            everything = forced or self._urgent()
             self._wake.clear()
-            failed: BaseException | None = None
-            for segment, least_bytes in self._due(everything=everything):
-                failed = await self._try(segment, least_bytes)
-                if failed is not None:
-                    break
+            failed = await self._tier_due(forced=forced)
             container.log.shortage.settle(self, failed)
             if failed is None:
                 failures = 0
@@ -141,10 +153,51 @@ class TierWriter:
         except TimeoutError:
             pass  # The interval is over: whoever is due now is tiered.
 
-    async def _try(self, segment: Segment, least_bytes: int) -> BaseException | None:
-        """Tier what the segment has by now. Returns what made it fail, if trying again may help."""
+    async def _tier_due(self, *, forced: bool) -> BaseException | None:
+        """Tier what is due. Returns the first failure, after which the rest is left for the next attempt."""
+        block_bytes = self._container.settings.flush_bytes
+        small: list[Segment] = []
+        for segment, least_bytes in self._due(everything=forced):
+            if segment.cache.untiered_bytes < block_bytes:
+                small.append(segment)
+                continue
+            failed = await self._try(self.tier(segment, least_bytes=least_bytes))
+            if failed is not None:
+                return failed
+        failed = await self._try_together(small)
+        if failed is None and not forced and self._urgent():
+            failed = await self._make_room()
+        return failed
+
+    async def _make_room(self) -> BaseException | None:
+        """Tier the segments that hold most, full blocks or not, until no more is held than may be without hurry."""
+        largest = sorted(self._segments, key=lambda segment: -segment.cache.untiered_bytes)
+        for start in range(0, len(largest), _TOGETHER):
+            if not self._urgent():
+                break
+            failed = await self._try_together(largest[start : start + _TOGETHER])
+            if failed is not None:
+                return failed
+        return None
+
+    async def _try_together(self, segments: Sequence[Segment]) -> BaseException | None:
+        """Tier all of several segments, some at a time. A file's sync costs as much for a hundred bytes as for a block; those
+        of many files that wait together cost little more than one."""
+        for start in range(0, len(segments), _TOGETHER):
+            together = segments[start : start + _TOGETHER]
+            if len(together) == 1:
+                return await self._try(self.tier(together[0]))
+            async with self._lock, asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._try(self._tier(segment, 1))) for segment in together]
+            failed = next((found for task in tasks if (found := task.result()) is not None), None)
+            if failed is not None:
+                return failed
+        return None
+
+    async def _try(self, work: Coroutine[None, None, None]) -> BaseException | None:
+        """Tier what a segment has by now. Returns what made it fail, if trying again may help."""
         try:
-            await self.tier(segment, least_bytes=least_bytes)
+            await work
         except (OSError, UnavailableError, NotFoundError, CorruptDataError) as error:
             return error
         return None
@@ -157,10 +210,14 @@ class TierWriter:
     async def tier(self, segment: Segment, *, least_bytes: int = 1) -> None:
         """Tier what the segment holds when this is called, run by run, while that is ``least_bytes`` or more."""
         async with self._lock:
-            goal = segment.length
-            cache = segment.cache
-            while cache.untiered and cache.untiered_bytes >= least_bytes and cache.untiered[0].start < goal:
-                await self._tier_run(segment, goal, least_bytes)
+            await self._tier(segment, least_bytes)
+
+    async def _tier(self, segment: Segment, least_bytes: int) -> None:
+        """As ``tier``, for whoever holds the lock, for one segment or several: each is tiered once at a time."""
+        goal = segment.length
+        cache = segment.cache
+        while cache.untiered and cache.untiered_bytes >= least_bytes and cache.untiered[0].start < goal:
+            await self._tier_run(segment, goal, least_bytes)
 
     # --- one run of blocks --------------------------------------------------------------------------------
 
@@ -273,7 +330,7 @@ class TierWriter:
             self.remove(segment)
         else:
             self.add(segment)
-            if segment.cache.untiered_bytes < container.settings.unit_bytes:
+            if segment.cache.untiered_bytes < self.unit_bytes:
                 self._filled.pop(segment, None)
         container.telemetry.add("tiered_bytes", end - start)
 

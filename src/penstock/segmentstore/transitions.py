@@ -31,7 +31,7 @@ def append(
         if not segment.cache.untiered:
             container.tiering.add(segment)
         segment.cache.append(offset, data, count, address)
-        if segment.cache.untiered_bytes >= container.settings.unit_bytes:
+        if segment.cache.untiered_bytes >= container.tiering.unit_bytes:
             container.tiering.filled(segment)
         segment.length = offset + size
     segment.event_count += count

@@ -43,18 +43,22 @@ class FileChunks:
         self._directory = directory
         self._limit = handles
         self._handles: OrderedDict[str, _Handle] = OrderedDict()
-        self._unnamed: set[str] = set()
+        self._made_directories: set[str] = set()
         self._named_directories: set[str] = set()
+        # By directory, the chunks whose names are not known to be durable, with a mark of the attempt that made them.
+        self._unnamed: dict[str, dict[str, object]] = {}
+        self._naming: dict[str, asyncio.Lock] = {}
         self._suspect: dict[str, int] = {}
         self._written_from: dict[str, int] = {}
 
     async def append(self, name: str, offset: int, parts: Sequence[Buffer]) -> None:
         path = self._path(name)
         if offset == 0:
-            await self._files.make_dir(path.rpartition("/")[0])
-            # Also where the file is there already: an earlier attempt may have died before its name was durable.
-            self._unnamed.add(name)
+            await self._make_directory(path.rpartition("/")[0])
         async with self._opened(name, create=offset == 0) as (handle, file):
+            if offset == 0:
+                # Also where the file was there already: an earlier attempt may have died before its name was durable.
+                self._unnamed.setdefault(path.rpartition("/")[0], {})[name] = object()
             if offset > self._suspect.get(name, offset):
                 raise OSError(f"chunk failed to sync, and is not written again from there: {path}")
             size = await file.size()
@@ -81,15 +85,30 @@ class FileChunks:
                 raise
             handle.dirty = False
             self._written_from.pop(name, None)
-        if name in self._unnamed:
-            directory = path.rpartition("/")[0]
-            await self._files.sync_dir(directory)
-            if directory not in self._named_directories:
-                # Directories are never removed, so that their own names need this but once.
-                await self._files.sync_dir(self._directory)
-                await self._files.sync_dir(self._directory.rpartition("/")[0] or ".")
-                self._named_directories.add(directory)
-            self._unnamed.discard(name)
+        await self._sync_name(name, path.rpartition("/")[0])
+
+    async def _make_directory(self, directory: str) -> None:
+        # Directories are never removed.
+        if directory not in self._made_directories:
+            await self._files.make_dir(directory)
+            self._made_directories.add(directory)
+
+    async def _sync_name(self, name: str, directory: str) -> None:
+        """Return once the chunk's name is durable. One sync of a directory does for all that were made before it."""
+        while name in (unnamed := self._unnamed.get(directory, {})):
+            async with self._naming.setdefault(directory, asyncio.Lock()):
+                if name not in unnamed:
+                    return
+                made = dict(unnamed)
+                await self._files.sync_dir(directory)
+                if directory not in self._named_directories:
+                    # Their own names need this but once.
+                    await self._files.sync_dir(self._directory)
+                    await self._files.sync_dir(self._directory.rpartition("/")[0] or ".")
+                    self._named_directories.add(directory)
+                for other, attempt in made.items():
+                    if unnamed.get(other) is attempt:
+                        del unnamed[other]
 
     async def read(self, name: str, offset: int, length: int) -> bytes:
         async with self._opened(name) as (_, file):
@@ -115,7 +134,7 @@ class FileChunks:
                     del self._handles[name]
                 await self._close(handle)
         await self._files.unlink(path)
-        self._unnamed.discard(name)
+        self._unnamed.get(path.rpartition("/")[0], {}).pop(name, None)
         self._suspect.pop(name, None)
         self._written_from.pop(name, None)
 

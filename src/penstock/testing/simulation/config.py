@@ -56,6 +56,7 @@ def draw_config(seed: int) -> SimConfig:
         read_cache_bytes=rng.choice((1 << 10, 64 << 10)),
         chunk_bytes=flush_bytes * rng.choice((1, 3, 10)),
         flush_bytes=flush_bytes,
+        tier_gather_bytes=flush_bytes * random.Random(f"{seed}/gather").choice((1, 1, 4)),
         flush_interval_s=rng.choice((0.05, 0.3, 1.0, 4.0)),
         checkpoint_interval_s=rng.choice((0.1, 0.5, 2.0, 5.0)),
         checkpoint_bytes=log_file_bytes * rng.choice((1, 2)),

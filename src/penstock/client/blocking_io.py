@@ -108,7 +108,7 @@ class Writer:
             self._full(lane)
 
     def _full(self, lane: Lane) -> None:
-        core, block_bytes = self._core, self._settings.block_bytes
+        core, block_bytes = self._core, self._core.lane_bytes
         self._check()
         if lane.limit <= 0:
             lane.limit = block_bytes

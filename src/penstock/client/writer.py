@@ -185,7 +185,7 @@ class AsyncWriter:
         core = self._core
         core.check()
         if lane.limit <= 0:
-            lane.limit = self.settings.block_bytes
+            lane.limit = core.lane_bytes
             self._loop.call_soon(core.wake, lane)
             if lane.size < lane.limit:
                 return

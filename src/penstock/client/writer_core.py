@@ -12,6 +12,7 @@ from typing import Protocol
 from penstock.client.lanes import Lane, LaneMap, NoLanes, Piece, WriteBlock, close_blocks, replace_pieces
 from penstock.client.rejection import Rejections
 from penstock.client.retry import retrying
+from penstock.client.rounds import LaneRounds
 from penstock.client.segment_sender import SegmentSender, SenderState, unacknowledged_bytes
 from penstock.client.tasks import TaskOwner
 from penstock.codec.events import split_events
@@ -36,6 +37,7 @@ from penstock.ports.segment_service import Append, AppendDone, Appended, Segment
 BLOCK_BYTES_MIN = 1 << 10
 BLOCK_BYTES_MAX = 4 << 20
 RETIRED_KEPT = 1024
+LANE_BYTES_MIN = 4 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,14 +139,22 @@ class WriterCore:
         self._turns: dict[str, asyncio.Future[None]] = {}
         self._last_trouble: BaseException | None = None
         self._watchdog: asyncio.TimerHandle | None = None
+        self._rounds: LaneRounds | None = None
 
     async def open(self) -> None:
         """Find the segments. Raises StreamNotFoundError, StreamSealedError, UnavailableError."""
         self._loop = asyncio.get_running_loop()
         self._progress_at = self._loop.time()
+        self._rounds = LaneRounds(self._loop, self.settings.linger_s, self._drain_some, lambda: self.lane_bytes)
         ranges = await retrying(self.layout.segments, self.rng, deadline_s=self.settings.deadline_s)
         ordered = sorted(ranges, key=lambda item: item.keys.low)
         self.lanes = LaneMap([Piece(item.keys.low, item.keys.high, self._sender(item).lane) for item in ordered])
+
+    @property
+    def lane_bytes(self) -> int:
+        """At what size a lane is drained: a block, or less where very many lanes share the memory of the writer."""
+        share = self.settings.max_pending_bytes // (2 * max(1, len(self._senders)))
+        return min(self.settings.block_bytes, max(LANE_BYTES_MIN, share))
 
     # --- filling -------------------------------------------------------------------------------------------
 
@@ -162,23 +172,13 @@ class WriterCore:
         self.check()
 
     def wake(self, lane: Lane) -> None:
-        """The lane got its first event since it was left idle: send it, then look again every ``linger_s``."""
-        self.drain(lane)
-        self._loop.call_later(self.settings.linger_s, self._tick, lane)
+        """The lane got its first event since it was left idle."""
+        if self.error is None and self._rounds is not None:
+            self._rounds.wake(lane)
 
-    def _tick(self, lane: Lane) -> None:
-        if self.error is not None:
-            return
-        if not lane.events:
-            lane.limit = 0
-            if not lane.events:  # an event may have come from another thread before it saw the limit
-                return
-            lane.limit = self.settings.block_bytes
-        if lane.sender.has_room or lane.sender.state in (SenderState.NEW, SenderState.RETIRED):
-            self.drain(lane)
-        else:
-            lane.sender.due = True
-        self._loop.call_later(self.settings.linger_s, self._tick, lane)
+    def _drain_some(self, lanes: Sequence[Lane]) -> None:
+        replaced = [old.lane for old in self._retired]
+        self._drain([*replaced, *(lane for lane in lanes if lane.sender.state is not SenderState.RETIRED)])
 
     def drain(self, lane: Lane) -> None:
         """Close what is in the lane and send it, behind the events that were late for replaced segments."""
@@ -196,7 +196,7 @@ class WriterCore:
             if events:
                 self.lanes.rotate(lane)
                 if lane.limit:
-                    lane.limit = self.settings.block_bytes
+                    lane.limit = self.lane_bytes
                 for block in close_blocks(events, keys, self._group, self.settings.block_bytes):
                     self._enqueue(lane.sender, block)
         self._on_change()
@@ -413,6 +413,8 @@ class WriterCore:
             for name, value in self.unacknowledged().items():
                 error.fields.setdefault(name, value)
         self.error = error
+        if self._rounds is not None:
+            self._rounds.close()
         for sender in self._senders.values():
             sender.retire()
         self._wake_waiters()

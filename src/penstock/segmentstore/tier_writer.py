@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.codec import records
@@ -30,6 +31,9 @@ _GATHERING_SHARE = 4
 _TOGETHER = 16
 """Segments with less than a block that are written at the same time: the file system syncs them together."""
 
+_REST = 3.0
+"""How long small segments that have waited long enough rest for each second that they were written."""
+
 
 class TierWriter:
     """Writes what is not tiered, one run of blocks at a time, oldest first within a segment.
@@ -47,6 +51,7 @@ class TierWriter:
         self._lock = asyncio.Lock()
         self._attempt = 0
         self._distrusted: dict[str, None] = {}
+        self._rested_at = 0.0
         self.writing: dict[str, None] = {}
         """Chunks that a write is in flight to: their files must not go now."""
 
@@ -98,7 +103,7 @@ class TierWriter:
         return max(settings.unit_bytes, min(share, settings.tier_gather_bytes))
 
     def _due(self, *, everything: bool) -> Sequence[tuple[Segment, int]]:
-        """Those that have waited long enough, whole; those with a full unit, as long as they have one.
+        """Those that have waited long enough, whole, some at a time; those with a full unit, as long as they have one.
 
         With each comes how many bytes it must hold for another block to be written.
         """
@@ -107,7 +112,8 @@ class TierWriter:
         settings = self._container.settings
         due = dict.fromkeys(self._filled, self.unit_bytes)
         now = asyncio.get_running_loop().time()
-        for segment in self._segments:
+        waiting = iter(self._segments if now >= self._rested_at else ())
+        for segment in islice(waiting, _TOGETHER):
             # The very sum that ``_sleep`` waits for: rounded otherwise, the two may disagree for ever.
             if segment.untiered_since + settings.flush_interval_s > now:
                 break
@@ -148,7 +154,7 @@ class TierWriter:
         now = asyncio.get_running_loop().time()
         oldest = next(iter(self._segments)).untiered_since if self._segments else now
         try:
-            async with asyncio.timeout_at(oldest + interval_s):
+            async with asyncio.timeout_at(max(oldest + interval_s, self._rested_at)):
                 await self._wake.wait()
         except TimeoutError:
             pass  # The interval is over: whoever is due now is tiered.
@@ -164,7 +170,13 @@ class TierWriter:
             failed = await self._try(self.tier(segment, least_bytes=least_bytes))
             if failed is not None:
                 return failed
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         failed = await self._try_together(small)
+        if small:
+            # Nothing but time asks for these. Ten thousand segments with a few bytes each must not take the disk, and this
+            # thread, from appends: they have a part of the time, and gather more meanwhile.
+            self._rested_at = loop.time() + _REST * (loop.time() - begun)
         if failed is None and not forced and self._urgent():
             failed = await self._make_room()
         return failed

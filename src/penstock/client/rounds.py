@@ -39,10 +39,9 @@ class LaneRounds:
     def wake(self, lane: Lane) -> None:
         """The lane got its first event since it was left idle."""
         self._busy[lane] = None
-        now = self._loop.time()
-        if now >= self._rested_at:
+        if self._loop.time() >= self._rested_at:
             self._drain_and_rest([lane])
-            self._look_at(now + self._linger_s)
+            self._look_at(max(self._loop.time() + self._linger_s, self._rested_at))
         else:
             self._look_at(self._rested_at)
 
@@ -62,6 +61,10 @@ class LaneRounds:
 
     def _look(self) -> None:
         self._timer = None
+        if self._loop.time() < self._rested_at:
+            # Another lane was drained since this was set.
+            self._look_at(self._rested_at)
+            return
         ready: list[Lane] = []
         for lane in list(self._busy):
             if not lane.events:

@@ -1,0 +1,165 @@
+"""When lanes are drained: the first event at once, then together, and never most of the time."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.client.lanes import Lane
+from penstock.client.rounds import LaneRounds
+from penstock.client.segment_sender import SenderState
+
+LINGER_S = 0.002
+
+
+class Timer:
+    def __init__(self, when, call) -> None:
+        self._when, self.call, self.over = when, call, False
+
+    def when(self) -> float:
+        return self._when
+
+    def cancel(self) -> None:
+        self.over = True
+
+
+class ByHand:
+    """A loop whose time moves when it is told to, and while lanes are drained."""
+
+    def __init__(self, drain_s: float = 0.0) -> None:
+        self.now = 100.0
+        self.timers: list[Timer] = []
+        self.drained: list[tuple[float, list[Lane]]] = []
+        self.drain_s = drain_s
+        self.rounds = LaneRounds(self, LINGER_S, self.drain, lambda: 1000)  # type: ignore[arg-type]
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when, call) -> Timer:
+        self.timers.append(Timer(when, call))
+        return self.timers[-1]
+
+    def waiting(self) -> list[Timer]:
+        self.timers = [timer for timer in self.timers if not timer.over]
+        return self.timers
+
+    def until(self, when: float) -> None:
+        while due := [timer for timer in self.waiting() if timer.when() <= when]:
+            timer = min(due, key=Timer.when)
+            timer.over = True
+            self.now = max(self.now, timer.when())
+            timer.call()
+        self.now = when
+
+    def drain(self, lanes) -> None:
+        self.drained.append((self.now, list(lanes)))
+        self.now += self.drain_s * len(lanes)
+        for lane in lanes:
+            lane.take()
+
+
+class Sender:
+    def __init__(self) -> None:
+        self.has_room, self.due, self.state = True, False, SenderState.OPEN
+
+
+def lane_of() -> Lane:
+    return Lane(Sender())  # type: ignore[arg-type]
+
+
+def write(hand: ByHand, lane: Lane) -> None:
+    """As a writer does."""
+    lane.keys.append(None)
+    lane.events.append(b"x")
+    if lane.limit == 0:
+        lane.limit = 1000
+        hand.rounds.wake(lane)
+
+
+def test_the_first_event_goes_at_once_and_the_next_have_company() -> None:
+    hand, lane = ByHand(), lane_of()
+    write(hand, lane)
+    assert [lanes for _, lanes in hand.drained] == [[lane]]
+    for _ in range(5):
+        write(hand, lane)
+    assert len(hand.drained) == 1
+    hand.until(100.0 + LINGER_S)
+    assert [round(at - 100, 6) for at, _ in hand.drained] == [0, LINGER_S]
+    hand.until(101.0)
+    assert lane.limit == 0, "nothing came: the next event is a first one again"
+    assert hand.waiting() == []
+    write(hand, lane)
+    assert hand.drained[-1] == (101.0, [lane])
+
+
+def test_an_event_that_comes_while_its_lane_is_found_empty_is_not_left() -> None:
+    hand, lane = ByHand(), lane_of()
+    write(hand, lane)
+
+    class Late(list):  # type: ignore[type-arg]
+        """Empty when first looked at; by the second look another thread has added its event, having seen the old limit."""
+
+        looks = 0
+
+        def __bool__(self) -> bool:
+            self.looks += 1
+            if self.looks == 2:
+                self.append(b"late")
+                lane.keys.append(None)
+            return len(self) > 0
+
+    lane.events = Late()
+    hand.until(100.0 + 2 * LINGER_S)
+    assert lane.events == []
+    assert len(hand.drained) == 2
+
+
+def test_lanes_that_wake_while_draining_takes_all_the_time_are_drained_together() -> None:
+    hand = ByHand(drain_s=0.001)
+    lanes = [lane_of() for _ in range(50)]
+    for lane in lanes:
+        write(hand, lane)
+    assert hand.drained == [(100.0, [lanes[0]])]
+    hand.until(100.005)
+    assert [len(drained) for _, drained in hand.drained] == [1, 49]
+    assert hand.drained[1][0] == pytest.approx(100.004), "three times as long as the first one took"
+    for lane in lanes:
+        write(hand, lane)
+    hand.until(101.0)
+    at = [began for began, _ in hand.drained]
+    assert at[2] - (at[1] + 0.049) == pytest.approx(3 * 0.049)
+
+
+def test_no_event_waits_longer_than_a_quarter_of_a_second() -> None:
+    hand = ByHand(drain_s=0.001)
+    lanes = [lane_of() for _ in range(1000)]
+    for _ in range(3):
+        for lane in lanes:
+            write(hand, lane)
+        hand.until(hand.now + 2)
+    at = [(began, len(drained)) for began, drained in hand.drained]
+    waits = [after - (before + count * 0.001) for (before, count), (after, _) in zip(at, at[1:], strict=False)]
+    write(hand, lanes[0])
+    assert max(count for _, count in at) >= 999
+    assert all(wait <= 0.25 or wait > 0.5 for wait in waits), "or there was nothing to drain"
+
+
+def test_a_sender_without_room_is_left_to_its_next_acknowledgement() -> None:
+    hand, lane = ByHand(), lane_of()
+    write(hand, lane)
+    write(hand, lane)
+    lane.sender.has_room = False
+    hand.until(100.0 + 1.5 * LINGER_S)
+    assert lane.sender.due
+    assert len(hand.drained) == 1
+    assert lane.limit > 0, "still looked at"
+
+
+def test_nothing_is_looked_at_after_the_end() -> None:
+    hand, lane = ByHand(), lane_of()
+    write(hand, lane)
+    write(hand, lane)
+    hand.rounds.close()
+    hand.until(102.0)
+    assert len(hand.drained) == 1
+    assert hand.waiting() == []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from queue import SimpleQueue
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from penstock.model.errors import InternalError
 
@@ -19,11 +19,16 @@ class ThreadOffload:
 
     At most ``threads`` calls run and ``queue`` more wait inside; further callers wait outside, in call order. Eight, so
     that the log's write never queues behind four containers that sync chunks; threads are started as they are needed.
-    ``close`` waits for everything that was started.
+    ``close`` waits for everything that was started. Without it the threads end with the process.
+
+    A pool of ``concurrent.futures`` makes a condition, a second future and two callbacks for each call: half of what a hop
+    to a thread and back cost here.
     """
 
     def __init__(self, *, threads: int = 8, queue: int = 64) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="penstock-offload")
+        self._limit = threads
+        self._threads: list[threading.Thread] = []
+        self._calls: SimpleQueue[_Call[Any] | None] = SimpleQueue()
         self._slots = asyncio.Semaphore(threads + queue)
         self._running = 0
         self._idle = asyncio.Event()
@@ -35,36 +40,47 @@ class ThreadOffload:
         if self._closed:
             raise InternalError("work is offloaded after close")
         await self._slots.acquire()
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
         try:
-            started = self._pool.submit(work)
+            # Fewer threads than calls under way, this one included.
+            if self._running >= len(self._threads) < self._limit:
+                self._start_thread()
         except BaseException:
             self._slots.release()
             raise
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
         self._running += 1
         self._idle.clear()
-        started.add_done_callback(lambda future: loop.call_soon_threadsafe(partial(self._finish, future, done)))
+        self._calls.put(_Call(work, loop, done, self._finish))
         return await done
 
-    def _finish(self, future: Future[T], done: asyncio.Future[T]) -> None:
+    def _start_thread(self) -> None:
+        # Of no use to a process that ends: what it has not acknowledged by then, nobody was promised.
+        name = f"penstock-offload-{len(self._threads)}"
+        thread = threading.Thread(target=_serve, args=(self._calls,), name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _finish(self, done: asyncio.Future[T], result: T, error: BaseException | None) -> None:
         self._slots.release()
         self._running -= 1
         if self._running == 0:
             self._idle.set()
-        error = future.exception()
         if done.cancelled():
             return
         if error is not None:
             done.set_exception(error)
         else:
-            done.set_result(future.result())
+            done.set_result(result)
 
     async def close(self) -> None:
         """Refuse new work, wait for the running, end the threads."""
         self._closed = True
         await self._idle.wait()
-        self._pool.shutdown(wait=True)
+        for _ in self._threads:
+            self._calls.put(None)
+        for thread in self._threads:
+            thread.join()
 
     async def __aenter__(self) -> Self:
         return self
@@ -73,3 +89,44 @@ class ThreadOffload:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class _Call(Generic[T]):
+    """A call, and whom its outcome is for."""
+
+    __slots__ = ("_done", "_finish", "_loop", "_work")
+
+    def __init__(
+        self,
+        work: Callable[[], T],
+        loop: asyncio.AbstractEventLoop,
+        done: asyncio.Future[T],
+        finish: Callable[[asyncio.Future[T], Any, BaseException | None], None],
+    ) -> None:
+        self._work = work
+        self._loop = loop
+        self._done = done
+        self._finish = finish
+
+    def run(self) -> None:
+        result, error = None, None
+        try:
+            result = self._work()
+        except BaseException as failure:  # noqa: BLE001 - whoever called is told
+            error = failure
+        try:
+            self._loop.call_soon_threadsafe(self._finish, self._done, result, error)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+            # Nobody is left to be told.
+        finally:
+            # An error's traceback holds this frame, which would hold the error.
+            del result, error
+
+
+def _serve(calls: SimpleQueue[_Call[Any] | None]) -> None:
+    """Run calls until there is a None. Between two nothing of the last one is held: its buffers may be wanted."""
+    while (call := calls.get()) is not None:
+        call.run()
+        del call

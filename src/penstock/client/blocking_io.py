@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading  # noqa: TID251 - a writer's thread waits for room that the loop's thread makes
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future  # noqa: TID251 - a request to the loop's thread outlives an interrupted wait
+from contextlib import suppress
 from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
@@ -14,14 +15,15 @@ from penstock.client.blocks import Block, Event
 from penstock.client.group_reader import AsyncGroupReader
 from penstock.client.group_state import SegmentKey
 from penstock.client.lanes import Lane, WriterNotOpenError, check_key
+from penstock.client.layout import Layout
 from penstock.client.loop_thread import POLL_S, LoopThread
 from penstock.client.reader import AsyncReader
 from penstock.client.transaction import AsyncTransaction
 from penstock.client.writer import Prepared, as_bytes, prepare_events, prepare_large
-from penstock.client.writer_core import Layout, WriterCore, WriterSettings
+from penstock.client.writer_core import WriterCore, WriterSettings
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError
 from penstock.model.names import StreamName
 from penstock.ports.controller_service import TransactionStatus
 from penstock.ports.files import Buffer
@@ -108,10 +110,14 @@ class Writer:
         core, block_bytes = self._core, self._settings.block_bytes
         self._check()
         if lane.limit <= 0:
+            if core.direct.active and core.direct.send(self._thread, lane):
+                return
             lane.limit = block_bytes
             self._thread.post(core.wake, lane)
             if lane.size < block_bytes:
                 return
+        if core.direct.active:
+            core.direct.leave(self._thread)
         # The next call comes a block later, should the loop be slow to take this one.
         lane.limit = lane.size + block_bytes
         self._lanes.rotate(lane)
@@ -146,6 +152,7 @@ class Writer:
         self._send(prepare_arrow(self._lanes, array, keys, self._settings.block_bytes))
 
     def _send(self, prepared: Prepared) -> None:
+        self._core.direct.leave(self._thread)
         self._thread.call(self._enqueue(prepared))
 
     async def _enqueue(self, prepared: Prepared) -> None:
@@ -155,10 +162,19 @@ class Writer:
     def flush(self) -> None:
         """Return once every event written so far is durable. Raises what the writer failed with."""
         self._check()
+        direct = self._core.direct
+        if direct.active:
+            self._thread.check_caller()
+            if direct.flush(self._thread):
+                return
         told = self._core.rejections.told
         self._thread.call_back(self._core.flush_then)
         self._check()
         self._core.rejections.check_since(told)
+        if direct.wanted is not None and not self._closed:
+            lane, direct.wanted = direct.wanted, None
+            with suppress(NotConnectedError, InvalidArgumentError):  # closed meanwhile: the next call says so
+                self._thread.call(direct.open(lane))
 
     def close(self) -> None:
         """Flush and end. Raises as ``flush``; the writer is closed all the same."""

@@ -16,7 +16,6 @@ from penstock.codec.wal import (
     encode_file_header,
     encode_frame,
     frame_bytes,
-    join_small,
     make_incarnation,
 )
 from penstock.model.errors import (
@@ -28,7 +27,7 @@ from penstock.model.errors import (
 from penstock.ports.durable_log import LogAddress
 from penstock.ports.files import Buffer, Files
 from penstock.ports.rng import Rng
-from penstock.storage.log_entries import ActiveFile, ClosedFile, Entry, finished
+from penstock.storage.log_entries import ActiveFile, ClosedFile, Entry, Frame, encode_group, finished
 from penstock.storage.log_epoch import Epoch
 from penstock.storage.log_limits import BUDGET_BYTES, FRAME_MAX_BYTES, QUEUE_BYTES, SEGMENT_BYTES, LogLimits
 from penstock.storage.log_pool import FilePool, Retired
@@ -36,7 +35,6 @@ from penstock.storage.log_scan import Accepted, LogImage, frames_of, read_log
 
 log = logging.getLogger(__name__)
 
-_PARTS_MAX = 512
 _REWRITE_BYTES = 1 << 20
 
 
@@ -191,7 +189,7 @@ class LocalLog:
             # Another opening may have taken over meanwhile, and our file may be its own by now.
             if not self._epoch.check_in_place():
                 return None
-            if not commit(*self._encode_group(active, list(zip(frames, sizes, strict=True)))):
+            if not commit(*self._encoded(active, list(zip(frames, sizes, strict=True)))):
                 return None
             if not self._epoch.check_in_place():
                 raise ContainerOfflineError("epoch of the log cannot be read", epoch=self.epoch)
@@ -361,7 +359,7 @@ class LocalLog:
         group, size = self._take_group(active, flight)
         try:
             frames = [(entry.parts, entry.payload_bytes) for entry in group]
-            await active.file.write_at(*self._encode_group(active, frames))
+            await active.file.write_at(*self._encoded(active, frames))
             await active.file.sync()
             await self._epoch.check()
         except BaseException as error:
@@ -394,22 +392,8 @@ class LocalLog:
                 size += needed
         return group, size
 
-    def _encode_group(
-        self, active: ActiveFile, frames: Sequence[tuple[Sequence[Buffer], int]]
-    ) -> tuple[int, Sequence[Buffer]]:
-        buffers: list[Buffer] = [] if active.header_written else [encode_file_header(active.header)]
-        for sequence, (parts, payload_bytes) in enumerate(frames, self._last + 1):
-            buffers += encode_frame(
-                parts,
-                payload_bytes=payload_bytes,
-                incarnation=active.header.incarnation,
-                sequence=sequence,
-                durable_sequence=self._last,
-                seed=self._seed,
-            )
-        if len(buffers) > _PARTS_MAX:
-            buffers = join_small(buffers)
-        return (active.offset if active.header_written else HEADER_AT), buffers
+    def _encoded(self, active: ActiveFile, frames: Sequence[Frame]) -> tuple[int, Sequence[Buffer]]:
+        return encode_group(active, frames, last=self._last, seed=self._seed)
 
     async def _roll(self, *, vital: bool = False) -> None:
         spare = await self._pool.take(vital=vital)

@@ -262,7 +262,8 @@ def test_order_and_count_hold_over_every_switch_and_every_loss(world, seed):
     for key in keys:
         assert [event for event in found if event.startswith(key.encode() + b"-")] == written[key]
     assert world.lines >= 1
-    assert world.faulty.met["lose request"] and world.faulty.met["lose answer"]
+    assert world.faulty.met["lose request"]
+    assert world.faulty.met["lose answer"]
 
 
 def test_order_per_key_holds_when_the_stream_scales_under_a_direct_writer(world):

@@ -411,12 +411,13 @@ class Transaction:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        if not self._events:
-            return
+        if self._events:
+            self._thread.call(self._inner.write_many(*self._taken()))
+
+    def _taken(self) -> tuple[list[bytes], list[str | None] | None]:
         events, keys = self._events, self._keys
         self._events, self._keys, self._size = [], [], 0
-        keyed = any(key is not None for key in keys)
-        self._thread.call(self._inner.write_many(events, keys if keyed else None))
+        return events, keys if any(key is not None for key in keys) else None
 
     def write_many(self, events: Sequence[Buffer | str], keys: Sequence[str | None] | None = None) -> None:
         """Buffer a list of events, in order; ``keys``, if any, has one for each event. Raises as ``write``."""
@@ -451,9 +452,13 @@ class Transaction:
         (decided; readable later), InvalidArgumentError (not open).
         """
         self._inner.check()
-        self._hand_over()
-        self._thread.call(self._inner.commit(wait=wait))
+        self._thread.call(self._commit(*self._taken(), wait=wait))
         self._thread.disown(self)
+
+    async def _commit(self, events: list[bytes], keys: list[str | None] | None, *, wait: bool) -> None:
+        if events:
+            await self._inner.write_many(events, keys)
+        await self._inner.commit(wait=wait)
 
     def abort(self, *, wait: bool = True) -> None:
         """Drop all events. ``wait``: return when the status is ABORTED; else when it is decided.
@@ -475,9 +480,15 @@ class Transaction:
         if kind is not None and self._thread.closed:
             return  # the caller's exception tells more than that nothing can be aborted any more
         if kind is None:
+            self._thread.call(self._leave(*self._taken()))
+        else:
+            self._thread.call(self._inner.__aexit__(kind, error, trace))
+
+    async def _leave(self, events: list[bytes], keys: list[str | None] | None) -> None:
+        if events:
             try:
-                self._hand_over()
+                await self._inner.write_many(events, keys)
             except PenstockError as failure:
-                self._thread.call(self._inner.__aexit__(type(failure), failure, failure.__traceback__))
+                await self._inner.__aexit__(type(failure), failure, failure.__traceback__)
                 raise
-        self._thread.call(self._inner.__aexit__(kind, error, trace))
+        await self._inner.__aexit__(None, None, None)

@@ -340,6 +340,9 @@ class Container:
             self._acknowledge(self._in_flight, address or self.applied_address, taken[2])
         except Exception as error:  # noqa: BLE001 - as above
             self.go_offline("commit failed", error)
+        if self._queue:
+            # Queued by an answer of another container, after this one's frame had been taken.
+            self.log.commit_soon(self)
 
     def commit_later(self) -> None:
         """See ``shared_log.Committer``."""

@@ -195,6 +195,8 @@ class LocalLog:
                 raise ContainerOfflineError("epoch of the log cannot be read", epoch=self.epoch)
         except BaseException as error:
             self._fail(error)
+            if not isinstance(error, Exception):
+                raise
             raise self._offline() from error
         return self._appended(active, len(frames), needed)
 

@@ -322,7 +322,11 @@ def test_only_one_of_commit_and_abort_is_ever_decided() -> None:
                 assert isinstance(committed, TransactionStatus) != (aborted is None)
                 await finish_all(controller)
                 status = await controller.transaction_status(STREAM, txn)
-                expected = TransactionStatus.COMMITTED if isinstance(committed, TransactionStatus) else TransactionStatus.ABORTED
+                expected = (
+                    TransactionStatus.COMMITTED
+                    if isinstance(committed, TransactionStatus)
+                    else TransactionStatus.ABORTED
+                )
                 assert status is expected
                 data = (await stream_bytes(controller, segments))[seg(0, 0)]
                 assert data == (b"x" if isinstance(committed, TransactionStatus) else b"")

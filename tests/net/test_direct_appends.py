@@ -140,9 +140,14 @@ def world():
 
 
 def one_by_one(writer, events, key="k"):
+    core = writer._core
     for event in events:
         writer.write(event, key)
         writer.flush()
+        # What a flush promises, whichever way the event went.
+        assert core.pending_bytes == 0
+        assert core.direct._sent is None
+        assert not any(lane.events for lane in core.lane_list())
 
 
 def numbered(count: int, start: int = 0) -> list[bytes]:
@@ -422,3 +427,15 @@ def test_lines_that_were_not_worth_it_are_asked_for_less_often(world):
             number += 24
     assert world.lines <= 3
     assert world.events("s/a") == numbered(number)
+
+
+def test_a_flush_means_all_lanes_also_those_that_the_loop_was_busy_with(world):
+    stream = world.store.create_stream("s/a", segments=4)
+    keys = [f"key-{number}" for number in range(12)]
+    # Lanes that linger for so long would take an event without a look, and a flush would not know of it.
+    with stream.writer(linger_s=30.0) as writer:
+        for _ in range(6):
+            for key in keys:
+                one_by_one(writer, [key.encode()], key)
+        assert writer._core.direct.active
+    assert Counter(world.events("s/a")) == Counter({key.encode(): 6 for key in keys})

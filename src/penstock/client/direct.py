@@ -88,7 +88,9 @@ class DirectPath:
             line.close()
             return False
         self._lines[lane] = line
-        lane.limit = 0
+        # The next event of whatever lane must come here first: a flush of a direct writer looks at nothing else.
+        for other in core.lane_list():
+            other.limit = 0
         self.active = True
         if self._watcher is None:
             self._idle_ticks = 0
@@ -97,7 +99,9 @@ class DirectPath:
 
     def _quiet(self, sender: SegmentSender) -> bool:
         core = self._core
-        return core.error is None and not core.rejections.is_on and not core.pending_bytes and sender.is_idle
+        if core.error is not None or core.rejections.is_on or core.pending_bytes or not sender.is_idle:
+            return False
+        return self.active or not any(lane.events for lane in core.lane_list())
 
     def resume(self) -> None:
         """Everything is the loop's again. For the writing thread to post as it leaves."""

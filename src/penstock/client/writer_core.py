@@ -135,7 +135,7 @@ class WriterCore:
         self._loop.call_later(self.settings.linger_s, self._tick, lane)
 
     def _tick(self, lane: Lane) -> None:
-        if self.error is not None or lane.sender.state is SenderState.LENT:
+        if self.error is not None or self.direct.active:
             return
         if not lane.events:
             lane.limit = 0
@@ -154,7 +154,11 @@ class WriterCore:
         self._drain([*lanes, lane] if lane.sender.state is not SenderState.RETIRED else lanes)
 
     def drain_all(self) -> None:
-        self._drain([old.lane for old in self._retired] + [sender.lane for sender in self._senders.values()])
+        self._drain(self.lane_list())
+
+    def lane_list(self) -> list[Lane]:
+        """Those of replaced segments first."""
+        return [old.lane for old in self._retired] + [sender.lane for sender in self._senders.values()]
 
     def _drain(self, lanes: Sequence[Lane]) -> None:
         # Newest first: whoever wrote to a newer lane had finished with the older one, so what is taken from the older one

@@ -4,6 +4,8 @@ nor any switch between them, loses, doubles or reorders an event."""
 from __future__ import annotations
 
 import random
+import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -78,7 +80,8 @@ class FaultyStore:
 class World:
     """A blocking store over loopback; server and client share the loop of its thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.host = host
         self.telemetry = CountingTelemetry()
         self.faulty: FaultyStore | None = None
         self.controller = None
@@ -107,7 +110,7 @@ class World:
                         segments,
                         clock,
                         rng,
-                        lambda _: Endpoint(host="127.0.0.1", port=server.port),
+                        lambda _: Endpoint(host=self.host, port=server.port),
                         self.telemetry,
                         ControllerSettings(retention_cycle_ms=None),
                     ) as controller,
@@ -176,6 +179,24 @@ def test_single_flushed_events_go_directly_and_in_order(world):
         assert world.lines == 1
         assert writer._core.pending_bytes == 0
     assert world.events("s/a") == numbered(200)
+
+
+def test_a_host_by_name_is_tried_at_each_of_its_addresses(monkeypatch):
+    real = socket.getaddrinfo
+
+    def both(host, port, *arguments, **named):
+        found = real("127.0.0.1", port, *arguments, **named)
+        return [(*item[:4], ("127.0.0.2", port)) for item in found] + found
+
+    monkeypatch.setattr("asyncio.base_events.socket.getaddrinfo", both)
+    monkeypatch.setitem(sys.modules, "uvloop", None)  # uvloop resolves by itself
+    world = World("store.example")
+    with world.store:
+        world.store.create_scope("s")
+        with world.store.create_stream("s/a").writer() as writer:
+            one_by_one(writer, numbered(10))
+            assert writer._core.direct.active
+        assert world.events("s/a") == numbered(10)
 
 
 def test_batches_and_pipelined_writers_never_take_a_line(world):

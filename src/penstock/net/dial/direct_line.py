@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
-from contextlib import suppress
 from uuid import UUID
 
 from penstock.codec import wire_commands as c
@@ -118,17 +117,10 @@ class DirectLine:
 
 async def dial_direct(endpoint: Endpoint, segment: str, writer: UUID, *, connect_s: float) -> DirectLine:
     """A line that is set up. Raises NotConnectedError, and what the store refuses it with. Cancelled: nothing stays open."""
-    loop = asyncio.get_running_loop()
     connection: socket.socket | None = None
     try:
         async with asyncio.timeout(connect_s):
-            found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-            family, kind, protocol, _, address = found[0]
-            connection = socket.socket(family, kind, protocol)
-            connection.setblocking(False)
-            with suppress(OSError):  # not a TCP socket: nothing is held back there
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.sock_connect(connection, address)
+            connection = await _connected(endpoint)
             line = DirectLine(connection, endpoint, writer)
             await line.set_up(segment)
     except BaseException as error:
@@ -140,3 +132,27 @@ async def dial_direct(endpoint: Endpoint, segment: str, writer: UUID, *, connect
             ) from error
         raise
     return line
+
+
+async def _connected(endpoint: Endpoint) -> socket.socket:
+    """A socket that does not block. Raises what the last of the host's addresses failed with."""
+    loop = asyncio.get_running_loop()
+    failure: OSError = OSError("host has no address")
+    for family, kind, protocol, _, address in await loop.getaddrinfo(
+        endpoint.host, endpoint.port, type=socket.SOCK_STREAM
+    ):
+        connection = socket.socket(family, kind, protocol)
+        try:
+            connection.setblocking(False)
+            # Each append is sent whole: nothing that follows would be worth waiting for.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(connection, address)
+        except OSError as error:
+            connection.close()
+            failure = error
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            return connection
+    raise failure

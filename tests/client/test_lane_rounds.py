@@ -30,7 +30,8 @@ class ByHand:
         self.timers: list[Timer] = []
         self.drained: list[tuple[float, list[Lane]]] = []
         self.drain_s = drain_s
-        self.rounds = LaneRounds(self, LINGER_S, self.drain, lambda: 1000)  # type: ignore[arg-type]
+        self.lent = False
+        self.rounds = LaneRounds(self, LINGER_S, self.drain, lambda: 1000, lambda: self.lent)  # type: ignore[arg-type]
 
     def time(self) -> float:
         return self.now
@@ -163,3 +164,15 @@ def test_nothing_is_looked_at_after_the_end() -> None:
     hand.until(102.0)
     assert len(hand.drained) == 1
     assert hand.waiting() == []
+
+
+def test_lanes_that_the_writing_thread_sends_itself_are_left_alone_until_they_wake_again():
+    hand, lane = ByHand(), lane_of()
+    write(hand, lane)
+    assert len(hand.drained) == 1
+    hand.lent, lane.limit = True, 0
+    hand.until(hand.now + 10 * LINGER_S)
+    assert (lane.limit, hand.waiting(), len(hand.drained)) == (0, [], 1)
+    hand.lent = False
+    write(hand, lane)
+    assert len(hand.drained) == 2

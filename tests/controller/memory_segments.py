@@ -346,6 +346,16 @@ class MemorySegments:
 
         return await self._mutate(effect)
 
+    async def merge_run(self, target: str, sources) -> int:
+        """A crash leaves any number of them merged, from the first on."""
+        plain = []
+        for source in sources:
+            if source not in self.segments or (target, source) in self.merged or self._segment(target).sealed:
+                break
+            plain.append(self.merge(target, source))
+        await asyncio.gather(*plain)
+        return len(plain)
+
     async def spaces(self, names) -> dict[str, SegmentSpace]:
         return {
             name: SegmentSpace(
@@ -419,6 +429,26 @@ class MemorySegments:
                 table.entries.pop(removal.key, None)
 
         await self._mutate(effect)
+
+    async def table_change(self, name: str, changes) -> list[int]:
+        def effect() -> list[int]:
+            table = self._table(name)
+            if len(changes) > TABLE_BATCH_MAX:
+                raise InvalidArgumentError("too many items", items=len(changes))
+            for item in changes:
+                self._check_version(table, item.key, item.version)
+            versions = []
+            for item in changes:
+                value = getattr(item, "value", None)
+                table.position += 17 + len(item.key) + len(value or b"")
+                versions.append(table.position)
+                if value is None:
+                    table.entries.pop(item.key, None)
+                else:
+                    table.entries[item.key] = (value, table.position)
+            return versions
+
+        return await self._mutate(effect)
 
     async def table_get(self, name: str, keys) -> list[TableEntry]:
         self._check()

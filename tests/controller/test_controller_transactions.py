@@ -115,7 +115,7 @@ def test_commit_makes_the_bytes_readable_once_in_commit_order() -> None:
     asyncio.run(run())
 
 
-def test_committing_takes_one_durable_round_trip_to_decide_and_beginning_two() -> None:
+def test_three_durable_round_trips_until_a_commit_is_readable_and_remembered_and_two_to_begin() -> None:
     async def run() -> None:
         segments = MemorySegments()
         async with with_stream(segments, 4) as controller:
@@ -124,8 +124,8 @@ def test_committing_takes_one_durable_round_trip_to_decide_and_beginning_two() -
             txn = await controller.create_transaction(STREAM, lease_ms=10_000)
             assert segments.syncs - before == 2
             before = segments.syncs
-            await controller.commit_transaction(STREAM, txn.id)
-            assert segments.syncs - before == 1
+            assert await controller.commit_transaction(STREAM, txn.id) is TransactionStatus.COMMITTED
+            assert segments.syncs - before == 3
 
     asyncio.run(run())
 
@@ -319,13 +319,17 @@ def test_only_one_of_commit_and_abort_is_ever_decided() -> None:
                 committed, aborted = await asyncio.gather(
                     controller.commit_transaction(STREAM, txn), later(), return_exceptions=True
                 )
-                assert (committed is None) != (aborted is None)
+                assert isinstance(committed, TransactionStatus) != (aborted is None)
                 await finish_all(controller)
                 status = await controller.transaction_status(STREAM, txn)
-                expected = TransactionStatus.COMMITTED if committed is None else TransactionStatus.ABORTED
+                expected = (
+                    TransactionStatus.COMMITTED
+                    if isinstance(committed, TransactionStatus)
+                    else TransactionStatus.ABORTED
+                )
                 assert status is expected
                 data = (await stream_bytes(controller, segments))[seg(0, 0)]
-                assert data == (b"x" if committed is None else b"")
+                assert data == (b"x" if isinstance(committed, TransactionStatus) else b"")
 
     asyncio.run(run())
 

@@ -289,8 +289,11 @@ class MemoryController(MemoryRetention):
             raise TransactionStateError("transaction is decided", txn=txn, state=transactions[txn].value)
         transactions[txn] = wanted
 
-    async def commit_transaction(self, stream: StreamName, txn: UUID) -> None:
+    async def commit_transaction(self, stream: StreamName, txn: UUID) -> TransactionStatus:
+        again = self._stream(stream).transactions.get(txn) is TransactionStatus.COMMITTED
         self._finish(stream, txn, TransactionStatus.COMMITTED)
+        # The first answer comes before the merge, a repeated one behind it.
+        return TransactionStatus.COMMITTED if again else TransactionStatus.COMMITTING
 
     async def abort_transaction(self, stream: StreamName, txn: UUID) -> None:
         self._finish(stream, txn, TransactionStatus.ABORTED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading  # noqa: TID251 - a writer's thread waits for room that the loop's thread makes
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future  # noqa: TID251 - a request to the loop's thread outlives an interrupted wait
+from contextlib import suppress
 from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
@@ -14,14 +15,15 @@ from penstock.client.blocks import Block, Event
 from penstock.client.group_reader import AsyncGroupReader
 from penstock.client.group_state import SegmentKey
 from penstock.client.lanes import Lane, WriterNotOpenError, check_key
+from penstock.client.layout import Layout
 from penstock.client.loop_thread import POLL_S, LoopThread
 from penstock.client.reader import AsyncReader
 from penstock.client.transaction import AsyncTransaction
 from penstock.client.writer import Prepared, as_bytes, count_unsent, prepare_events, prepare_large
-from penstock.client.writer_core import Layout, WriterCore, WriterSettings
+from penstock.client.writer_core import WriterCore, WriterSettings
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import InvalidArgumentError, PenstockError, QuotaExceededError
+from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError, QuotaExceededError
 from penstock.model.names import StreamName
 from penstock.ports.controller_service import TransactionStatus
 from penstock.ports.files import Buffer
@@ -111,10 +113,14 @@ class Writer:
         core, block_bytes = self._core, self._core.lane_bytes
         self._check()
         if lane.limit <= 0:
+            if core.direct.active and core.direct.send(self._thread, lane):
+                return
             lane.limit = block_bytes
             self._thread.post(core.wake, lane)
             if lane.size < block_bytes:
                 return
+        if core.direct.active:
+            core.direct.leave(self._thread)
         # The next call comes a block later, should the loop be slow to take this one.
         lane.limit = lane.size + block_bytes
         self._lanes.rotate(lane)
@@ -160,6 +166,7 @@ class Writer:
             raise
 
     def _send(self, prepared: Prepared, *, goes_on: bool = False) -> None:
+        self._core.direct.leave(self._thread)
         self._thread.call(self._enqueue(prepared, goes_on=goes_on))
 
     async def _enqueue(self, prepared: Prepared, *, goes_on: bool) -> None:
@@ -169,10 +176,19 @@ class Writer:
     def flush(self) -> None:
         """Return once every event written so far is durable. Raises what the writer failed with."""
         self._check()
+        direct = self._core.direct
+        if direct.active:
+            self._thread.check_caller()
+            if direct.flush(self._thread):
+                return
         told = self._core.rejections.told
         self._thread.call_back(self._core.flush_then)
         self._check()
         self._core.rejections.check_since(told)
+        if direct.wanted is not None and not self._closed:
+            lane, direct.wanted = direct.wanted, None
+            with suppress(NotConnectedError, InvalidArgumentError):  # closed meanwhile: the next call says so
+                self._thread.call(direct.open(lane))
 
     def close(self) -> None:
         """Flush and end. Raises as ``flush``; the writer is closed all the same."""
@@ -409,12 +425,13 @@ class Transaction:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        if not self._events:
-            return
+        if self._events:
+            self._thread.call(self._inner.write_many(*self._taken()))
+
+    def _taken(self) -> tuple[list[bytes], list[str | None] | None]:
         events, keys = self._events, self._keys
         self._events, self._keys, self._size = [], [], 0
-        keyed = any(key is not None for key in keys)
-        self._thread.call(self._inner.write_many(events, keys if keyed else None))
+        return events, keys if any(key is not None for key in keys) else None
 
     def write_many(self, events: Sequence[Buffer | str], keys: Sequence[str | None] | None = None) -> None:
         """Buffer a list of events, in order; ``keys``, if any, has one for each event. Raises as ``write``."""
@@ -449,9 +466,13 @@ class Transaction:
         (decided; readable later), InvalidArgumentError (not open).
         """
         self._inner.check()
-        self._hand_over()
-        self._thread.call(self._inner.commit(wait=wait))
+        self._thread.call(self._commit(*self._taken(), wait=wait))
         self._thread.disown(self)
+
+    async def _commit(self, events: list[bytes], keys: list[str | None] | None, *, wait: bool) -> None:
+        if events:
+            await self._inner.write_many(events, keys)
+        await self._inner.commit(wait=wait)
 
     def abort(self, *, wait: bool = True) -> None:
         """Drop all events. ``wait``: return when the status is ABORTED; else when it is decided.
@@ -473,9 +494,15 @@ class Transaction:
         if kind is not None and self._thread.closed:
             return  # the caller's exception tells more than that nothing can be aborted any more
         if kind is None:
+            self._thread.call(self._leave(*self._taken()))
+        else:
+            self._thread.call(self._inner.__aexit__(kind, error, trace))
+
+    async def _leave(self, events: list[bytes], keys: list[str | None] | None) -> None:
+        if events:
             try:
-                self._hand_over()
+                await self._inner.write_many(events, keys)
             except PenstockError as failure:
-                self._thread.call(self._inner.__aexit__(type(failure), failure, failure.__traceback__))
+                await self._inner.__aexit__(type(failure), failure, failure.__traceback__)
                 raise
-        self._thread.call(self._inner.__aexit__(kind, error, trace))
+        await self._inner.__aexit__(None, None, None)

@@ -135,7 +135,8 @@ class LoopThread:
                 raise NotConnectedError("store has failed", reason=str(self._failure)) from self._failure
             raise InvalidArgumentError("store is closed")
 
-    def _check_caller(self) -> None:
+    def check_caller(self) -> None:
+        """As ``check``, and raise InvalidArgumentError in the store's own thread."""
         self.check()
         if threading.current_thread() is self._thread:
             raise InvalidArgumentError("blocking calls cannot be made from the store's own thread")
@@ -143,7 +144,7 @@ class LoopThread:
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start ``work`` in the loop. Raises InvalidArgumentError once closed, or what the store failed with."""
         try:
-            self._check_caller()
+            self.check_caller()
         except PenstockError:
             work.close()
             raise
@@ -180,7 +181,7 @@ class LoopThread:
 
         Raises as ``submit``, and NotConnectedError where the store failed meanwhile.
         """
-        self._check_caller()
+        self.check_caller()
         answered = threading.Lock()
         answered.acquire()
 

@@ -26,12 +26,17 @@ class LaneRounds:
         linger_s: float,
         drain: Callable[[Sequence[Lane]], None],
         limit_bytes: Callable[[], int],
+        lent: Callable[[], bool],
     ) -> None:
-        """``drain`` sends what lanes hold; ``limit_bytes`` is the size at which a lane is drained in between."""
+        """``drain`` sends what lanes hold; ``limit_bytes`` is the size at which a lane is drained in between.
+
+        ``lent``: whether the writing thread sends events itself for now; then each lane wakes with its next event.
+        """
         self._loop = loop
         self._linger_s = linger_s
         self._drain = drain
         self._limit_bytes = limit_bytes
+        self._lent = lent
         self._busy: dict[Lane, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._rested_at = 0.0
@@ -61,6 +66,9 @@ class LaneRounds:
 
     def _look(self) -> None:
         self._timer = None
+        if self._lent():
+            self._busy.clear()
+            return
         if self._loop.time() < self._rested_at:
             # Another lane was drained since this was set.
             self._look_at(self._rested_at)

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from penstock.client.lanes import Lane, WriteBlock
 from penstock.client.retry import RETRYABLE, Backoff, retrying
-from penstock.codec.events import EVENT_MAX_BYTES
+from penstock.codec.events import EVENT_MAX_BYTES, frame_events
 from penstock.model.errors import (
     InternalError,
     PenstockError,
@@ -76,6 +76,8 @@ class SenderState(enum.Enum):
     BROKEN = "broken"
     """An append failed; the answers of the others in flight are awaited before anything is sent again."""
     LARGE = "large"
+    LENT = "lent"
+    """The writing thread appends by a line of its own; nothing is here meanwhile."""
     RETIRED = "retired"
 
 
@@ -92,7 +94,6 @@ class SegmentSender:
         "_failure",
         "_outstanding",
         "_sent_number",
-        "_writer",
         "due",
         "host",
         "in_flight",
@@ -101,6 +102,7 @@ class SegmentSender:
         "queue",
         "range",
         "state",
+        "writer",
     )
 
     def __init__(self, host: SenderHost, segment: SegmentRange, name: str, writer: UUID) -> None:
@@ -112,7 +114,7 @@ class SegmentSender:
         self.queue: deque[WriteBlock] = deque()
         self.in_flight: deque[WriteBlock] = deque()
         self.due = False
-        self._writer = writer
+        self.writer = writer
         self._counter = 0
         self._sent_number = NO_EVENT
         self._outstanding = 0
@@ -131,6 +133,38 @@ class SegmentSender:
         if self.state is SenderState.OPEN:
             self.pump()
         elif self.state is SenderState.NEW:
+            self._connect()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way, or waits for it."""
+        return self.state in (SenderState.NEW, SenderState.OPEN) and not self.queue and not self.in_flight
+
+    def lend(self, last_number: int) -> bool:
+        """Let the writing thread go on behind ``last_number``. False: that is not what was appended last."""
+        if self.state is SenderState.OPEN and last_number != self._sent_number:
+            return False
+        self._sent_number = last_number
+        self.state = SenderState.LENT
+        return True
+
+    def lent_block(self, events: list[bytes], keys: list[str | None]) -> WriteBlock:
+        """The next block, numbered. For the writing thread, while the sender is lent."""
+        keyed = any(key is not None for key in keys)
+        block = WriteBlock(frame_events(events), len(events), (lambda: keys) if keyed else None, 0)
+        self._counter += block.count
+        block.number = self._counter
+        return block
+
+    def take_back(self) -> None:
+        """Go on from here: the next block asks the segment first what it holds."""
+        if self.state is SenderState.LENT:
+            self.state = SenderState.NEW
+
+    def adopt(self, block: WriteBlock) -> None:
+        """Find out whether the block is stored that was sent while the sender was lent; if not, send it again."""
+        if self.state is SenderState.NEW:
+            self.in_flight.append(block)
             self._connect()
 
     def unacknowledged(self) -> list[WriteBlock]:
@@ -172,7 +206,7 @@ class SegmentSender:
             in_flight.append(block)
             request = Append(
                 segment=self.name,
-                writer=self._writer,
+                writer=self.writer,
                 data=block.data,
                 event_number=block.number,
                 event_count=block.count,
@@ -225,7 +259,7 @@ class SegmentSender:
             if self.state is SenderState.RETIRED:
                 return
             try:
-                last = await self.host.segments.setup_append(self.name, self._writer)
+                last = await self.host.segments.setup_append(self.name, self.writer)
             except SegmentNotFoundError as error:
                 # Truncated away, and with it whatever of ours it held.
                 await self.host.replace(self, error)
@@ -313,7 +347,7 @@ class SegmentSender:
 
     async def _write_transient(self, block: WriteBlock) -> str:
         segments = self.host.segments
-        name = await segments.create_transient(self.name, self._writer)
+        name = await segments.create_transient(self.name, self.writer)
         writer = self.host.rng.uuid()
         view = memoryview(block.data)
         try:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal, TypeAlias
 
+from penstock.client.layout import StreamLayout
 from penstock.client.options import Bound, cut_of, settings_of, start_of
 from penstock.client.reader import AsyncReader, OnTruncated, resolve_cut
 from penstock.client.reader_group import AsyncReaderGroup, retention_of
@@ -13,7 +14,7 @@ from penstock.client.retention import AsyncHolds, AsyncLevelPolicy, AsyncRetenti
 from penstock.client.retry import Backoff, retrying
 from penstock.client.transaction import AsyncTransaction
 from penstock.client.writer import AsyncWriter
-from penstock.client.writer_core import StreamLayout, WriterSettings
+from penstock.client.writer_core import WriterSettings
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, InvalidCutError
 from penstock.model.names import StreamName, check_name, segment_name

@@ -182,8 +182,10 @@ class AsyncTransaction:
         await writer.close()
         await self._decide_end()
         txn = self.id
-        await retrying(lambda: self._controller.commit_transaction(self.stream, txn), self._rng, deadline_s=deadline_s)
-        if wait:
+        status = await retrying(
+            lambda: self._controller.commit_transaction(self.stream, txn), self._rng, deadline_s=deadline_s
+        )
+        if wait and status is not TransactionStatus.COMMITTED:
             await self._wait_for(TransactionStatus.COMMITTED, deadline_s)
 
     async def abort(self, *, wait: bool = True, deadline_s: float = DEADLINE_S) -> None:

@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from penstock.client.lanes import Lane, LaneMap, WriteBlock, WriterNotOpenError, check_key, close_blocks
-from penstock.client.writer_core import Layout, WriterCore, WriterSettings
+from penstock.client.layout import Layout
+from penstock.client.writer_core import WriterCore, WriterSettings
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES, event_header
 from penstock.model.errors import EventTooLargeError, InvalidArgumentError, QuotaExceededError
 from penstock.ports.files import Buffer

@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
+from penstock.client.direct import DirectPath
 from penstock.client.lanes import Lane, LaneMap, NoLanes, Piece, WriteBlock, close_blocks, replace_pieces
+from penstock.client.layout import Layout
 from penstock.client.rejection import Rejections
 from penstock.client.retry import retrying
 from penstock.client.rounds import LaneRounds
@@ -26,11 +27,8 @@ from penstock.model.errors import (
     QuotaExceededError,
     QuotaHeldError,
     StorageFullError,
-    StreamSealedError,
 )
-from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId, SegmentRange
-from penstock.ports.controller_service import ControllerService
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import Append, AppendDone, Appended, SegmentService
 
@@ -64,43 +62,6 @@ class WriterSettings:
             raise InvalidArgumentError("waits must not be negative", linger_s=self.linger_s, deadline_s=self.deadline_s)
         if self.max_in_flight < 1 or self.max_pending_bytes < 1:
             raise InvalidArgumentError("bounds of a writer are at least 1", max_in_flight=self.max_in_flight)
-
-
-class Layout(Protocol):
-    """Which segments a writer writes to, and what follows a segment that takes no more."""
-
-    stream: StreamName
-
-    async def segments(self) -> Sequence[SegmentRange]:
-        """Raises StreamSealedError where there is none."""
-        ...
-
-    def name_of(self, segment: SegmentId) -> str: ...
-
-    async def successors(self, segment: SegmentId, cause: PenstockError) -> Sequence[SegmentRange]:
-        """Raises what the writer is to fail with where nothing follows."""
-        ...
-
-
-class StreamLayout:
-    """The active segments of a stream; sealed ones are followed by their successors."""
-
-    def __init__(self, stream: StreamName, controller: ControllerService, name_of: Callable[[SegmentId], str]) -> None:
-        self.stream = stream
-        self.name_of = name_of
-        self._controller = controller
-
-    async def segments(self) -> Sequence[SegmentRange]:
-        found = await self._controller.current_segments(self.stream)
-        if not found:
-            raise StreamSealedError("stream is sealed", stream=str(self.stream))
-        return found
-
-    async def successors(self, segment: SegmentId, cause: PenstockError) -> Sequence[SegmentRange]:
-        found = await self._controller.successors(self.stream, segment)
-        if not found:
-            raise StreamSealedError("stream is sealed", stream=str(self.stream), segment=segment) from cause
-        return [item.range for item in found]
 
 
 class WriterCore:
@@ -140,12 +101,21 @@ class WriterCore:
         self._last_trouble: BaseException | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._rounds: LaneRounds | None = None
+        self._unflushed_events = 0
+        self._last_lane: Lane | None = None
+        self.direct = DirectPath(self)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
 
     async def open(self) -> None:
         """Find the segments. Raises StreamNotFoundError, StreamSealedError, UnavailableError."""
         self._loop = asyncio.get_running_loop()
         self._progress_at = self._loop.time()
-        self._rounds = LaneRounds(self._loop, self.settings.linger_s, self._drain_some, lambda: self.lane_bytes)
+        self._rounds = LaneRounds(
+            self._loop, self.settings.linger_s, self._drain_some, lambda: self.lane_bytes, lambda: self.direct.active
+        )
         ranges = await retrying(self.layout.segments, self.rng, deadline_s=self.settings.deadline_s)
         ordered = sorted(ranges, key=lambda item: item.keys.low)
         self.lanes = LaneMap([Piece(item.keys.low, item.keys.high, self._sender(item).lane) for item in ordered])
@@ -186,7 +156,11 @@ class WriterCore:
         self._drain([*lanes, lane] if lane.sender.state is not SenderState.RETIRED else lanes)
 
     def drain_all(self) -> None:
-        self._drain([old.lane for old in self._retired] + [sender.lane for sender in self._senders.values()])
+        self._drain(self.lane_list())
+
+    def lane_list(self) -> list[Lane]:
+        """Those of replaced segments first."""
+        return [old.lane for old in self._retired] + [sender.lane for sender in self._senders.values()]
 
     def _drain(self, lanes: Sequence[Lane]) -> None:
         # Newest first: whoever wrote to a newer lane had finished with the older one, so what is taken from the older one
@@ -220,20 +194,33 @@ class WriterCore:
         if self.rejections.is_on:
             self.rejections.add(block)
             return
-        if not self.pending_bytes:
-            self._progress_at = self._loop.time()
-            self._watch()
-        self.pending_bytes += block.size
-        self._group_events[block.group] = self._group_events.get(block.group, 0) + block.count
+        self._unflushed_events += block.count
+        self._last_lane = sender.lane
+        self._count(block)
         if sender.state is SenderState.RETIRED:
             self._route(sender, [block])
         else:
             sender.enqueue(block)
 
+    def _count(self, block: WriteBlock) -> None:
+        if not self.pending_bytes:
+            self._progress_at = self._loop.time()
+            self._watch()
+        self.pending_bytes += block.size
+        self._group_events[block.group] = self._group_events.get(block.group, 0) + block.count
+
+    def adopt(self, sender: SegmentSender, block: WriteBlock) -> None:
+        """Take over a block that the writing thread has sent: it is not known whether it is stored."""
+        if self.error is None:
+            block.group = self._group
+            self._count(block)
+            sender.adopt(block)
+
     # --- waiting -------------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
         """Return once everything written so far is durable. Raises what the writer failed with."""
+        await self.direct.give_back()
         self.check()
         told = self.rejections.told
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -254,6 +241,8 @@ class WriterCore:
         """
         if self.error is None:
             self.drain_all()
+        self.direct.flushed(self._unflushed_events, self._last_lane)
+        self._unflushed_events = 0
         upto = self._group
         self._group += 1
         if self.error is not None or min(self._group_events, default=self._group) > upto:
@@ -493,6 +482,7 @@ class WriterCore:
 
     async def close(self) -> None:
         """Drop what is not sent and end all tasks. ``flush`` first to keep it."""
+        await self.direct.give_back()
         if self._watchdog is not None:
             self._watchdog.cancel()
             self._watchdog = None

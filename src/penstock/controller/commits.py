@@ -30,6 +30,7 @@ from penstock.core.transactions import commit_runs, merge_targets, transaction_e
 from penstock.model.errors import InternalError, SegmentNotFoundError
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.segments import SegmentId, number_of
+from penstock.ports.segment_service import KEY_ABSENT, TABLE_BATCH_MAX, TablePut, TableRemoval
 
 ENTRIES = 64
 """Queue entries performed together: enough to share the syncs of their completion."""
@@ -38,14 +39,32 @@ ROLL_MAX = 1000
 """Transactions of one rolling commit; their ids stand in the stream's record."""
 
 PRUNE_PER_PASS = 400
+PRUNE_EVERY = 100
+"""Completed transactions between two looks for outcomes that are old enough to be forgotten."""
+
+PRUNED_STREAMS_MAX = 100_000
 
 
 async def drain(ctx: Context, view: StreamView) -> StreamView:
     """Perform all decisions of the stream's queue, in order. The stream's lock is held; no other work is under way."""
-    while page := await ctx.metadata.scan(keys.queue(view.name), limit=ENTRIES):
-        entries = [(entry.key, DecisionRecord.decode(entry.value)) for entry in page]
+    while entries := await _next(ctx, view.name):
         view = await _perform(ctx, view, entries)
     return view
+
+
+async def _next(ctx: Context, name: StreamName) -> Sequence[tuple[bytes, DecisionRecord]]:
+    """The oldest entries of the queue. Where this process knows its places, there is no search."""
+    while (places := ctx.queues.waiting(name, limit=ENTRIES)) is not None:
+        if not places:
+            return []
+        page = await ctx.metadata.entries([keys.queue_entry(name, place) for place in places])
+        ctx.queues.gone(name, [place for place, entry in zip(places, page, strict=True) if entry.version == KEY_ABSENT])
+        present = [(entry.key, DecisionRecord.decode(entry.value)) for entry in page if entry.version != KEY_ABSENT]
+        if present:
+            return present
+    found = await ctx.metadata.scan(keys.queue(name), limit=ENTRIES)
+    ctx.queues.found(name, [keys.queue_place(entry.key) for entry in found], all_there_are=len(found) < ENTRIES)
+    return [(entry.key, DecisionRecord.decode(entry.value)) for entry in found]
 
 
 async def _perform(ctx: Context, view: StreamView, entries: Sequence[tuple[bytes, DecisionRecord]]) -> StreamView:
@@ -53,46 +72,57 @@ async def _perform(ctx: Context, view: StreamView, entries: Sequence[tuple[bytes
     facts = (await load_transactions(ctx, view.name, list(decided))).facts
     # One that is completed already, and only its entry was left, is not looked at again: its segments are gone.
     living = [item.txn for item in facts if item.completed is None and item.record is not None]
+    outcomes: dict[UUID, TransactionState] = {}
     aborted = [txn for txn in living if not decided[txn]]
     if aborted:
         await remove_transaction_segments(ctx, view.name, aborted)
-        await _remember(ctx, view.name, aborted, TransactionState.ABORTED)
+        outcomes.update(dict.fromkeys(aborted, TransactionState.ABORTED))
     committed = [txn for txn in living if decided[txn]]
     for epoch, txns in commit_runs(((txn, transaction_epoch(txn)) for txn in committed), longest=ROLL_MAX):
-        view = await _commit(ctx, view, epoch, txns)
-    await _forget(ctx, view.name, list(decided), [key for key, _ in entries])
-    await prune_completed(ctx, view.name, limit=PRUNE_PER_PASS)
+        targets = await _targets(ctx, view, epoch)
+        if targets is None:
+            view = await finish_roll(ctx, await _begin_roll(ctx, view, epoch, txns))
+        else:
+            await _merge(ctx, view.name, targets, txns)
+            outcomes.update(dict.fromkeys(txns, TransactionState.COMMITTED))
+    await _complete(ctx, view.name, outcomes, list(decided), [key for key, _ in entries])
+    await _prune_sometimes(ctx, view.name, len(decided))
     return view
 
 
-async def _commit(ctx: Context, view: StreamView, epoch: int, txns: Sequence[UUID]) -> StreamView:
+async def _targets(ctx: Context, view: StreamView, epoch: int) -> Mapping[SegmentId, SegmentId] | None:
+    """Where the segments of transactions of the epoch are merged; None: only a rolling commit can."""
     history = await ctx.histories.of(view)
     begun_in = next((record for record in history.epochs if record.epoch == epoch), None)
     if begun_in is None:
         raise InternalError("epoch of a transaction is missing", stream=str(view.name), epoch=epoch)
-    targets = merge_targets(begun_in, history.active)
-    if targets is None:
-        view = await _begin_roll(ctx, view, epoch, txns)
-        return await finish_roll(ctx, view)
-    await _merge(ctx, view.name, targets, txns)
-    await _remember(ctx, view.name, txns, TransactionState.COMMITTED)
-    return view
+    return merge_targets(begun_in, history.active)
 
 
 async def _merge(ctx: Context, name: StreamName, targets: Mapping[SegmentId, SegmentId], txns: Sequence[UUID]) -> None:
     """Merge each transaction into each target, in the order given on every one of them."""
+    run = getattr(ctx.segments, "merge_run", None)
 
     async def merge_into(source: SegmentId) -> None:
         target = segment_name(name, targets[source])
-        for txn in txns:
-            try:
-                await ctx.segments.merge(target, transaction_segment_name(segment_name(name, source), txn))
-            except SegmentNotFoundError:
-                # A commit can fail between two of its segments, and the stream scale before it is taken up again. What
-                # was merged before the scale is gone from here and stays where it is. The target itself must be there.
-                await ctx.segments.info(target)
+        left = [transaction_segment_name(segment_name(name, source), txn) for txn in txns]
+        while left:
+            # All that are plainly there share a sync; the one at which that ends is looked at by itself.
+            done = 0 if run is None or len(left) == 1 else await run(target, left)
+            left = left[done:]
+            if left:
+                await _merge_one(ctx, target, left.pop(0))
 
     await each(list(targets), merge_into)
+
+
+async def _merge_one(ctx: Context, target: str, source: str) -> None:
+    try:
+        await ctx.segments.merge(target, source)
+    except SegmentNotFoundError:
+        # A commit can fail between two of its segments, and the stream scale before it is taken up again. What was merged
+        # before the scale is gone from here and stays where it is. The target itself must be there.
+        await ctx.segments.info(target)
 
 
 async def _begin_roll(ctx: Context, view: StreamView, epoch: int, txns: Sequence[UUID]) -> StreamView:
@@ -157,22 +187,61 @@ async def remove_transaction_segments(ctx: Context, name: StreamName, txns: Sequ
 
 async def _remember(ctx: Context, name: StreamName, txns: Sequence[UUID], state: TransactionState) -> None:
     now_ms = ctx.clock.now_ms()
-    record = CompletedRecord(state=state, completed_ms=now_ms)
     entries = await ctx.metadata.entries([keys.completed(name, txn) for txn in txns])
     # Remembered once: a repeat after a crash must not list the transaction twice, at two times.
     fresh = [txn for txn, entry in zip(txns, entries, strict=True) if stored(entry, CompletedRecord).value is None]
     for start in range(0, len(fresh), CHUNK // 2):
         part = fresh[start : start + CHUNK // 2]
-        await ctx.metadata.put(
-            *(overwrite(keys.completed(name, txn), record) for txn in part),
-            *(overwrite(keys.completion(name, now_ms, txn), MarkerRecord()) for txn in part),
-        )
+        await ctx.metadata.put(*(put for txn in part for put in _outcome_puts(name, txn, state, now_ms)))
     ctx.telemetry.add(f"transactions_{state.value}", len(fresh))
+    for txn in txns:
+        ctx.outcomes.ended(txn, state)
 
 
-async def _forget(ctx: Context, name: StreamName, txns: Sequence[UUID], entries: Sequence[bytes]) -> None:
-    """Take away the records of completed transactions, then the queue entries that led to them."""
-    await ctx.metadata.remove_keys([*(keys.transaction(name, txn) for txn in txns), *entries])
+async def _complete(
+    ctx: Context,
+    name: StreamName,
+    outcomes: Mapping[UUID, TransactionState],
+    txns: Sequence[UUID],
+    entries: Sequence[bytes],
+) -> None:
+    """Remember the outcomes, and take away the records of the transactions and the queue entries that led to them.
+
+    One step where it fits into a batch; else the entries go last, so that whoever comes next finds what is left to do.
+    """
+    now_ms = ctx.clock.now_ms()
+    gone = [TableRemoval(key=key) for key in entries]
+    for start in range(0, len(txns), ENTRIES):
+        part = txns[start : start + ENTRIES]
+        puts = [put for txn in part if txn in outcomes for put in _outcome_puts(name, txn, outcomes[txn], now_ms)]
+        removals = [TableRemoval(key=keys.transaction(name, txn)) for txn in part]
+        if start + ENTRIES >= len(txns) and len(puts) + len(removals) + len(gone) <= TABLE_BATCH_MAX:
+            removals, gone = removals + gone, []
+        await ctx.metadata.change(puts, removals)
+    await ctx.metadata.remove(*gone)
+    ctx.queues.gone(name, [keys.queue_place(key) for key in entries])
+    for txn, state in outcomes.items():
+        ctx.telemetry.add(f"transactions_{state.value}")
+        ctx.outcomes.ended(txn, state)
+
+
+def _outcome_puts(name: StreamName, txn: UUID, state: TransactionState, now_ms: int) -> tuple[TablePut, TablePut]:
+    return (
+        overwrite(keys.completed(name, txn), CompletedRecord(state=state, completed_ms=now_ms)),
+        overwrite(keys.completion(name, now_ms, txn), MarkerRecord()),
+    )
+
+
+async def _prune_sometimes(ctx: Context, name: StreamName, completed: int) -> None:
+    """Forget old outcomes at the first completion in this process, and whenever there may be many."""
+    waiting = ctx.unpruned.get(name)
+    if waiting is not None and waiting + completed < PRUNE_EVERY:
+        ctx.unpruned[name] = waiting + completed
+        return
+    if len(ctx.unpruned) >= PRUNED_STREAMS_MAX:
+        ctx.unpruned.clear()
+    ctx.unpruned[name] = 0
+    await prune_completed(ctx, name, limit=PRUNE_PER_PASS)
 
 
 async def prune_completed(ctx: Context, name: StreamName, *, limit: int) -> int:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.codec.metadata import HeadRecord, MarkerRecord, ScopeRecord, StreamRecord, StreamState
 from penstock.controller import keys
 from penstock.controller.audit import Audit
+from penstock.controller.decision_queues import DecisionQueues
 from penstock.controller.metadata import Metadata, Stored, overwrite, stored
+from penstock.controller.outcomes import Outcomes
 from penstock.controller.retention_clock import RetentionClock
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import NamedLocks, OwnedTasks, each
@@ -22,7 +24,7 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName
 from penstock.ports.clock import Clock
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import SegmentService, TablePut, TableRemoval
+from penstock.ports.segment_service import KEY_ABSENT, SegmentService, TablePut, TableRemoval
 from penstock.ports.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.controller.retention_sets import RetentionSets
 
 MEMORY_MAX_FINISHED = 1000
+DECODED_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +111,11 @@ class Context:
     attention: Attention = field(default_factory=Unattended)
     locks: NamedLocks = field(default_factory=NamedLocks)
     finished: list[TableRemoval] = field(default_factory=list)
-    sequences: dict[StreamName, int] = field(default_factory=dict)
+    queues: DecisionQueues = field(default_factory=DecisionQueues)
+    outcomes: Outcomes = field(default_factory=Outcomes)
+    unpruned: dict[StreamName, int] = field(default_factory=dict)
+    """Transactions completed since a stream last forgot old outcomes."""
+    decoded: dict[StreamName, tuple[bytes, StreamRecord]] = field(default_factory=dict)
     soon: set[StreamName] = field(default_factory=set)
 
     def work_put(self, stream: StreamName) -> TablePut:
@@ -140,10 +147,22 @@ class Context:
 
     async def any_stream(self, name: StreamName) -> StreamView | None:
         """The stream in whatever state, or None."""
-        found = await self.metadata.get(keys.stream(name), StreamRecord)
-        if found.value is None:
+        (entry,) = await self.metadata.entries([keys.stream(name)])
+        if entry.version == KEY_ABSENT:
+            self.decoded.pop(name, None)
             return None
-        return StreamView(name=name, record=found.value, version=found.version)
+        return StreamView(name=name, record=self._record(name, entry.value), version=entry.version)
+
+    def _record(self, name: StreamName, raw: bytes) -> StreamRecord:
+        """The record that the bytes say. It is asked for at every step and seldom changes, and decoding it is what costs."""
+        known = self.decoded.get(name)
+        if known is not None and known[0] == raw:
+            return known[1]
+        record = StreamRecord.decode(raw)
+        if len(self.decoded) >= DECODED_MAX:
+            self.decoded.clear()
+        self.decoded[name] = raw, record
+        return record
 
     async def stream_and_head(self, name: StreamName) -> tuple[StreamView, Stored[HeadRecord]]:
         """As ``stream``, with the head as of the same moment."""

@@ -221,8 +221,8 @@ class Controller:
     async def ping_transaction(self, stream: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus:
         return await self._transactions.ping(stream, txn, lease_ms=lease_ms)
 
-    async def commit_transaction(self, stream: StreamName, txn: UUID) -> None:
-        await self._transactions.commit(stream, txn)
+    async def commit_transaction(self, stream: StreamName, txn: UUID) -> TransactionStatus:
+        return await self._transactions.commit(stream, txn)
 
     async def abort_transaction(self, stream: StreamName, txn: UUID) -> None:
         await self._transactions.abort(stream, txn)

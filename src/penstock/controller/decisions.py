@@ -17,14 +17,11 @@ from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import Stored, changing, create, stored
 from penstock.core.transactions import TransactionFacts, Verb, has_expired, must_decide
-from penstock.model.errors import BadKeyVersionError, KeyNotFoundError
 from penstock.model.names import StreamName
 from penstock.ports.segment_service import TablePut
 
 NO_BATCH = -1
 """Batch number of a writer that has committed none, but whose record was needed to decide something else."""
-
-_SEQUENCES_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,42 +58,39 @@ async def load_transactions(ctx: Context, name: StreamName, txns: Sequence[UUID]
     return LoadedTransactions(facts=facts, records=records, batches=batches)
 
 
-async def queue_put(ctx: Context, name: StreamName, decision: DecisionRecord) -> TablePut:
-    """The put that appends to the stream's commit queue. It fails where its place was taken; ``put_queued`` retries."""
-    known = ctx.sequences.get(name)
-    if known is None:
+async def put_queued(ctx: Context, name: StreamName, decision: DecisionRecord, *puts: TablePut) -> None:
+    """Decide: the ``puts`` and an entry at the end of the stream's commit queue, in one step. Raises as ``Metadata.put``."""
+    queue = ctx.queues.of(name)
+    if queue.last is None:
         known = NO_BATCH
         async for entry in ctx.metadata.scan_all(keys.queue(name)):
-            known = int(entry.key.rsplit(b"/", 1)[1], 16)
-        known = max(known, ctx.sequences.get(name, known))
-        if len(ctx.sequences) >= _SEQUENCES_MAX:
-            ctx.sequences.clear()
-    ctx.sequences[name] = known + 1
-    return create(keys.queue_entry(name, known + 1), decision)
-
-
-async def put_queued(ctx: Context, name: StreamName, decision: DecisionRecord, *puts: TablePut) -> None:
-    """Decide: the ``puts`` and an entry of the queue, in one step. Raises as ``Metadata.put``."""
-    entry = await queue_put(ctx, name, decision)
+            known = keys.queue_place(entry.key)
+        queue = ctx.queues.of(name)
+        queue.last = known if queue.last is None else max(known, queue.last)
+    queue.last = place = queue.last + 1
     try:
-        await ctx.metadata.put(entry, *puts)
-    except (BadKeyVersionError, KeyNotFoundError):
-        ctx.sequences.pop(name, None)
+        # Fails where the place was taken: somebody else decides as well.
+        await ctx.metadata.put(create(keys.queue_entry(name, place), decision), *puts)
+    except BaseException:
+        ctx.queues.forget(name)
         raise
+    ctx.queues.added(name, place)
 
 
-async def decide(ctx: Context, name: StreamName, txn: UUID, verb: Verb) -> None:
-    """Decide to commit or to abort, unless that was decided before.
+async def decide(ctx: Context, name: StreamName, txn: UUID, verb: Verb) -> TransactionState | None:
+    """Decide to commit or to abort; where that was decided before, tells how far it has come.
 
     Raises: TransactionNotFoundError, TransactionStateError (the opposite was decided).
     """
 
-    async def attempt() -> None:
+    async def attempt() -> TransactionState | None:
         loaded = await load_transactions(ctx, name, [txn])
-        if must_decide(loaded.facts[0], verb):
-            await _decide_open(ctx, name, loaded, txn, verb)
+        if not must_decide(loaded.facts[0], verb):
+            return loaded.facts[0].state
+        await _decide_open(ctx, name, loaded, txn, verb)
+        return None
 
-    await changing(attempt)
+    return await changing(attempt)
 
 
 async def _decide_open(ctx: Context, name: StreamName, loaded: LoadedTransactions, txn: UUID, verb: Verb) -> None:

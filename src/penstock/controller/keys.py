@@ -120,6 +120,11 @@ def queue(name: StreamName) -> bytes:
     return f"queue/{name}/".encode()
 
 
+def queue_place(key: bytes) -> int:
+    """The place of a ``queue_entry``."""
+    return int(key.rsplit(b"/", 1)[1], 16)
+
+
 def queue_entry(name: StreamName, sequence: int) -> bytes:
     return f"queue/{name}/{sequence:016x}".encode()
 

@@ -81,6 +81,8 @@ async def finish_sealing(ctx: Context, view: StreamView) -> StreamView:
     async for entry in ctx.metadata.scan_all(keys.transactions(view.name)):
         if TransactionRecord.decode(entry.value).state is TransactionState.OPEN:
             await abort_if_open(ctx, view.name, keys.txn_of(entry.key))
+    # Nothing that anybody has decided may be left behind.
+    ctx.queues.forget(view.name)
     view = await drain(ctx, view)
     history = await ctx.histories.of(view)
     sealed = await seal_segments(ctx, view.name, [item.segment for item in history.active.segments])
@@ -117,6 +119,7 @@ async def finish_deletion(ctx: Context, view: StreamView) -> None:
         await ctx.metadata.remove_prefix(prefix)
     ctx.histories.forget(name)
     ctx.sets.forget(name)
-    ctx.sequences.pop(name, None)
+    ctx.queues.forget(name)
+    ctx.unpruned.pop(name, None)
     await ctx.metadata.remove_keys([*keys.owned_singly(name), keys.stream(name)])
     await ctx.metadata.remove_keys([keys.work(name)])

@@ -107,6 +107,16 @@ class Metadata:
         """
         return await self._segments.table_update(self._table, puts)
 
+    async def change(self, puts: Sequence[TablePut], removals: Sequence[TableRemoval]) -> None:
+        """Puts and removals, all or nothing where the store can, else the puts first. Raises as ``put``."""
+        together = getattr(self._segments, "table_change", None)
+        if together is not None:
+            await together(self._table, [*puts, *removals])
+            return
+        if puts:
+            await self.put(*puts)
+        await self.remove(*removals)
+
     async def put_many(self, puts: Sequence[TablePut]) -> None:
         """Apply in batches, each of them all or nothing."""
         for start in range(0, len(puts), CHUNK):

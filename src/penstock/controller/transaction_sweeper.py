@@ -97,6 +97,7 @@ class Sweeper:
     async def _settle(self, text: str) -> None:
         ctx, name = self._ctx, StreamName.parse(text)
         marker = (await ctx.metadata.entries([keys.work(name)]))[0]
+        ctx.queues.forget(name)  # there may be decisions of a process that died
         await settle_alone(ctx, name)
         if marker.version >= 0:
             # Settled after the marker was read: it is stale, unless a workflow has set it anew since.

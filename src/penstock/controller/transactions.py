@@ -29,6 +29,9 @@ from penstock.ports.controller_service import PingStatus, Transaction, Transacti
 
 COMPLETED_MAX = 500
 
+COMMIT_S = 0.05
+"""How long the answer to a commit waits for the merge."""
+
 _IDS_AT_ONCE = 1 << 16
 """Transaction numbers reserved in one step. Those of a controller that dies are never used."""
 
@@ -130,22 +133,32 @@ class Transactions:
                 await ctx.metadata.put(found.put(replace(found.value, expires_ms=until)))
         return PingStatus[verdict.name]
 
-    async def commit(self, name: StreamName, txn: UUID) -> None:
-        """Decide to commit; the merge follows. Raises TransactionNotFoundError, TransactionStateError."""
-        await self._end(name, txn, Verb.COMMIT)
+    async def commit(self, name: StreamName, txn: UUID) -> TransactionStatus:
+        """Decide to commit; the merge follows. COMMITTED: it has ended by now; COMMITTING: it goes on.
+
+        Raises TransactionNotFoundError, TransactionStateError.
+        """
+        with self._ctx.outcomes.of(txn) as ended:
+            if await self._end(name, txn, Verb.COMMIT) is TransactionState.COMMITTED:
+                return TransactionStatus.COMMITTED
+            # The answer to a look later would cost more than that this one comes a little later.
+            await asyncio.wait({ended}, timeout=COMMIT_S)
+            known = ended.done() and ended.result() is TransactionState.COMMITTED
+        return TransactionStatus.COMMITTED if known else TransactionStatus.COMMITTING
 
     async def abort(self, name: StreamName, txn: UUID) -> None:
         """Decide to abort; the removal follows. Raises as ``commit``."""
         await self._end(name, txn, Verb.ABORT)
 
-    async def _end(self, name: StreamName, txn: UUID, verb: Verb) -> None:
+    async def _end(self, name: StreamName, txn: UUID, verb: Verb) -> TransactionState | None:
         ctx = self._ctx
         view = await ctx.stream(name)
         if view.record.state is StreamState.SEALED and await abort_if_open(ctx, name, txn):
             # Begun in the moment of sealing by a controller that died then: there is nothing left to merge it into.
             settle_soon(ctx, name)
-        await ctx.tasks.run(decide(ctx, name, txn, verb))
+        decided = await ctx.tasks.run(decide(ctx, name, txn, verb))
         settle_soon(ctx, name)
+        return decided
 
     async def status(self, name: StreamName, txn: UUID) -> TransactionStatus:
         """``UNKNOWN`` for one that never was, or that ended longer than a day ago."""

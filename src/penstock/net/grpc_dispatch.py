@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor  # type: ignore[import-untyped]
@@ -17,7 +17,15 @@ from penstock.net.grpc_errors import ERROR_KEY, code_of, details_of, encode_erro
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[Any], Awaitable[Message]]
+
+class Annotated(NamedTuple):
+    """A reply, and what only our own clients read of it."""
+
+    message: Message
+    metadata: tuple[str, bytes]
+
+
+Handler = Callable[[Any], Awaitable[Message | Annotated]]
 
 # Pravega names the field that carries the outcome differently from call to call.
 _STATUS_FIELDS = ("status", "result", "state")
@@ -62,7 +70,11 @@ def _guarded(method: MethodDescriptor, handler: Handler) -> Callable[[Message, A
 
     async def call(request: Message, context: Any) -> Message:
         try:
-            return await handler(request)
+            reply = await handler(request)
+            if isinstance(reply, Annotated):
+                context.set_trailing_metadata((reply.metadata,))
+                return reply.message
+            return reply
         except asyncio.CancelledError:
             raise
         except PenstockError as error:

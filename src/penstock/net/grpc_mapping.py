@@ -60,6 +60,9 @@ PING_STATUSES = {
     PingStatus.ABORTED: pb.PingTxnStatus.ABORTED,
     PingStatus.UNKNOWN: pb.PingTxnStatus.UNKNOWN,
 }
+COMMITTED_METADATA = ("penstock-transaction-bin", b"committed")
+"""Comes with the answer to a commit whose events are readable by then. Other clients do not look at it."""
+
 TRANSACTION_STATES = {
     TransactionStatus.OPEN: pb.TxnState.OPEN,
     TransactionStatus.COMMITTING: pb.TxnState.COMMITTING,

@@ -248,9 +248,9 @@ class ControllerService(Protocol):
 
     async def ping_transaction(self, stream: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus: ...
 
-    async def commit_transaction(self, stream: StreamName, txn: UUID) -> None:
-        """Decide to commit; the merge follows, and survives any crash. Repeating is fine. Raises TransactionNotFoundError,
-        TransactionStateError (aborted)."""
+    async def commit_transaction(self, stream: StreamName, txn: UUID) -> TransactionStatus:
+        """Decide to commit; the merge follows, and survives any crash. Repeating is fine. Returns COMMITTED where the events
+        are readable by now, else COMMITTING. Raises TransactionNotFoundError, TransactionStateError (aborted)."""
         ...
 
     async def abort_transaction(self, stream: StreamName, txn: UUID) -> None:

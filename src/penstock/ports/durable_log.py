@@ -41,6 +41,11 @@ class DurableLog(Protocol):
         """
         ...
 
+    def append_in_place(self, frames: Sequence[Sequence[Buffer]]) -> Sequence[LogAddress] | None:
+        """As an ``append`` of each, without an await: they are durable when this returns, by one write and one sync. None:
+        the log cannot, for it is busy, needs another file, or its disk is slow; nothing was done. Raises as ``append``."""
+        ...
+
     def refuse_waits(self, error: StorageFullError | None) -> None:
         """While ``error`` is set, an append that would wait for a truncation raises StorageFullError: none will come,
         for what the log holds finds no room elsewhere. None: appends wait again. A log without a limit ignores it."""

@@ -51,6 +51,18 @@ class File(Protocol):
     async def close(self) -> None: ...
 
 
+class InPlaceFile(File, Protocol):
+    """A file that can also be used without an await, where the event loop may wait for the disk."""
+
+    def read_in_place(self, offset: int, length: int) -> bytes | None:
+        """As ``read_at``, or None where it would wait for the disk or for other calls."""
+        ...
+
+    def commit_in_place(self, offset: int, parts: Sequence[Buffer]) -> bool:
+        """As ``write_at`` and then ``sync``. False: it would keep the event loop for too long; nothing was done."""
+        ...
+
+
 class Files(Protocol):
     """A directory tree of ours. Paths are relative, with ``/``, made by us of digits, letters, ``.``, ``-``, ``_``.
     ``"."`` is the tree's root.

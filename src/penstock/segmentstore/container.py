@@ -96,6 +96,8 @@ class Container:
         self.parked_reads = 0
         self._queue: deque[Mutation] = deque()
         self._in_flight: Sequence[Mutation] = ()
+        self._taken: tuple[list[Buffer], int, int] | None = None
+        """The frame of what is in flight (parts, size, time), unless the commit loop has made it itself."""
         self._log_floor: int | None = None
         """While a frame is in flight: its address, not known yet, is above this one."""
         self._wake: asyncio.Future[None] | None = None
@@ -305,20 +307,62 @@ class Container:
         if mutation.other is not None:
             mutation.other.pending_operations += 1
         self._queue.append(mutation)
-        wake = self._wake
-        if wake is not None and not wake.done():
-            wake.set_result(None)
+        if self._rests and not self._in_flight:
+            self.log.commit_soon(self)
+
+    @property
+    def _rests(self) -> bool:
+        """Whether the commit loop waits for something to do."""
+        return self._wake is not None and not self._wake.done()
+
+    def take_frame(self) -> tuple[Sequence[Buffer], int] | None:
+        """See ``shared_log.Committer``."""
+        if not self._queue or not self._rests or self._in_flight:
+            return None
+        try:
+            self._in_flight = batch = self._take_batch()
+            now_ms = self.clock.now_ms()
+            parts, size_bytes = self._frame(batch, now_ms)
+        except Exception as error:  # noqa: BLE001 - a bug in a commit stops the container, wherever the commit runs
+            self.go_offline("commit failed", error)
+            return None
+        self._taken = parts, size_bytes, now_ms
+        self._log_floor = self.log.last_address if parts else None
+        return parts, size_bytes
+
+    def committed(self, address: int) -> None:
+        """See ``shared_log.Committer``."""
+        taken, self._taken = self._taken, None
+        self._log_floor = None
+        if taken is None or self._offline is not None:
+            return
+        try:
+            self._acknowledge(self._in_flight, address or self.applied_address, taken[2])
+        except Exception as error:  # noqa: BLE001 - as above
+            self.go_offline("commit failed", error)
+        if self._queue:
+            # Queued by an answer of another container, after this one's frame had been taken.
+            self.log.commit_soon(self)
+
+    def commit_later(self) -> None:
+        """See ``shared_log.Committer``."""
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
 
     async def _commit_loop(self) -> None:
         while True:
-            if not self._queue:
+            if not self._queue and self._taken is None:
                 self._wake = asyncio.get_running_loop().create_future()
                 await self._wake
                 self._wake = None
                 continue
-            self._in_flight = batch = self._take_batch()
-            now_ms = self.clock.now_ms()
-            parts, size_bytes = self._frame(batch, now_ms)
+            if self._taken is None:
+                self._in_flight = self._take_batch()
+                now_ms = self.clock.now_ms()
+                parts, size_bytes = self._frame(self._in_flight, now_ms)
+            else:
+                (parts, size_bytes, now_ms), self._taken = self._taken, None
+            batch = self._in_flight
             address = self.applied_address
             if parts:
                 self._log_floor = self.log.last_address

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
@@ -96,11 +97,9 @@ async def _perform(
     segment: Segment,
     operation: codec.Operation,
     act: Any,
-    *,
-    other: Segment | None = None,
 ) -> Any:
     answer = Answer()
-    container.submit(OperationMutation(segment, operation, act, answer, other=other))
+    container.submit(OperationMutation(segment, operation, act, answer))
     return await answer.future
 
 
@@ -224,7 +223,31 @@ async def merge(container: Container, target_name: str, source_name: str) -> int
     return await _merge(container, target, source)
 
 
+async def merge_run(container: Container, target_name: str, source_names: Sequence[str]) -> int:
+    """See ``SegmentStore.merge_run``."""
+    while True:
+        found = [await container.segments.find(name) for name in source_names]
+        target = (await find(container, target_name)).require_plain()
+        if container.segments.is_current(target) and all(
+            source is None or container.segments.is_current(source) for source in found
+        ):
+            break
+    # From here on nothing is awaited until all have taken their places.
+    answers: list[Answer] = []
+    for source in found:
+        if source is None or source is target or source.table is not None or source.next_start or target.next_sealed:
+            break
+        answers.append(_submit_merge(container, target, source))
+    for answer in answers:
+        await answer.future
+    return len(answers)
+
+
 async def _merge(container: Container, target: Segment, source: Segment) -> int:
+    return int(await _submit_merge(container, target, source).future)
+
+
+def _submit_merge(container: Container, target: Segment, source: Segment) -> Answer:
     offset = target.next_length
     operation = codec.MergeOperation(uid=target.uid, source=source.uid, offset=offset, length=source.next_length)
     target.next_length += source.next_length
@@ -232,15 +255,13 @@ async def _merge(container: Container, target: Segment, source: Segment) -> int:
     if target.gate is not None:
         target.gate.count(target, source.next_length, source.next_events)
     container.segments.doom(source)
-    return int(
-        await _perform(
-            container,
-            target,
-            operation,
-            lambda now_ms: transitions.merge(container, target, source, offset, now_ms),
-            other=source,
-        )
-    )
+    answer = Answer()
+
+    def act(now_ms: int) -> object:
+        return transitions.merge(container, target, source, offset, now_ms)
+
+    container.submit(OperationMutation(target, operation, act, answer, other=source))
+    return answer
 
 
 async def _merge_again(container: Container, target: Segment, source: str, *, known: bool) -> int:

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from penstock.model.errors import StorageFullError
+from penstock.model.errors import PenstockError, StorageFullError
 from penstock.ports.durable_log import DurableLog, LogAddress
 from penstock.ports.files import Buffer
 from penstock.segmentstore.shortage import Shortage
+
+
+class Committer(Protocol):
+    """A container, as its log sees it."""
+
+    def take_frame(self) -> tuple[Sequence[Buffer], int] | None:
+        """What is queued, as one frame and its size; None: nothing is. It is in flight from here on."""
+        ...
+
+    def committed(self, address: int) -> None:
+        """The frame that was taken is durable at the address."""
+        ...
+
+    def commit_later(self) -> None:
+        """Append what is queued, or was taken, by the container's own task."""
+        ...
+
+    def go_offline(self, reason: str, error: BaseException | None) -> None: ...
 
 
 class SharedLog:
@@ -22,9 +42,47 @@ class SharedLog:
         self._fill_bytes = fill_bytes
         self._since_bytes = 0
         self._truncated = 0
+        self._due: dict[Committer, None] = {}
         self.filled: Callable[[], None] | None = None
         self.last_address = 0
         self.shortage = Shortage(log.refuse_waits, pause_s=pause_s)
+
+    def commit_soon(self, committer: Committer) -> None:
+        """Commit what the container has queued by the end of this pass of the loop, with what others have queued by then."""
+        if not self._due:
+            asyncio.get_running_loop().call_soon(self._commit_due)
+        self._due[committer] = None
+
+    def _commit_due(self) -> None:
+        """One write and one sync for all, here and now where the log can: a single append then costs no task and no hop."""
+        due, self._due = list(self._due), {}
+        taken: list[tuple[Committer, Sequence[Buffer], int]] = []
+        for committer in due:
+            frame = committer.take_frame()
+            if frame is None:
+                continue
+            taken.append((committer, *frame))
+        frames = [parts for _, parts, size_bytes in taken if size_bytes]
+        addresses: Sequence[int] | None = ()
+        if frames:
+            try:
+                addresses = self._log.append_in_place(frames)
+            except (OSError, PenstockError) as error:
+                for committer, _, _ in taken:
+                    committer.go_offline("log append failed", error)
+                return
+        if addresses is None:
+            for committer, _, _ in taken:
+                committer.commit_later()
+            return
+        left = iter(addresses)
+        for committer, _, size_bytes in taken:
+            if size_bytes:
+                address = next(left)
+                self._note(address, size_bytes)
+                committer.committed(address)
+            else:
+                committer.committed(0)
 
     @property
     def epoch(self) -> int:
@@ -41,12 +99,15 @@ class SharedLog:
             if self.filled is not None:
                 self.filled()
             raise
+        self._note(address, size_bytes)
+        return address
+
+    def _note(self, address: int, size_bytes: int) -> None:
         self.last_address = max(self.last_address, address)
         self._since_bytes += size_bytes
         if self._since_bytes >= self._fill_bytes and self.filled is not None:
             self._since_bytes = 0
             self.filled()
-        return address
 
     async def truncate(self, upto: int) -> None:
         """Forget the frames at and below ``upto``, unless that was done."""

@@ -265,6 +265,11 @@ class SegmentStore:
             )
         return await segment_calls.merge(container, target, source)
 
+    async def merge_run(self, target: str, sources: Sequence[str]) -> int:
+        """Merge sources in their order, by one sync; returns how many. At the first that is not there, or that ``merge``
+        would refuse, it ends. Not of the port: over the wire they are merged one by one."""
+        return await segment_calls.merge_run(self._container(target), target, sources)
+
     async def get_attribute(self, name: str, attribute: UUID) -> int:
         return await segment_calls.get_attribute(self._container(name), name, attribute)
 
@@ -284,6 +289,10 @@ class SegmentStore:
 
     async def table_remove(self, name: str, removals: Sequence[TableRemoval]) -> None:
         await tables.change(self._container(name), name, removals)
+
+    async def table_change(self, name: str, changes: Sequence[TablePut | TableRemoval]) -> Sequence[int]:
+        """As ``table_update`` and ``table_remove`` in one step. Not of the port: the wire has no such request."""
+        return await tables.change(self._container(name), name, changes)
 
     async def table_get(self, name: str, keys: Sequence[bytes]) -> Sequence[TableEntry]:
         return await tables.get(self._container(name), name, keys)

@@ -16,7 +16,6 @@ from penstock.codec.wal import (
     encode_file_header,
     encode_frame,
     frame_bytes,
-    join_small,
     make_incarnation,
 )
 from penstock.model.errors import (
@@ -28,7 +27,7 @@ from penstock.model.errors import (
 from penstock.ports.durable_log import LogAddress
 from penstock.ports.files import Buffer, Files
 from penstock.ports.rng import Rng
-from penstock.storage.log_entries import ActiveFile, ClosedFile, Entry, finished
+from penstock.storage.log_entries import ActiveFile, ClosedFile, Entry, Frame, encode_group, finished
 from penstock.storage.log_epoch import Epoch
 from penstock.storage.log_limits import BUDGET_BYTES, FRAME_MAX_BYTES, QUEUE_BYTES, SEGMENT_BYTES, LogLimits
 from penstock.storage.log_pool import FilePool, Retired
@@ -36,7 +35,6 @@ from penstock.storage.log_scan import Accepted, LogImage, frames_of, read_log
 
 log = logging.getLogger(__name__)
 
-_PARTS_MAX = 512
 _REWRITE_BYTES = 1 << 20
 
 
@@ -173,6 +171,41 @@ class LocalLog:
                 # The parts are being written: given back now, they could change under the checksum.
                 await finished(entry.flight)
             raise
+
+    def append_in_place(self, frames: Sequence[Sequence[Buffer]]) -> Sequence[LogAddress] | None:
+        """As the port says: while nothing is queued or on its way, and the active file has room and syncs fast."""
+        active, rests = self._active, self._wake is not None and not self._wake.done()
+        if not rests or self._queue or self._outside or self._closing or self._failure is not None or active is None:
+            return None
+        commit = getattr(active.file, "commit_in_place", None)
+        sizes = [sum(map(len, parts)) for parts in frames]
+        needed = sum(map(frame_bytes, sizes))
+        if commit is None or max(sizes) > self._limits.max_frame_bytes:
+            return None
+        if active.offset + needed > self._limits.segment_bytes:
+            return None
+        self._pool.serve()
+        try:
+            # Another opening may have taken over meanwhile, and our file may be its own by now.
+            if not self._epoch.check_in_place():
+                return None
+            if not commit(*self._encoded(active, list(zip(frames, sizes, strict=True)))):
+                return None
+            if not self._epoch.check_in_place():
+                raise ContainerOfflineError("epoch of the log cannot be read", epoch=self.epoch)
+        except BaseException as error:
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+            raise self._offline() from error
+        return self._appended(active, len(frames), needed)
+
+    def _appended(self, active: ActiveFile, count: int, size_bytes: int) -> Sequence[LogAddress]:
+        active.offset += size_bytes
+        active.header_written = True
+        first = self._last + 1
+        self._last += count
+        return [LogAddress(address) for address in range(first, self._last + 1)]
 
     def refuse_waits(self, error: StorageFullError | None) -> None:
         """As the port says."""
@@ -327,7 +360,8 @@ class LocalLog:
         flight: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         group, size = self._take_group(active, flight)
         try:
-            await active.file.write_at(*self._encode_group(active, group))
+            frames = [(entry.parts, entry.payload_bytes) for entry in group]
+            await active.file.write_at(*self._encoded(active, frames))
             await active.file.sync()
             await self._epoch.check()
         except BaseException as error:
@@ -338,12 +372,9 @@ class LocalLog:
             raise
         finally:
             flight.set_result(None)
-        active.offset += size
-        active.header_written = True
-        for address, entry in enumerate(group, self._last + 1):
+        for entry, address in zip(group, self._appended(active, len(group), size), strict=True):
             if not entry.done.done():
-                entry.done.set_result(LogAddress(address))
-        self._last += len(group)
+                entry.done.set_result(address)
         self._let_in()
 
     def _take_group(self, active: ActiveFile, flight: asyncio.Future[None]) -> tuple[Sequence[Entry], int]:
@@ -363,20 +394,8 @@ class LocalLog:
                 size += needed
         return group, size
 
-    def _encode_group(self, active: ActiveFile, group: Sequence[Entry]) -> tuple[int, Sequence[Buffer]]:
-        buffers: list[Buffer] = [] if active.header_written else [encode_file_header(active.header)]
-        for sequence, entry in enumerate(group, self._last + 1):
-            buffers += encode_frame(
-                entry.parts,
-                payload_bytes=entry.payload_bytes,
-                incarnation=active.header.incarnation,
-                sequence=sequence,
-                durable_sequence=self._last,
-                seed=self._seed,
-            )
-        if len(buffers) > _PARTS_MAX:
-            buffers = join_small(buffers)
-        return (active.offset if active.header_written else HEADER_AT), buffers
+    def _encoded(self, active: ActiveFile, frames: Sequence[Frame]) -> tuple[int, Sequence[Buffer]]:
+        return encode_group(active, frames, last=self._last, seed=self._seed)
 
     async def _roll(self, *, vital: bool = False) -> None:
         spare = await self._pool.take(vital=vital)

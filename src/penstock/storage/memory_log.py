@@ -86,6 +86,10 @@ class MemoryLog:
             self._committer = asyncio.create_task(self._commit())
         return await pending.done
 
+    def append_in_place(self, frames: Sequence[Sequence[Buffer]]) -> Sequence[LogAddress] | None:
+        """Never: there is no disk that would be quick enough to wait for."""
+        return None
+
     def refuse_waits(self, error: StorageFullError | None) -> None:
         """Nothing waits here."""
 

@@ -205,8 +205,10 @@ class _Transactions:
         reply: pb.PingTxnStatus = await self._connection.controller("pingTransaction", request, accept=_ANY_STATUS)
         return mapping.PING_STATUSES_BACK.get(reply.status, PingStatus.UNKNOWN)
 
-    async def commit_transaction(self, stream: StreamName, txn: UUID) -> None:
-        await self._connection.controller("commitTransaction", _transaction_request(stream, txn))
+    async def commit_transaction(self, stream: StreamName, txn: UUID) -> TransactionStatus:
+        _, metadata = await self._connection.annotated("commitTransaction", _transaction_request(stream, txn))
+        known = mapping.COMMITTED_METADATA in metadata
+        return TransactionStatus.COMMITTED if known else TransactionStatus.COMMITTING
 
     async def abort_transaction(self, stream: StreamName, txn: UUID) -> None:
         await self._connection.controller("abortTransaction", _transaction_request(stream, txn))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -101,11 +101,15 @@ class GrpcConnection:
 
     async def controller(self, rpc: str, request: Any, *, accept: Iterable[int] = ()) -> Any:
         """Call Pravega's controller service. A status that is neither success (0) nor in ``accept`` raises."""
-        return await self._call(rpc, self._stub_call(self._controller, rpc), request, frozenset(accept))
+        return (await self._call(rpc, self._stub_call(self._controller, rpc), request, frozenset(accept)))[0]
+
+    async def annotated(self, rpc: str, request: Any) -> tuple[Any, Sequence[tuple[str, str | bytes]]]:
+        """As ``controller``, with what a server of ours says beside the reply."""
+        return await self._call(rpc, self._stub_call(self._controller, rpc), request, frozenset())
 
     async def native(self, rpc: str, request: Any) -> Any:
         """Call the native service."""
-        return await self._call(rpc, self._stub_call(self._native, rpc), request, frozenset())
+        return (await self._call(rpc, self._stub_call(self._native, rpc), request, frozenset()))[0]
 
     def _stub_call(self, stub: Any, rpc: str) -> Rpc:
         if self._channel is None:
@@ -113,7 +117,9 @@ class GrpcConnection:
         call: Rpc = getattr(stub, rpc)
         return call
 
-    async def _call(self, rpc: str, method: Rpc, request: Any, accept: frozenset[int]) -> Any:
+    async def _call(
+        self, rpc: str, method: Rpc, request: Any, accept: frozenset[int]
+    ) -> tuple[Any, Sequence[tuple[str, str | bytes]]]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.patience_s
         pause = _FIRST_PAUSE_S
@@ -126,10 +132,11 @@ class GrpcConnection:
                 if not again or self._channel is None:
                     raise self._error(rpc, error) from error
             else:
-                failure = _typed(await call.trailing_metadata()) or _refusal(rpc, reply, accept)
+                metadata = [(key, value) for key, value in await call.trailing_metadata() or ()]
+                failure = _typed(metadata) or _refusal(rpc, reply, accept)
                 if failure is not None:
                     raise failure
-                return reply
+                return reply, metadata
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 

@@ -18,6 +18,7 @@ from penstock.model.errors import (
     PenstockError,
     UnsupportedError,
 )
+from penstock.net.dial.direct_line import DirectLine, dial_direct
 from penstock.net.dial.native_port import NativePort
 from penstock.net.dial.wire_append_pool import RemoteAppends
 from penstock.net.dial.wire_dial import DialLimits
@@ -129,6 +130,13 @@ class RemoteSegments:
         except PenstockError as error:
             # Never from within the call: the caller may not be ready for its answer yet.
             asyncio.get_running_loop().call_soon(done, error)
+
+    async def open_direct(self, segment: str, writer: UUID) -> DirectLine:
+        """See ``ports.direct_appends.DirectAppends``. The line is its caller's: closing this leaves it open."""
+        endpoint = await self._pool.endpoint(segment)
+        line = await dial_direct(endpoint, segment, writer, connect_s=self._pool.limits.connect_s)
+        self._pool.telemetry.add("direct_lines")
+        return line
 
     async def read(self, name: str, offset: int, max_bytes: int, *, wait: bool = True) -> SegmentRead:
         if not wait:

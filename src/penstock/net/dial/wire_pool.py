@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from penstock.codec import wire_commands as c
 from penstock.codec.wire import Command
+from penstock.core.placement import primary_name
 from penstock.model.errors import NotConnectedError, PenstockError
 from penstock.net.arena import ArenaPool
 from penstock.net.dial.wire_dial import DialConnection, DialLimits, NeverSentError, dial
@@ -76,18 +77,19 @@ class ConnectionPool:
         return Backoff(self._rng, self.limits)
 
     async def endpoint(self, segment: str) -> Endpoint:
-        """Who serves the segment, as the controller said last."""
-        known = self._endpoints.get(segment)
+        """Who serves the segment, as the controller said last, of it or of one that may be merged with it."""
+        place = primary_name(segment)
+        known = self._endpoints.get(place)
         if known is None:
             known = await self._controller.endpoint(segment)
             if len(self._endpoints) >= _ENDPOINTS_MAX:
                 self._endpoints.clear()
-            self._endpoints[segment] = known
+            self._endpoints[place] = known
         return known
 
     def forget(self, segment: str) -> None:
         """Ask the controller again next time."""
-        self._endpoints.pop(segment, None)
+        self._endpoints.pop(primary_name(segment), None)
 
     async def open(self, endpoint: Endpoint) -> DialConnection:
         """A new connection, closed with the pool at the latest. Raises NotConnectedError."""

@@ -256,6 +256,7 @@ class Cluster:
         self.history = history
         self.disk = SimDisk(loop.fork("disk"))
         self.disk.latency_s = config.latency_s
+        self.disk.in_place = config.in_place
         self.rows = SimKeyValueState()
         self.clock = SimClock(loop)
         self.rng = SimRng(loop.fork("node"))

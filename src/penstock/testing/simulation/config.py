@@ -32,6 +32,7 @@ class SimConfig:
     log_file_bytes: int
     log_files: int
     latency_s: float
+    in_place: float
     chunk_handles: int
     sweep_ms: int
     retention_cycle_ms: int
@@ -79,6 +80,8 @@ def draw_config(seed: int) -> SimConfig:
         log_file_bytes=log_file_bytes,
         log_files=rng.choice((6, 8, 12)),
         latency_s=rng.choice((0.0002, 0.001, 0.003)),
+        # By a draw of its own: the others stay what they were.
+        in_place=random.Random(f"{seed}/in place").choice((0.0, 0.5, 1.0)),
         chunk_handles=rng.choice((2, 16)),
         sweep_ms=rng.choice((1000, 3000)),
         retention_cycle_ms=rng.choice((3000, 8000)),

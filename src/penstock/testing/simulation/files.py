@@ -96,6 +96,8 @@ class SimDisk:
         self.unsynced_names: dict[str, None] = {}
         self.generation = 0
         self.latency_s = 0.0003
+        self.in_place = 0.0
+        """How often the process may wait for a write and its sync in place, as for a disk that is fast."""
         self.sync_fails_once: str | None = None
         """The next sync of a file whose path begins so fails, and what it should have made durable never will be."""
         self.failed_syncs: list[str] = []
@@ -268,6 +270,9 @@ class SimFile:
 
     async def sync(self) -> None:
         await self._files.step()
+        self._sync()
+
+    def _sync(self) -> None:
         failing = self._disk.sync_fails_once
         if failing is not None and self._path.startswith(failing):
             # The kernel reports once, and forgets: the pages are clean now and were never written.
@@ -276,6 +281,26 @@ class SimFile:
             self._inode.unsynced.clear()
             raise OSError(5, "input/output error", self._path)
         self._inode.make_durable()
+
+    def commit_in_place(self, offset: int, parts: Sequence[Buffer]) -> bool:
+        """As ``ports.files.InPlaceFile`` says. No instant passes, so nothing can come between the write and its sync."""
+        disk = self._disk
+        self._files.check_alive()
+        if not disk.in_place or disk.rng.random() >= disk.in_place:
+            return False
+        data = b"".join(parts)
+        disk.check_room(offset + len(data) - len(self._inode.cache))
+        if disk.writes_fail is not None and self._path.startswith(disk.writes_fail):
+            self._write(offset, data[: disk.rng.randrange(len(data) + 1)])
+            raise OSError(5, "input/output error", self._path)
+        self._write(offset, data)
+        self._sync()
+        return True
+
+    def read_in_place(self, offset: int, length: int) -> bytes | None:
+        """As ``ports.files.InPlaceFile`` says."""
+        self._files.check_alive()
+        return bytes(self._inode.cache[offset : offset + length]) if self._disk.in_place else None
 
     async def read_at(self, offset: int, length: int) -> bytes:
         await self._files.step()

@@ -1,0 +1,48 @@
+"""Where a writer's events go: the segments it writes to, and what follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from penstock.model.errors import PenstockError, StreamSealedError
+from penstock.model.names import StreamName
+from penstock.model.segments import SegmentId, SegmentRange
+from penstock.ports.controller_service import ControllerService
+
+
+class Layout(Protocol):
+    """Which segments a writer writes to, and what follows a segment that takes no more."""
+
+    stream: StreamName
+
+    async def segments(self) -> Sequence[SegmentRange]:
+        """Raises StreamSealedError where there is none."""
+        ...
+
+    def name_of(self, segment: SegmentId) -> str: ...
+
+    async def successors(self, segment: SegmentId, cause: PenstockError) -> Sequence[SegmentRange]:
+        """Raises what the writer is to fail with where nothing follows."""
+        ...
+
+
+class StreamLayout:
+    """The active segments of a stream; sealed ones are followed by their successors."""
+
+    def __init__(self, stream: StreamName, controller: ControllerService, name_of: Callable[[SegmentId], str]) -> None:
+        self.stream = stream
+        self.name_of = name_of
+        self._controller = controller
+
+    async def segments(self) -> Sequence[SegmentRange]:
+        found = await self._controller.current_segments(self.stream)
+        if not found:
+            raise StreamSealedError("stream is sealed", stream=str(self.stream))
+        return found
+
+    async def successors(self, segment: SegmentId, cause: PenstockError) -> Sequence[SegmentRange]:
+        found = await self._controller.successors(self.stream, segment)
+        if not found:
+            raise StreamSealedError("stream is sealed", stream=str(self.stream), segment=segment) from cause
+        return [item.range for item in found]

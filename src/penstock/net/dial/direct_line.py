@@ -1,0 +1,158 @@
+"""A line for appends that its caller's own thread sends and reads: a plain socket, set up in the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from uuid import UUID
+
+from penstock.codec import wire_commands as c
+from penstock.codec.wire import (
+    HEADER,
+    REPLY_CODES,
+    VERSION_HIGH,
+    VERSION_LOW,
+    Command,
+    append_block_end_parts,
+    check_header,
+    decode,
+    encode,
+)
+from penstock.model.errors import NotConnectedError, PenstockError, ProtocolError
+from penstock.net.wire_errors import OWN_TOKEN, error_of
+from penstock.ports.controller_service import Endpoint
+from penstock.ports.files import Buffer
+
+_RECEIVE_BYTES = 4096
+_RID = 1
+
+
+class DirectLine:
+    """Implements ``ports.direct_appends.DirectLine``."""
+
+    def __init__(self, connection: socket.socket, endpoint: Endpoint, writer: UUID) -> None:
+        self.last_number = 0
+        self._socket = connection
+        self._endpoint = endpoint
+        self._writer = writer.bytes
+        self._sent_number = 0
+        self._received = bytearray()
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+
+    async def set_up(self, segment: str) -> None:
+        """Say hello, and which writer this is. Raises NotConnectedError, and what the store refuses it with."""
+        loop = asyncio.get_running_loop()
+        hello = encode(c.Hello(VERSION_HIGH, VERSION_LOW))
+        await loop.sock_sendall(self._socket, hello + encode(c.SetupAppend(_RID, self._writer, segment, OWN_TOKEN)))
+        while True:
+            for reply in self._replies(await loop.sock_recv(self._socket, _RECEIVE_BYTES)):
+                if isinstance(reply, c.AppendSetup):
+                    self.last_number = reply.last_number
+                    return
+                if not isinstance(reply, c.Hello | c.KeepAlive):
+                    raise error_of(reply, segment)
+
+    def send(self, data: Buffer, count: int, number: int) -> None:
+        frame = b"".join(append_block_end_parts(self._writer, data, count, number, _RID))
+        self._sent_number = number
+        try:
+            sent = self._socket.send(frame)
+        except OSError as error:
+            raise self._lost(error) from error
+        if sent < len(frame):
+            # The peer does not read. What it has of the frame is not enough to do anything.
+            raise self._lost(None)
+
+    def acknowledged(self, timeout_s: float) -> bool:
+        try:
+            if not self._poll.poll(timeout_s * 1000):
+                return False
+            received = self._socket.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise self._lost(error) from error
+        for reply in self._replies(received):
+            if isinstance(reply, c.DataAppended) and reply.event_number >= self._sent_number:
+                return True
+            if not isinstance(reply, c.DataAppended | c.KeepAlive):
+                raise NotConnectedError("append was refused", reply=type(reply).__name__)
+        return False
+
+    def _replies(self, received: bytes) -> list[Command]:
+        """Whole frames, with those that came before in part. Raises NotConnectedError at the end of the stream."""
+        if not received:
+            raise self._lost(None)
+        held = self._received
+        held += received
+        replies: list[Command] = []
+        at = 0
+        try:
+            while len(held) - at >= HEADER.size:
+                code, length = HEADER.unpack_from(held, at)
+                check_header(code, length, REPLY_CODES)
+                end = at + HEADER.size + length
+                if end > len(held):
+                    break
+                replies.append(decode(code, memoryview(bytes(held[at + HEADER.size : end]))))
+                at = end
+        except ProtocolError as error:
+            raise self._lost(error) from error
+        del held[:at]
+        return replies
+
+    def _lost(self, cause: Exception | None) -> NotConnectedError:
+        return NotConnectedError(
+            "connection to a segment store is lost",
+            host=self._endpoint.host,
+            port=self._endpoint.port,
+            reason=str(cause) if cause is not None else "connection was closed",
+        )
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+async def dial_direct(endpoint: Endpoint, segment: str, writer: UUID, *, connect_s: float) -> DirectLine:
+    """A line that is set up. Raises NotConnectedError, and what the store refuses it with. Cancelled: nothing stays open."""
+    connection: socket.socket | None = None
+    try:
+        async with asyncio.timeout(connect_s):
+            connection = await _connected(endpoint)
+            line = DirectLine(connection, endpoint, writer)
+            await line.set_up(segment)
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, OSError | TimeoutError) and not isinstance(error, PenstockError):
+            raise NotConnectedError(
+                "segment store cannot be reached", host=endpoint.host, port=endpoint.port, reason=str(error)
+            ) from error
+        raise
+    return line
+
+
+async def _connected(endpoint: Endpoint) -> socket.socket:
+    """A socket that does not block. Raises what the last of the host's addresses failed with."""
+    loop = asyncio.get_running_loop()
+    failure: OSError = OSError("host has no address")
+    for family, kind, protocol, _, address in await loop.getaddrinfo(
+        endpoint.host, endpoint.port, type=socket.SOCK_STREAM
+    ):
+        connection = socket.socket(family, kind, protocol)
+        try:
+            connection.setblocking(False)
+            # Each append is sent whole: nothing that follows would be worth waiting for.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(connection, address)
+        except OSError as error:
+            connection.close()
+            failure = error
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            return connection
+    raise failure

@@ -207,39 +207,51 @@ class Scrubber:
         if rows is None:
             later = [index for index in self._rows if index > at.container]
             return replace(at, container=min(later), first=0, second=0, third=0) if later else None
-        try:
-            return await self._check_segment(rows, at, tally)
-        except CorruptDataError as error:
-            # Rows as such were verified before: this one has been told.
-            if not isinstance(self._keyvalue, CheckedRows):
-                tally.damage.append(
-                    Damage(kind=DamageKind.ROW, place="metadata", why=str(error), container=at.container)
-                )
-            return await self._behind_damage(at)
-
-    async def _behind_damage(self, at: _Cursor) -> _Cursor | None:
-        """Rows from here on cannot be read in one piece: go on with the next segment whose rows can be."""
-        following = replace(at, first=at.first + 1, second=0, third=0)
-        if not isinstance(self._keyvalue, CheckedRows):
-            return replace(at, container=at.container + 1, first=0, second=0, third=0)
-        start = records.uid_key(records.TAG_SEGMENT, at.container, at.first)
-        _, end = records.range_of(records.prefix(records.TAG_SEGMENT, at.container))
-        found = await self._keyvalue.check_rows(start, limit=_ROWS)
-        if found.damaged and start <= found.damaged[0] < end and len(found.damaged[0]) == len(start):
-            return replace(following, first=max(at.first, records.parse_number(found.damaged[0][-8:])) + 1)
-        return following
-
-    async def _check_segment(self, rows: MetadataRows, at: _Cursor, tally: _Tally) -> _Cursor | None:
         index = at.container
         start = records.uid_key(records.TAG_SEGMENT, index, at.first)
         _, end = records.range_of(records.prefix(records.TAG_SEGMENT, index))
-        page = await rows.scan((start, end), limit=1)
+        try:
+            page = await rows.scan((start, end), limit=1)
+        except CorruptDataError as error:
+            bad = await self._damaged_row(start, end, error, index, tally)
+            behind = None if bad is None else records.parse_number(bad[-8:]) + 1
+            return self._next_container(at) if behind is None else replace(at, first=behind, second=0, third=0)
         if not page:
-            return replace(at, container=index + 1, first=0, second=0, third=0)
+            return self._next_container(at)
         uid = records.parse_number(page[0][0][-8:])
-        segment = records.decode_segment(page[0][1])
         if uid != at.first:
             at = replace(at, first=uid, second=0, third=0)
+        try:
+            return await self._check_segment(rows, at, records.decode_segment(page[0][1]), tally)
+        except CorruptDataError as error:
+            first = records.chunk_key(index, uid, at.second)
+            _, end = records.range_of(records.uid_key(records.TAG_CHUNK, index, uid))
+            bad = await self._damaged_row(first, end, error, index, tally)
+            if bad is None:
+                return replace(at, first=uid + 1, second=0, third=0)
+            return replace(at, second=records.parse_number(bad[-8:]) + 1, third=0)
+
+    def _next_container(self, at: _Cursor) -> _Cursor:
+        return replace(at, container=at.container + 1, first=0, second=0, third=0)
+
+    async def _damaged_row(
+        self, start: bytes, end: bytes, error: CorruptDataError, container: int, tally: _Tally
+    ) -> bytes | None:
+        """The first row of the range that fails its checksum, which was told among the rows; None where that is not it."""
+        if not isinstance(self._keyvalue, CheckedRows):
+            tally.damage.append(Damage(kind=DamageKind.ROW, place="metadata", why=str(error), container=container))
+            return None
+        tally.count("rows_again")
+        try:
+            found = await self._keyvalue.check_rows(start, limit=_ROWS)
+        except CorruptDataError:
+            return None
+        return next((key for key in found.damaged if start <= key < end and len(key) == len(start)), None)
+
+    async def _check_segment(
+        self, rows: MetadataRows, at: _Cursor, segment: records.SegmentRecord, tally: _Tally
+    ) -> _Cursor | None:
+        index, uid = at.container, at.first
         if not at.second and not at.third:
             tally.count("segments")
             await self._check_name(rows, index, uid, segment, tally)
@@ -315,11 +327,13 @@ class _ChunkCheck:
         if position == 0:
             tally.count("chunks")
             await self._check_index(blocks, tally)
+        progressed = False
         for begin, block in blocks:
             if begin < position or block.end <= self._chunk.freed:
                 continue
-            if tally.left <= 0:
-                return begin
+            if progressed and tally.left <= 0:
+                return begin  # At least one block a page, however small that is.
+            progressed = True
             if not await self._check_block(begin, block, tally):
                 return None
         return None

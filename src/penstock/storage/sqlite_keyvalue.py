@@ -69,13 +69,13 @@ class SqliteKeyValue:
         self._closed = False
 
     @classmethod
-    async def open(cls, path: str | os.PathLike[str], offload: Offload) -> Self:
-        """Open or create the file; its directory must exist.
+    async def open(cls, path: str | os.PathLike[str], offload: Offload, *, room: bool = True) -> Self:
+        """Open or create the file; its directory must exist. ``room``: keep free room in it, for the day the disk is full.
 
         Raises: VersionTooNewError, CorruptDataError (not ours, or damaged): nothing was changed. StorageFullError.
         """
         target = Path(path)
-        opening = asyncio.ensure_future(offload.run(lambda: _open_all(target)))
+        opening = asyncio.ensure_future(offload.run(lambda: _open_all(target, room=room)))
         try:
             writer, reader, scanner = await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -228,7 +228,7 @@ def _sealed(key: bytes, value: bytes) -> bytes:
     return checksum.to_bytes(_CRC_BYTES, "big") + value
 
 
-def _open_all(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection]:
+def _open_all(path: Path, *, room: bool) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection]:
     opened: list[sqlite3.Connection] = []
     try:
         _check_header(path)
@@ -248,7 +248,8 @@ def _open_all(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlit
             writer.execute(f"PRAGMA application_id={_APPLICATION_ID}")
             writer.execute(f"PRAGMA user_version={FORMAT_VERSION}")
             writer.execute("COMMIT")
-        _keep_room(writer, path)
+        if room:
+            _keep_room(writer, path)
         for connection in (reader, scanner):
             connection.execute("PRAGMA query_only=ON")
             connection.execute("SELECT key FROM kv LIMIT 1").fetchall()

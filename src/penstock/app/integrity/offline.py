@@ -132,7 +132,7 @@ async def _open_metadata(
         damage.append(Damage(kind=DamageKind.PAGE, place="metadata/store.db", why="the metadata is missing"))
         return None
     try:
-        return await SqliteKeyValue.open(scratch / "store.db", offload)
+        return await SqliteKeyValue.open(scratch / "store.db", offload, room=False)
     except CorruptDataError as error:
         damage.append(Damage(kind=DamageKind.PAGE, place="metadata/store.db", why=str(error)[:300]))
         return None

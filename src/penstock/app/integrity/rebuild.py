@@ -185,7 +185,7 @@ class _Rebuild:
             ]
             await self._begin_log(files, epoch)
             self._report.streams = await reconcile(
-                settings, files, keyvalue, tier, offload=self._offload, containers=containers, clock=RealClock()
+                files, keyvalue, tier, offload=self._offload, containers=containers, clock=RealClock()
             )
         return self._report
 

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.app.settings import EmbeddedSettings
 from penstock.app.telemetry import Counters
 from penstock.app.tier2 import Tier2
 from penstock.codec.metadata import EpochEntry, HeadRecord, StreamRecord, StreamState
@@ -28,7 +27,8 @@ from penstock.storage.real_rng import RealRng
 from penstock.storage.sqlite_keyvalue import SqliteKeyValue
 
 _PAGE = 1000
-_LOG_FILE_BYTES = 20 << 20
+_LOG_FILE_BYTES = 1 << 20
+"""Some creations and seals are all that is written; the store makes larger files when it opens."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +40,6 @@ class Reconciled:
 
 
 async def reconcile(
-    settings: EmbeddedSettings,
     files: Files,
     keyvalue: SqliteKeyValue,
     tier: Tier2,
@@ -57,7 +56,9 @@ async def reconcile(
                 files,
                 directory="wal",
                 segment_bytes=_LOG_FILE_BYTES,
-                budget_bytes=max(settings.log_bytes, 4 * _LOG_FILE_BYTES),
+                budget_bytes=16 * _LOG_FILE_BYTES,
+                max_frame_bytes=_LOG_FILE_BYTES // 2,
+                queue_bytes=_LOG_FILE_BYTES,
                 rng=rng,
             )
         )

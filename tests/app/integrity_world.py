@@ -82,7 +82,9 @@ async def fill(runtime: Runtime) -> None:
     await append(runtime, "demo/scaled/0.#epoch.0", block(1))
     await store.stream("demo/scaled").scale(2)
     await runtime.segments.create_table(TABLE, kind=TableKind.HASH)
-    await runtime.segments.table_update(TABLE, [TablePut(key=b"k%d" % item, value=b"v%d" % item, version=KEY_ABSENT) for item in range(20)])
+    await runtime.segments.table_update(
+        TABLE, [TablePut(key=b"k%d" % item, value=b"v%d" % item, version=KEY_ABSENT) for item in range(20)]
+    )
 
 
 async def contents(runtime: Runtime) -> Contents:
@@ -95,7 +97,11 @@ async def contents(runtime: Runtime) -> Contents:
             info = await runtime.segments.info(segment)
         except SegmentNotFoundError:
             continue
-        found.segments[segment] = (info.start_offset, await content(runtime, segment, info.start_offset, info.length), info.sealed)
+        found.segments[segment] = (
+            info.start_offset,
+            await content(runtime, segment, info.start_offset, info.length),
+            info.sealed,
+        )
         found.events[segment] = info.event_count
         found.numbers[segment, WRITER] = await runtime.segments.setup_append(segment, WRITER) if not info.sealed else -1
     for entry in await runtime.segments.table_scan(TABLE, after=None, limit=1000):
@@ -120,7 +126,9 @@ async def content(runtime: Runtime, segment: str, start: int, end: int) -> bytes
     return b"".join(parts)
 
 
-def built(data: Path, *, flush: bool = True, then: Callable[[Runtime], Awaitable[None]] | None = None, **more) -> Contents:
+def built(
+    data: Path, *, flush: bool = True, then: Callable[[Runtime], Awaitable[None]] | None = None, **more
+) -> Contents:
     """Make the directory by a real store. With ``flush`` all is in tier 2; ``then`` happens behind it."""
 
     async def main() -> Contents:
@@ -154,4 +162,3 @@ def lose_log_and_metadata(data: Path) -> None:
 def snapshot(data: Path) -> dict[str, bytes]:
     """All files, to show that nothing was changed."""
     return {str(path.relative_to(data)): path.read_bytes() for path in sorted(data.rglob("*")) if path.is_file()}
-

@@ -135,7 +135,9 @@ def test_damaged_blocks_are_refused_in_the_new_store_too_and_what_lies_around_is
 def test_a_chunk_that_is_gone_is_told_with_its_range(tmp_path: Path) -> None:
     built(tmp_path / "old")
     lose_log_and_metadata(tmp_path / "old")
-    victim = max((path for path in (tmp_path / "old/chunks").rglob("*") if path.suffix != ".idx"), key=lambda p: p.stat().st_size)
+    victim = max(
+        (path for path in (tmp_path / "old/chunks").rglob("*") if path.suffix != ".idx"), key=lambda p: p.stat().st_size
+    )
     victim.unlink()
     report = rebuilt(tmp_path / "old", tmp_path / "new")
     (found,) = report.damage

@@ -283,7 +283,9 @@ def test_a_scrub_keeps_to_its_rate() -> None:
     from penstock.ports.integrity import ScrubPage
 
     clock = [0.0]
-    pages = iter([ScrubPage(cursor=str(number), checked={"bytes": 1000}) for number in range(9)] + [ScrubPage(cursor=None)])
+    pages = iter(
+        [ScrubPage(cursor=str(number), checked={"bytes": 1000}) for number in range(9)] + [ScrubPage(cursor=None)]
+    )
 
     async def page(cursor, size):
         clock[0] += 0.001
@@ -292,9 +294,7 @@ def test_a_scrub_keeps_to_its_rate() -> None:
     async def pause(seconds: float) -> None:
         clock[0] += seconds
 
-    asyncio.run(
-        scrub_all(page, rate_bytes=1000, cursor=None, now=lambda: clock[0], pause=pause, told=lambda _: None)
-    )
+    asyncio.run(scrub_all(page, rate_bytes=1000, cursor=None, now=lambda: clock[0], pause=pause, told=lambda _: None))
     assert 8.9 <= clock[0] <= 9.1
 
 

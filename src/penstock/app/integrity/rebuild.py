@@ -112,21 +112,38 @@ async def rebuild(
     Raises: InvalidArgumentError (``data`` is not empty), CorruptDataError (there is no catalogue), DirectoryInUseError,
     UnavailableError, StorageFullError, OSError.
     """
-    data, staging = _places(data)
     offload = ThreadOffload()
     try:
+        _places(data)
         async with open_source(place, offload=offload, endpoint=endpoint, insecure=insecure) as source:
-            try:
-                report = await _Rebuild(source, staging, offload, progress).run(tier2, endpoint, insecure)
-            except BaseException:
-                if tier2 is None:
-                    shutil.rmtree(staging, ignore_errors=True)
-                raise
-        report.data = str(data)
-        _appear(staging, data)
-        return report
+            return await rebuild_source(
+                source, data, offload=offload, tier2=tier2, endpoint=endpoint, insecure=insecure, progress=progress
+            )
     finally:
         await offload.close()
+
+
+async def rebuild_source(
+    source: Source,
+    data: Path,
+    *,
+    offload: ThreadOffload,
+    tier2: str | None = None,
+    endpoint: str | None = None,
+    insecure: bool = False,
+    progress: Progress | None = None,
+) -> RebuildReport:
+    """The same from an open source, which is borrowed."""
+    data, staging = _places(data)
+    try:
+        report = await _Rebuild(source, staging, offload, progress).run(tier2, endpoint, insecure)
+    except BaseException:
+        if tier2 is None:
+            shutil.rmtree(staging, ignore_errors=True)
+        raise
+    report.data = str(data)
+    _appear(staging, data)
+    return report
 
 
 def _places(data: Path) -> tuple[Path, Path]:

@@ -24,6 +24,7 @@ from penstock.ports.segment_service import Append, AppendDone, Appended, Segment
 from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.file_chunks import FileChunks
 from penstock.storage.file_disk import FileDisk
+from penstock.storage.file_objects import FileObjects
 from penstock.storage.local_log import open_local_log
 from penstock.testing.simulation.config import SimConfig
 from penstock.testing.simulation.files import NodeCrashed, SimDisk, SimFiles
@@ -112,6 +113,7 @@ class SimNode:
                 telemetry=cluster.figures,
                 settings=config.store,
                 disk=FileDisk(files),
+                catalogue=FileObjects(files),
             )
         )
         self.controller = await stack.enter_async_context(

@@ -2,7 +2,7 @@
 
     python bench/catalogue.py [--rounds 5] [--appends 40000] [--bytes 1000] [--interval 0.25]
 
-Prints one JSON object: seconds of CPU of each round, the ratio of the medians, and what noting a writer's number costs an append.
+Prints one JSON object: seconds of CPU of each round, the ratio of the medians, what noting a writer's number costs an append.
 """
 
 from __future__ import annotations

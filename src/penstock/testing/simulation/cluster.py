@@ -102,6 +102,7 @@ class SimNode:
         )
         self.chunks = FileChunks(files, handles=config.chunk_handles)
         stack.push_async_callback(self.chunks.close)
+        self.objects = FileObjects(files)
         self.store = await stack.enter_async_context(
             open_segment_store(
                 log=log,
@@ -113,7 +114,7 @@ class SimNode:
                 telemetry=cluster.figures,
                 settings=config.store,
                 disk=FileDisk(files),
-                catalogue=FileObjects(files),
+                catalogue=self.objects,
             )
         )
         self.controller = await stack.enter_async_context(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec import chunk_index, records
+from penstock.codec import catalogue, chunk_index, records
 from penstock.codec import operations as codec
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 
@@ -57,6 +57,13 @@ def layout(page: str, heading: str) -> struct.Struct:
         ("records.md", "CHUNK", records._CHUNK),
         ("records.md", "BLOCK", records._BLOCK),
         ("records.md", "FREE", records._FREE),
+        ("records.md", "FLUSHED", records._FLUSHED),
+        ("records.md", "CATALOGUE", records._CATALOGUE),
+        ("catalogue.md", "OBJECT", catalogue.OBJECT),
+        ("catalogue.md", "BATCH", catalogue.BATCH),
+        ("catalogue.md", "RANGE", catalogue.RANGE),
+        ("catalogue.md", "DELETE", catalogue.DELETE),
+        ("catalogue.md", "PUT", catalogue.PUT),
     ],
 )
 def test_the_page_tells_what_the_codec_writes(page: str, heading: str, used: struct.Struct) -> None:

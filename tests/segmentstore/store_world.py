@@ -15,6 +15,7 @@ from penstock.segmentstore.store import SegmentStore
 from penstock.storage.memory_chunks import MemoryChunks
 from penstock.storage.memory_keyvalue import MemoryKeyValue
 from penstock.storage.memory_log import MemoryLog, MemoryLogState
+from penstock.storage.memory_objects import MemoryObjects
 
 PATIENCE_S = 20.0
 
@@ -67,7 +68,7 @@ SMALL = {"containers": 2, "tier_gather_bytes": 1, "flush_interval_s": 3600.0, "c
 class World:
     """The disks, and the store that is open on them. ``crash`` leaves without a checkpoint, ``reopen`` recovers."""
 
-    def __init__(self, *, make: type[SegmentStore] = SegmentStore, **settings) -> None:
+    def __init__(self, *, make: type[SegmentStore] = SegmentStore, catalogue: bool = False, **settings) -> None:
         self.settings = StoreSettings(**(SMALL | settings))
         self.log_state = MemoryLogState()
         self.keyvalue = MemoryKeyValue()
@@ -76,6 +77,7 @@ class World:
         self.rng = SeededRng()
         self.figures = Figures()
         self.make = make
+        self.objects: MemoryObjects | None = MemoryObjects() if catalogue else None
         self.store: SegmentStore
 
     def make_log(self) -> MemoryLog:
@@ -91,6 +93,7 @@ class World:
             offload=InlineOffload(),
             telemetry=self.figures,
             settings=self.settings,
+            catalogue=self.objects,
         )
         await self.store.recover()
         self.store.start()

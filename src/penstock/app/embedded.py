@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.telemetry import Counters
-from penstock.app.tier2 import for_tier2, open_tier2
+from penstock.app.tier2 import for_tier2, open_tier
 from penstock.client.blocking import Store
 from penstock.client.options import settings_of
 from penstock.client.store import AsyncStore
@@ -94,17 +94,18 @@ async def open_runtime(
         await files.make_dir("metadata")
         keyvalue = await SqliteKeyValue.open(settings.data / "metadata" / "store.db", offload)
         stack.push_async_callback(keyvalue.close)
-        chunks = await stack.enter_async_context(open_tier2(settings, files, offload=offload, rng=rng))
+        tier = await stack.enter_async_context(open_tier(settings, files, offload=offload, rng=rng))
         segments = await stack.enter_async_context(
             open_segment_store(
                 log=log,
                 keyvalue=keyvalue,
-                chunks=chunks,
+                chunks=tier.chunks,
+                catalogue=tier.objects,
                 clock=clock,
                 rng=rng,
                 offload=offload,
                 telemetry=telemetry,
-                settings=for_tier2(store_settings(settings), settings, chunks),
+                settings=for_tier2(store_settings(settings), settings, tier.chunks),
                 disk=FileDisk(files),
             )
         )

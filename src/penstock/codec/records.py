@@ -30,6 +30,12 @@ TAG_FREE = b"p"
 TAG_LEASE = b"l"
 TAG_MERGED = b"m"
 TAG_MERGED_TIME = b"x"
+TAG_FLUSHED = b"f"
+TAG_OUTBOX = b"j"
+TAG_CATALOGUE = b"g"
+
+CATALOGUED = frozenset(b"nsakbtvmxf")
+"""Tags of the rows that the catalogue of tier 2 repeats: all but leases, garbage, and what concerns this copy alone."""
 
 STORE_KEY = TAG_STORE
 
@@ -43,6 +49,8 @@ _CHUNK = struct.Struct(">BqqIq")
 _CHUNK_1 = struct.Struct(">BqqI")
 _BLOCK = struct.Struct(">qqI")
 _FREE = struct.Struct(">Qq")
+_FLUSHED = struct.Struct(">Bq")
+_CATALOGUE = struct.Struct(">BQQQ")
 _INT = struct.Struct(">q")
 
 
@@ -110,6 +118,15 @@ class FreeRecord:
     segment: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueRecord:
+    """The last batch that was made for the catalogue, and the container's row that went with it."""
+
+    sequence: int
+    epoch: int
+    complete_upto: int
+
+
 # --- keys -------------------------------------------------------------------------------------------------
 
 
@@ -164,6 +181,15 @@ def lease_key(container: int, lease: int, uid: int) -> bytes:
 def parse_lease_key(key: bytes) -> tuple[int, int]:
     """Lease and segment uid of a lease row's key."""
     return int.from_bytes(key[3:19], "big"), parse_number(key[19:])
+
+
+def flushed_key(container: int, uid: int, writer: int | None = None) -> bytes:
+    """Key of what a segment's bytes in tier 2 alone amount to, or of a writer's last number in them."""
+    return uid_key(TAG_FLUSHED, container, uid, b"" if writer is None else writer.to_bytes(16, "big"))
+
+
+def outbox_key(container: int, sequence: int) -> bytes:
+    return prefix(TAG_OUTBOX, container) + _UID.pack(sequence)
 
 
 def merged_time_key(container: int, merged_ms: int, uid: int, source: str) -> bytes:
@@ -294,6 +320,29 @@ def decode_free(data: bytes) -> FreeRecord:
     _check(len(data) >= _FREE.size, "free", data)
     uid, size_bytes = _FREE.unpack_from(data)
     return FreeRecord(uid=uid, size_bytes=size_bytes, segment=_text(data[_FREE.size :]))
+
+
+def encode_flushed(events: int) -> bytes:
+    """``events``: how many of the segment's events are not tiered."""
+    return _FLUSHED.pack(VERSION, events)
+
+
+def decode_flushed(data: bytes) -> int:
+    _check(len(data) == _FLUSHED.size, "flushed", data)
+    version, events = _FLUSHED.unpack(data)
+    _check_version(version)
+    return int(events)
+
+
+def encode_catalogue(record: CatalogueRecord) -> bytes:
+    return _CATALOGUE.pack(VERSION, record.sequence, record.epoch, record.complete_upto)
+
+
+def decode_catalogue(data: bytes) -> CatalogueRecord:
+    _check(len(data) == _CATALOGUE.size, "catalogue", data)
+    version, sequence, epoch, complete = _CATALOGUE.unpack(data)
+    _check_version(version)
+    return CatalogueRecord(sequence=sequence, epoch=epoch, complete_upto=complete)
 
 
 def encode_entry(version: int, value: bytes) -> bytes:

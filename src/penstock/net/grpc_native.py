@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.metadata import version
 
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import InvalidArgumentError, UnsupportedError
 from penstock.net import grpc_mapping as mapping
 from penstock.net import native_mapping as own
 from penstock.net.grpc_dispatch import Handler
@@ -13,6 +13,7 @@ from penstock.net.grpc_retention import RetentionCalls
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import native_pb2 as native
 from penstock.ports.controller_service import ControllerService
+from penstock.ports.integrity import Scrubbable
 from penstock.ports.segment_service import SegmentService
 
 
@@ -44,6 +45,7 @@ class NativeCalls:
             "Spaces": self.spaces,
             "CountEvents": self.count_events,
             "Disk": self.disk,
+            "Scrub": self.scrub,
             **self._retention.handlers(),
         }
 
@@ -132,6 +134,12 @@ class NativeCalls:
 
     async def disk(self, _request: native.DiskRequest) -> native.DiskResponse:
         return own.disk_message(await self._segments.disk())
+
+    async def scrub(self, request: native.ScrubRequest) -> native.ScrubResponse:
+        if not isinstance(self._segments, Scrubbable):
+            raise UnsupportedError("this store cannot be scrubbed while it runs")
+        cursor = request.cursor if request.HasField("cursor") else None
+        return own.scrub_message(await self._segments.scrub(cursor, request.max_bytes))
 
 
 def _named(segment: str) -> str:

@@ -12,7 +12,8 @@ from typing import Any
 
 from penstock.codec.policy_document import decode_document, encode_document
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.damage import Damage
+from penstock.model.errors import CorruptDataError, InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.retention import HoldInfo, PolicyDocument, PolicyTarget
 from penstock.net.grpc_mapping import (
@@ -27,6 +28,7 @@ from penstock.net.grpc_mapping import (
 )
 from penstock.net.proto import native_pb2 as native
 from penstock.ports.controller_service import StreamDescription, SubscriberInfo
+from penstock.ports.integrity import ScrubPage
 from penstock.ports.segment_service import ChunkBlock, ChunkRange, DiskSpace, SegmentSpace
 
 
@@ -278,3 +280,21 @@ def disk_of(message: native.DiskResponse) -> DiskSpace:
 def cut_or_none(message: Any, name: str) -> StreamCut | None:
     """The cut in an optional field of a message."""
     return cut_of(getattr(message, name)) if message.HasField(name) else None
+
+
+def scrub_message(page: ScrubPage) -> native.ScrubResponse:
+    return native.ScrubResponse(
+        cursor=page.cursor,
+        checked=dict(page.checked),
+        damage=[json.dumps(item.as_json(), ensure_ascii=False) for item in page.damage],
+    )
+
+
+def scrub_of(message: native.ScrubResponse) -> ScrubPage:
+    """Raises CorruptDataError where a finding cannot be read."""
+    try:
+        damage = [Damage.from_json(json.loads(item)) for item in message.damage]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptDataError("finding of a scrub cannot be read") from error
+    cursor = message.cursor if message.HasField("cursor") else None
+    return ScrubPage(cursor=cursor, checked=dict(message.checked), damage=damage)

@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.codec import records
-from penstock.model.errors import PenstockError, UnavailableError
+from penstock.model.errors import PenstockError, StorageFullError, UnavailableError
 from penstock.ports.segment_service import NO_EVENT
+from penstock.segmentstore.flushed import write_flushed
 
 if TYPE_CHECKING:
     from penstock.segmentstore.container import Container
 
 _log = logging.getLogger(__name__)
+Released: TypeAlias = tuple[dict[str, records.FreeRecord], dict[int, None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Point:
+    """A checkpoint: its batch in the catalogue, up to where rows were complete, the lowest log address not tiered, and the
+    chunks that were named no more."""
+
+    sequence: int
+    complete_upto: int
+    lowest_untiered: int | None
+    released: Released
 
 
 class Checkpointer:
     """Commits the changes of a container from time to time, then lets go of log frames and of files.
 
-    The order is the law: chunks are synced before a row names them, rows are durable before the log forgets, and rows
-    that name a chunk no more are durable before its file goes.
+    The order is the law: chunks are synced before a row names them, rows are durable, here and in the catalogue of tier 2,
+    before the log forgets, and rows that name a chunk no more are durable before its file goes.
     """
 
     def __init__(self, container: Container) -> None:
@@ -29,7 +44,9 @@ class Checkpointer:
         self._asked = False
         self._lock = asyncio.Lock()
         self._complete_upto = 0
-        self._lowest_untiered: int | None = None
+        self._covered = _Point(sequence=0, complete_upto=0, lowest_untiered=None, released=({}, {}))
+        """The newest checkpoint that tier 2 alone gives back."""
+        self._points: deque[_Point] = deque()
         self.truncate_log = self._no_log
 
     async def _no_log(self) -> None:
@@ -38,19 +55,28 @@ class Checkpointer:
     def recovered(self, complete_upto: int, lowest_untiered: int | None) -> None:
         """Take up after recovery."""
         self._complete_upto = complete_upto
-        self._lowest_untiered = lowest_untiered
+        self._points.append(
+            _Point(
+                sequence=self._container.catalogue.sequence,
+                complete_upto=complete_upto,
+                lowest_untiered=lowest_untiered,
+                released=({}, {}),
+            )
+        )
+        self._settle()
 
     # --- what the log must keep ---------------------------------------------------------------------------
 
     def covered_address(self) -> int:
         """Frames at and below this address are needed no more: their rows are committed, their bytes tiered."""
-        if self._lowest_untiered is None:
-            return self._complete_upto
-        return min(self._complete_upto, self._lowest_untiered - 1)
+        if self._covered.lowest_untiered is None:
+            return self._covered.complete_upto
+        return min(self._covered.complete_upto, self._covered.lowest_untiered - 1)
 
     def is_clean(self) -> bool:
         """Whether nothing that became durable lives in the log alone."""
-        return self._container.applied_address <= self._complete_upto and self._lowest_untiered is None
+        covered = self._covered
+        return self._container.applied_address <= covered.complete_upto and covered.lowest_untiered is None
 
     # --- the loop -----------------------------------------------------------------------------------------
 
@@ -69,9 +95,9 @@ class Checkpointer:
         pause_s = settings.checkpoint_interval_s
         failures = 0
         while True:
-            await self._sleep(pause_s, interruptible=not failures)
+            asked = await self._sleep(pause_s, interruptible=not failures)
             try:
-                await self.checkpoint()
+                await self._checkpoint(everything=asked)
                 await container.reclaimer.free()
                 await container.reclaimer.forget_merges()
             except (OSError, UnavailableError) as error:
@@ -91,30 +117,53 @@ class Checkpointer:
                 pause_s = settings.checkpoint_interval_s
             container.segments.evict_idle(settings.max_loaded_segments)
 
-    async def _sleep(self, seconds: float, *, interruptible: bool) -> None:
+    async def _sleep(self, seconds: float, *, interruptible: bool) -> bool:
+        """Wait, or until asked. Returns whether somebody asked."""
         if not interruptible:
             await asyncio.sleep(seconds)
-            return
+            return True
         if not self._asked:
             try:
                 async with asyncio.timeout(seconds):
                     await self._wake.wait()
             except TimeoutError:
                 pass  # Nobody asked: the interval is over.
-        self._asked = False
+        asked, self._asked = self._asked, False
         self._wake.clear()
+        return asked
 
     async def last(self) -> None:
         """The checkpoint of an orderly close. Its failure costs time at the next start, nothing else."""
         try:
             await self.checkpoint()
+            await self._container.catalogue.tidy_outbox()
         except (OSError, PenstockError) as error:
             _log.warning("last checkpoint failed", extra={"container": self._container.index}, exc_info=error)
 
     async def checkpoint(self) -> None:
-        """Commit what has changed, then let the log forget. Raises what the key-value store and the log raise."""
+        """Commit what has changed, here and in tier 2, then let the log forget.
+
+        Raises what the key-value store, tier 2 and the log raise.
+        """
+        await self._checkpoint(everything=True)
+        if self._container.catalogue.safe < 0:
+            await self._container.catalogue.begin()
+            await self._checkpoint(everything=True)
+
+    async def _checkpoint(self, *, everything: bool) -> None:
+        catalogue = self._container.catalogue
         async with self._lock:
             await self._commit()
+            if everything or catalogue.is_due():
+                try:
+                    await catalogue.write()
+                except StorageFullError:
+                    # Space comes from the files that rows name no more. That the catalogue still names them, a rebuilt
+                    # store would take for damage: that is less than a disk that stays full.
+                    self._release_all()
+                    await self._container.reclaimer.free()
+                    raise
+            self._settle()
             await self.truncate_log()
 
     async def _commit(self) -> None:
@@ -129,8 +178,21 @@ class Checkpointer:
         container.telemetry.add("checkpoints")
         await container.rows.commit()
         self._complete_upto = upto
-        self._lowest_untiered = lowest
-        container.reclaimer.committed(released)
+        self._points.append(
+            _Point(sequence=container.catalogue.sequence, complete_upto=upto, lowest_untiered=lowest, released=released)
+        )
+
+    def _settle(self) -> None:
+        """Go by the newest checkpoint that tier 2 alone gives back."""
+        safe = self._container.catalogue.safe
+        while self._points and self._points[0].sequence <= safe:
+            self._covered = self._points.popleft()
+            self._container.reclaimer.committed(self._covered.released)
+
+    def _release_all(self) -> None:
+        for index, point in enumerate(self._points):
+            self._container.reclaimer.committed(point.released)
+            self._points[index] = replace(point, released=({}, {}))
 
     def _write_rows(self, upto: int) -> None:
         container = self._container
@@ -145,6 +207,7 @@ class Checkpointer:
                 else:
                     rows.put(row, records.encode_int(value))
             segment.dirty_attributes.clear()
+            write_flushed(container, segment)
             segment.dirty = False
         container.dirty.clear()
         record = records.ContainerRecord(epoch=container.log.epoch, complete_upto=upto)

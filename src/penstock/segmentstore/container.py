@@ -23,12 +23,14 @@ from penstock.ports.chunks import ChunkStorage
 from penstock.ports.clock import Clock
 from penstock.ports.files import Buffer
 from penstock.ports.keyvalue import KeyValueStore
+from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import Append, AppendDone
 from penstock.ports.telemetry import Telemetry
 from penstock.segmentstore.append_limits import AppendLimits
 from penstock.segmentstore.blocks import BlockReader
+from penstock.segmentstore.catalogue import Catalogue
 from penstock.segmentstore.changes import Changes
 from penstock.segmentstore.checkpointer import Checkpointer
 from penstock.segmentstore.directory import SegmentDirectory
@@ -68,6 +70,7 @@ class Container:
         offload: Offload,
         limits: AppendLimits,
         changes: Changes,
+        objects: Objects | None = None,
     ) -> None:
         self.index = index
         self.log = log
@@ -80,6 +83,8 @@ class Container:
         self.memory = memory
         self.offload = offload
         self.rows = MetadataRows(keyvalue)
+        self.catalogue = Catalogue(self, objects)
+        self.rows.outbox = self.catalogue
         self.reclaimer = Reclaimer(self)
         self.segments = SegmentDirectory(
             index,
@@ -118,6 +123,8 @@ class Container:
         self.tasks.spawn(self._commit_loop(), f"container-{self.index}-commit")
         self.tasks.spawn(self.tiering.run(), f"container-{self.index}-tier")
         self.tasks.spawn(self.checkpointer.run(), f"container-{self.index}-checkpoint")
+        if self.catalogue.enabled:
+            self.tasks.spawn(self.catalogue.run(), f"container-{self.index}-catalogue")
         self.tasks.spawn(self.reclaimer.collect_orphans(), f"container-{self.index}-orphans")
 
     async def close(self, *, checkpoint: bool) -> None:

@@ -131,6 +131,7 @@ class SegmentDirectory:
         if row is None:
             return None
         segment = Segment(uid, records.decode_segment(row), self._memory)
+        segment.marks = None
         bounds = records.range_of(records.uid_key(records.TAG_CHUNK, self._container_index, uid))
         for key, value in await self._rows.scan_all(bounds):
             record = records.decode_chunk(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from penstock.ports.keyvalue import KeyValueStore
 
@@ -53,6 +54,20 @@ class _Changes:
         return not self.rows and not self.ranges
 
 
+class Outbox(Protocol):
+    """What goes along with each commit, to say what it changed."""
+
+    def take(
+        self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes], ranges: Sequence[tuple[bytes, bytes]]
+    ) -> tuple[Sequence[tuple[bytes, bytes]], Sequence[bytes]]:
+        """Rows to put, and keys to delete, beside these changes."""
+        ...
+
+    def taken(self) -> None:
+        """The commit is durable."""
+        ...
+
+
 class MetadataRows:
     """Reads see every change at once; the store gets them in one atomic commit per checkpoint.
 
@@ -62,6 +77,7 @@ class MetadataRows:
 
     def __init__(self, store: KeyValueStore) -> None:
         self._store = store
+        self.outbox: Outbox | None = None
         self._changes = _Changes()
         self._committing: _Changes | None = None
         self.changed_bytes = 0
@@ -154,11 +170,13 @@ class MetadataRows:
         self._committing = taken
         before, self.changed_bytes = self.changed_bytes, 0
         try:
-            await self._store.commit(
-                [(key, value) for key, value in taken.rows.items() if value is not None],
-                [key for key, value in taken.rows.items() if value is None],
-                delete_ranges=list(taken.ranges.items()),
-            )
+            puts = [(key, value) for key, value in taken.rows.items() if value is not None]
+            deletes = [key for key, value in taken.rows.items() if value is None]
+            ranges = list(taken.ranges.items())
+            more_puts, more_deletes = self.outbox.take(puts, deletes, ranges) if self.outbox is not None else ((), ())
+            await self._store.commit([*puts, *more_puts], [*deletes, *more_deletes], delete_ranges=ranges)
+            if self.outbox is not None:
+                self.outbox.taken()
         except BaseException:
             self._take_back(taken)
             self.changed_bytes += before

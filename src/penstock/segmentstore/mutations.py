@@ -106,6 +106,8 @@ class AppendMutation(Mutation):
         segment = self.segment
         container.memory.queued_bytes -= self._size
         transitions.append(container, segment, self.offset, self._data, self.count, address, now_ms)
+        if self._size:
+            segment.cache.wrote(self.writer, self.number, self.state.durable)
         self.state.durable = self.number
         segment.dirty_attributes[self.writer] = None
         self.answer = Appended(end_offset=segment.length)

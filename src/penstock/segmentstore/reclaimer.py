@@ -122,7 +122,10 @@ class Reclaimer:
     def committed(self, covered: tuple[dict[str, records.FreeRecord], dict[int, None]]) -> None:
         released, heads = covered
         for chunk in released:
-            self._freeable[chunk] = self._released.pop(chunk)
+            # A later checkpoint covers what an earlier one did, where both waited for the catalogue.
+            record = self._released.pop(chunk, None)
+            if record is not None:
+                self._freeable[chunk] = record
         for uid in heads:
             self._heads.pop(uid, None)
             self._committed_heads[uid] = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, assert_never
 from penstock.codec import operations as codec
 from penstock.codec import records
 from penstock.model.errors import CorruptDataError
+from penstock.ports.segment_service import NO_EVENT
 from penstock.segmentstore import transitions
 from penstock.segmentstore.segment import Segment
 
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Piece:
-    """An append that the rows know already, whose bytes may live in the log alone."""
+    """An append that the rows know already, whose bytes may live in the log alone. A merge brings no writer with it."""
 
     offset: int
     data: memoryview
     count: int
     address: int
+    writer: int | None = None
+    number: int = 0
 
     @property
     def end(self) -> int:
@@ -46,8 +49,8 @@ class Recovery:
         """Load the checkpoint. Raises CorruptDataError where the log is not the one that the rows go with."""
         container = self._container
         row = await container.keyvalue.get_many([records.prefix(records.TAG_CONTAINER, container.index)])
-        if row[0] is not None:
-            record = records.decode_container(row[0])
+        record = None if row[0] is None else records.decode_container(row[0])
+        if record is not None:
             if record.epoch >= container.log.epoch:
                 raise CorruptDataError(
                     "metadata is newer than the log: it belongs to another one",
@@ -57,6 +60,7 @@ class Recovery:
                 )
             self._complete_upto = record.complete_upto
         container.applied_address = self._complete_upto
+        await container.catalogue.recover(record)
         await container.reclaimer.recover()
 
     async def replay(self, address: int, header: codec.FrameHeader, frame: bytes) -> None:
@@ -87,7 +91,12 @@ class Recovery:
         match operation:
             case codec.AppendOperation():
                 piece = _Piece(
-                    offset=operation.offset, data=operation.data, count=operation.event_count, address=address
+                    offset=operation.offset,
+                    data=operation.data,
+                    count=operation.event_count,
+                    address=address,
+                    writer=operation.writer,
+                    number=operation.event_number,
                 )
                 await self._keep(operation.uid, piece)
             case codec.MergeOperation():
@@ -125,6 +134,17 @@ class Recovery:
                 if piece.data:
                     self._container.tiering.add(segment)
                     segment.cache.append(piece.offset, piece.data, piece.count, piece.address)
+                    if piece.writer is not None:
+                        before = await self._number_before(segment, piece.writer)
+                        segment.cache.wrote(piece.writer, piece.number, before)
+
+    async def _number_before(self, segment: Segment, writer: int) -> int:
+        """The writer's last number in the bytes that were tiered at the checkpoint."""
+        known = segment.cache.behind.get(writer)
+        if known is not None:
+            return known
+        row = await self._container.rows.get(records.flushed_key(self._container.index, segment.uid, writer))
+        return NO_EVENT if row is None else records.decode_int(row)
 
     async def _find(self, uid: int) -> Segment | None:
         known = self._container.segments.by_uid.get(uid)
@@ -155,6 +175,8 @@ class Recovery:
                 transitions.append(
                     container, segment, operation.offset, operation.data, operation.event_count, address, time_ms
                 )
+                if operation.data:
+                    segment.cache.wrote(operation.writer, operation.event_number, state.durable)
                 state.durable = state.pending = operation.event_number
                 segment.dirty_attributes[operation.writer] = None
             case codec.SealOperation():

@@ -152,7 +152,8 @@ class Segment:
 
     ``kept_offset <= start_offset``: what lies between is gone for readers, and stays here and on disk as what they may see.
     ``is_part``: made to be merged, of a transaction or transient. ``gate`` is asked before appends, where they are limited.
-    ``change_mark``: the mark at which the segment was last noted as changed.
+    ``change_mark``: the mark at which the segment was last noted as changed. ``marks``: what the rows say of writers with
+    bytes not tiered (``segmentstore.flushed``); False: there are none, None: not known.
     """
 
     __slots__ = (
@@ -172,6 +173,7 @@ class Segment:
         "key_bytes",
         "kind",
         "length",
+        "marks",
         "modified_ms",
         "name",
         "next_events",
@@ -210,6 +212,7 @@ class Segment:
         self.gate: Gate | None = None
         self.change_mark = 0
         self.freed_bytes = record.freed_bytes
+        self.marks: dict[int, int] | bool | None = False
         self.table: TableState | None = None
         if record.kind != KIND_PLAIN:
             self.table = TableState(record.entry_count, record.entry_count, {})

@@ -43,6 +43,12 @@ class StoreSettings:
         be looked at.
     merge_memory_ms: how long a finished merge is remembered for a repeated call, milliseconds; a day.
     free_head_bytes: dead bytes at the head of a chunk worth giving back before the whole chunk goes; 1 MiB.
+    catalogue_interval_s: how often changed rows go to the catalogue in tier 2, seconds; 5, with each checkpoint. An object
+        store is asked every minute.
+    catalogue_object_bytes: a journal of the catalogue is written anew with what is new until it has this size; 128 KiB.
+    catalogue_part_bytes: size of the objects of a snapshot; 4 MiB.
+    catalogue_growth_bytes, catalogue_objects: a snapshot replaces journals above this size, and twice its own, or above this
+        many; 4 MiB and 256.
     retry_min_s, retry_max_s: pause between failed attempts at tier 2 or the metadata, seconds; doubles from 0.1 to 5.
     """
 
@@ -70,6 +76,11 @@ class StoreSettings:
     max_changed_segments: int = 100_000
     merge_memory_ms: int = 86_400_000
     free_head_bytes: int = MIB
+    catalogue_interval_s: float = 5.0
+    catalogue_object_bytes: int = 128 << 10
+    catalogue_part_bytes: int = 4 * MIB
+    catalogue_growth_bytes: int = 4 * MIB
+    catalogue_objects: int = 256
     retry_min_s: float = 0.1
     retry_max_s: float = 5.0
 

@@ -21,7 +21,9 @@ from penstock.ports.chunks import ChunkStorage
 from penstock.ports.clock import Clock
 from penstock.ports.disk import Disk
 from penstock.ports.durable_log import DurableLog
+from penstock.ports.integrity import SCRUB_MAX_BYTES, ScrubPage
 from penstock.ports.keyvalue import KeyValueStore
+from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import (
@@ -48,6 +50,7 @@ from penstock.segmentstore.append_limits import AppendLimits
 from penstock.segmentstore.changes import Changes
 from penstock.segmentstore.container import Container
 from penstock.segmentstore.recovery import Recovery
+from penstock.segmentstore.scrub import Scrubber
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.shared_log import SharedLog
 from penstock.segmentstore.tail_cache import CacheMemory
@@ -74,6 +77,7 @@ class SegmentStore:
         telemetry: Telemetry,
         settings: StoreSettings,
         disk: Disk | None = None,
+        catalogue: Objects | None = None,
     ) -> None:
         self._rng = rng
         self._disk = disk
@@ -81,6 +85,9 @@ class SegmentStore:
         self._changes = Changes(epoch=log.epoch, limit=settings.max_changed_segments)
         self._log = log
         self._keyvalue = keyvalue
+        self._chunks = chunks
+        self._catalogue = catalogue
+        self._offload = offload
         self._telemetry = telemetry
         self._memory = CacheMemory(settings.cache_bytes)
         self._shared_log = SharedLog(log, fill_bytes=settings.checkpoint_bytes, pause_s=settings.retry_min_s)
@@ -99,6 +106,7 @@ class SegmentStore:
                 offload=offload,
                 limits=self._limits,
                 changes=self._changes,
+                objects=catalogue,
             )
             for index in range(settings.containers)
         ]
@@ -345,6 +353,24 @@ class SegmentStore:
             raise UnsupportedError("store was opened without a disk to measure")
         return await self._disk.space()
 
+    async def scrub(self, cursor: str | None, max_bytes: int) -> ScrubPage:
+        """See ``ports.integrity.Scrubbable``."""
+        for container in self.containers:
+            container.check_online()
+        scrubber = Scrubber(
+            {container.index: container.rows for container in self.containers},
+            keyvalue=self._keyvalue,
+            log=self._log,
+            chunks=self._chunks,
+            objects=self._catalogue,
+            offload=self._offload,
+        )
+        page = await scrubber.page(cursor, min(max_bytes, SCRUB_MAX_BYTES))
+        self._telemetry.add("scrubbed_bytes", page.checked.get("bytes", 0))
+        if page.damage:
+            self._telemetry.add("scrub_findings", len(page.damage))
+        return page
+
     # --- what retention asks ------------------------------------------------------------------------------
 
     async def limit_appends(self, limits: Sequence[AppendLimit]) -> None:
@@ -381,10 +407,12 @@ async def open_segment_store(
     telemetry: Telemetry,
     settings: StoreSettings | None = None,
     disk: Disk | None = None,
+    catalogue: Objects | None = None,
 ) -> AsyncIterator[SegmentStore]:
     """A recovered, serving store. The arguments are borrowed, and closed by their owners after it.
 
-    ``disk`` answers ``SegmentService.disk``, which raises UnsupportedError without it.
+    ``disk`` answers ``SegmentService.disk``, which raises UnsupportedError without it. ``catalogue`` is tier 2, where rows of
+    metadata are repeated (``segmentstore.catalogue``); without it tier 2 alone gives no store back.
 
     Left normally, what is queued is answered and checkpointed; left by an error, background work ends where it stands,
     and the next opening recovers. Raises what ``SegmentStore.recover`` raises.
@@ -399,6 +427,7 @@ async def open_segment_store(
         telemetry=telemetry,
         settings=settings or StoreSettings(),
         disk=disk,
+        catalogue=catalogue,
     )
     await store.recover()
     store.start()

@@ -22,9 +22,12 @@ _COMPACT_MIN = 1024
 
 
 class Entry:
-    """Bytes ``start <= offset < end`` of a segment. ``address`` is the lowest log address that holds any of them."""
+    """Bytes ``start <= offset < end`` of a segment. ``address`` is the lowest log address that holds any of them.
 
-    __slots__ = ("address", "capacity", "data", "end", "events", "start", "tiered")
+    ``numbers``: the last event number in it of each writer; None where nobody asks, as for bytes that a merge brought.
+    """
+
+    __slots__ = ("address", "capacity", "data", "end", "events", "numbers", "start", "tiered")
 
     def __init__(self, start: int, end: int, data: Buffer, *, capacity: int, events: int, address: int) -> None:
         self.start = start
@@ -34,6 +37,7 @@ class Entry:
         self.events = events
         self.address = address
         self.tiered = False
+        self.numbers: dict[int, int] | None = None
 
     def view(self, start: int, end: int) -> memoryview:
         """A view of part of the entry, by segment offsets."""
@@ -69,9 +73,12 @@ class CacheMemory:
 
 
 class TailCache:
-    """Entries of one segment in order of offset. There may be gaps: what was evicted, and what a merge spliced in."""
+    """Entries of one segment in order of offset. There may be gaps: what was evicted, and what a merge spliced in.
 
-    __slots__ = ("_entries", "_memory", "_open", "_starts", "untiered", "untiered_bytes")
+    ``behind``: of each writer with bytes not tiered, its last number before those.
+    """
+
+    __slots__ = ("_entries", "_memory", "_open", "_starts", "behind", "untiered", "untiered_bytes")
 
     def __init__(self, memory: CacheMemory) -> None:
         self._memory = memory
@@ -80,6 +87,7 @@ class TailCache:
         self._open: Entry | None = None
         self.untiered: deque[Entry] = deque()
         self.untiered_bytes = 0
+        self.behind: dict[int, int] = {}
 
     def append(self, offset: int, data: Buffer, events: int, address: int) -> None:
         """Keep an append that has become durable. Its offset is the segment's length before."""
@@ -104,6 +112,35 @@ class TailCache:
         self.untiered_bytes += size
         self._memory.unflushed_bytes += size
 
+    def wrote(self, writer: int, number: int, before: int) -> None:
+        """The last append was this writer's, up to its event ``number``; ``before`` was its last number until then."""
+        if self.untiered:
+            if writer not in self.behind:
+                self.behind[writer] = before
+            entry = self.untiered[-1]
+            if entry.numbers is None:
+                entry.numbers = {writer: number}
+            else:
+                entry.numbers[writer] = number
+
+    def _passed(self, entry: Entry) -> None:
+        """The oldest entry not tiered is tiered, or is not needed any more."""
+        if not self.untiered:
+            self.behind.clear()
+        elif entry.numbers:
+            self.behind.update(entry.numbers)
+        entry.numbers = None
+
+    def waiting_writers(self) -> dict[int, int]:
+        """``behind``, of those writers alone that still have bytes not tiered."""
+        waiting: dict[int, None] = {}
+        for entry in self.untiered:
+            if entry.numbers:
+                waiting.update(dict.fromkeys(entry.numbers))
+        if len(waiting) < len(self.behind):
+            self.behind = {writer: number for writer, number in self.behind.items() if writer in waiting}
+        return self.behind
+
     def _add(self, entry: Entry) -> None:
         self._starts.append(entry.start)
         self._entries.append(entry)
@@ -114,6 +151,7 @@ class TailCache:
         """Take over all entries of another cache, ``shift`` bytes further on, behind the own ones."""
         self._open = None
         for entry in other._entries:
+            entry.numbers = None  # The source's writers are none of the target's.
             entry.start += shift
             entry.end += shift
             self._starts.append(entry.start)
@@ -125,6 +163,7 @@ class TailCache:
         self.untiered_bytes += other.untiered_bytes
         other._starts, other._entries, other._open = [], [], None
         other.untiered, other.untiered_bytes = deque(), 0
+        other.behind = {}
 
     def views(self, offset: int, max_bytes: int) -> list[memoryview]:
         """Views of what is here without a gap from ``offset`` on; empty where ``offset`` is not here."""
@@ -197,6 +236,7 @@ class TailCache:
             entry = self.untiered.popleft()
             self._settled(entry)
             entry.tiered = True
+            self._passed(entry)
             self._memory.tiered(self, entry)
         self._memory.trim()
 
@@ -209,13 +249,14 @@ class TailCache:
             self._forget(entry)
         del self._entries[:count], self._starts[:count]
         while self.untiered and self.untiered[0].end <= offset:
-            self.untiered.popleft()
+            self._passed(self.untiered.popleft())
 
     def clear(self) -> None:
         for entry in self._entries:
             self._forget(entry)
         self._entries, self._starts, self._open = [], [], None
         self.untiered.clear()
+        self.behind.clear()
 
     def discard(self, entry: Entry) -> None:
         """Forget one tiered entry."""

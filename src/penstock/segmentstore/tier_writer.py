@@ -338,6 +338,7 @@ class TierWriter:
             # Truncated while it was written: its first blocks may be dead already.
             container.reclaimer.head_moved(segment)
         segment.cache.mark_tiered(end)
+        container.mark_dirty(segment)
         if not segment.cache.untiered:
             self.remove(segment)
         else:

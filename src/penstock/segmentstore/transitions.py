@@ -197,6 +197,7 @@ def _vanish(container: Container, segment: Segment) -> None:
     index, uid = container.index, segment.uid
     container.rows.delete_range(records.range_of(records.uid_key(records.TAG_ATTRIBUTE, index, uid)))
     container.rows.delete_range(records.range_of(records.uid_key(records.TAG_CHUNK, index, uid)))
+    container.rows.delete_range(records.range_of(records.flushed_key(index, uid)))
     container.rows.delete(records.uid_key(records.TAG_SEGMENT, index, uid))
     container.rows.delete(records.name_key(index, segment.name))
     container.dirty.pop(segment, None)

@@ -25,7 +25,7 @@ class DataDirectory:
     """Paths that are open, and in which process: a fork knows its parent's. A pid alone would not tell, since processes in
     two containers may have the same."""
 
-    def __init__(self, path: Path, lock: TextIO) -> None:
+    def __init__(self, path: Path, lock: TextIO | _DirectoryLock) -> None:
         self.path = path
         self._lock = lock
         self.held[str(path.resolve())] = os.getpid()
@@ -54,6 +54,29 @@ class DataDirectory:
             raise
         return cls(directory, lock)
 
+    @classmethod
+    def look(cls, path: str | os.PathLike[str]) -> Self:
+        """Keep others from taking the directory while it is looked at; nothing in it is changed. Any number may look at once.
+
+        Raises: InvalidArgumentError (there is none), DirectoryInUseError (a store runs on it).
+        """
+        directory = Path(path).absolute()
+        if not directory.is_dir():
+            raise InvalidArgumentError("there is no such directory", path=str(directory))
+        name = directory / _LOCK
+        # Where the file of the lock is lost, the directory itself serves; a store that starts now would not see that.
+        descriptor = os.open(name if name.exists() else directory, os.O_RDONLY | os.O_CLOEXEC)  # noqa: TID251
+        lock = os.fdopen(descriptor, encoding="ascii") if name.exists() else _DirectoryLock(descriptor)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            pid = name.read_text(encoding="ascii", errors="replace")[:20].strip() or "unknown"
+            lock.close()
+            raise DirectoryInUseError(
+                "another process uses the data directory", path=str(directory), pid=pid
+            ) from error
+        return cls(directory, lock)
+
     def close(self) -> None:
         """Let others take the directory. The LOCK file stays: removing it would let two processes lock two files."""
         if not self._lock.closed:
@@ -67,6 +90,21 @@ class DataDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _DirectoryLock:
+    """A lock on a directory itself."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.closed = False
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+        self.closed = True
 
 
 def _check(directory: Path) -> None:

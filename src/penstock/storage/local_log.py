@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from penstock.codec.wal import (
     BLOCK_BYTES,
@@ -26,7 +27,9 @@ from penstock.model.errors import (
 )
 from penstock.ports.durable_log import LogAddress
 from penstock.ports.files import Buffer, Files
+from penstock.ports.integrity import FrameCheck
 from penstock.ports.rng import Rng
+from penstock.storage.log_check import check_file
 from penstock.storage.log_entries import ActiveFile, ClosedFile, Entry, Frame, encode_group, finished
 from penstock.storage.log_epoch import Epoch
 from penstock.storage.log_limits import BUDGET_BYTES, FRAME_MAX_BYTES, QUEUE_BYTES, SEGMENT_BYTES, LogLimits
@@ -231,6 +234,22 @@ class LocalLog:
         again at 1, and whoever remembers a higher address would take the new frames for old ones."""
         active = self._active
         return len(self._closed_files) > 1 or (active is not None and active.header_written)
+
+    async def check_frames(self, after: int) -> FrameCheck:
+        """As ``ports.integrity.CheckedLog`` says. A file that is freed meanwhile is no damage."""
+        closed = next((item for item in self._closed_files if item.last > after), None)
+        if closed is not None:
+            found = await check_file(self._files, closed.path, closed.incarnation, seed=self._seed, upto=closed.last)
+            if found.damage and closed not in self._closed_files:
+                return FrameCheck(upto=closed.last, frames=0, size_bytes=0, damage=())
+            return replace(found, upto=closed.last)
+        active, last = self._active, self._last
+        if active is None or not active.header_written or last <= after:
+            return FrameCheck(upto=None, frames=0, size_bytes=0, damage=())
+        incarnation = active.header.incarnation
+        found = await check_file(self._files, active.path, incarnation, seed=self._seed, upto=last)
+        gone = active is not self._active and not any(item.path == active.path for item in self._closed_files)
+        return FrameCheck(upto=None, frames=0, size_bytes=0, damage=()) if gone else found
 
     async def close(self) -> None:
         """Write what is queued, then note how far the log is durable, so that any later damage will be seen.

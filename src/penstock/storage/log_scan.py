@@ -109,6 +109,11 @@ class FrameReader:
 
     async def headers_behind(self, offset: int) -> AsyncIterator[FrameHeader]:
         """Every valid header at a block boundary at or behind ``offset``."""
+        async for _, header in self.places_behind(offset):
+            yield header
+
+    async def places_behind(self, offset: int) -> AsyncIterator[tuple[int, FrameHeader]]:
+        """The same, each with its place."""
         while offset < self._end:
             await self._bytes(offset, min(BLOCK_BYTES, self._end - offset))
             window_end = self._window_at + len(self._window)
@@ -122,7 +127,7 @@ class FrameReader:
                 header = await self.header_at(offset)
                 offset += BLOCK_BYTES
                 if header is not None:
-                    yield header
+                    yield position, header
 
     async def _bytes(self, offset: int, length: int) -> bytes:
         start = offset - self._window_at

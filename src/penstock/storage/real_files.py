@@ -222,19 +222,28 @@ class RealFiles:
         offload: Where blocking calls run.
         placement: ``"auto"`` writes and syncs small batches in the event loop while the disk syncs fast, and
             everything else in a thread; ``"inline"`` and ``"thread"`` force one of the two.
+        read_only: Nothing is opened for writing, so that not even a bug can change a directory that is only looked at.
     """
 
-    def __init__(self, root: str | os.PathLike[str], offload: Offload, *, placement: Placement = "auto") -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        offload: Offload,
+        *,
+        placement: Placement = "auto",
+        read_only: bool = False,
+    ) -> None:
         if placement not in ("auto", "inline", "thread"):
             raise InvalidArgumentError("placement is one of auto, inline, thread", placement=placement)
         self._root = Path(root)
         self._offload = offload
         self._placement: Placement = placement
+        self._read_only = read_only
         self._meter = _SyncMeter()
 
     async def open(self, path: str, *, create: bool = False, direct: bool = False) -> RealFile:
         target = self._resolve(path)
-        opening = _Opening(target, path, create=create)
+        opening = _Opening(target, path, create=create, read_only=self._read_only)
         try:
             await self._run(opening.run)
         except BaseException:
@@ -246,7 +255,7 @@ class RealFiles:
             serial=Serial(self._offload),
             meter=self._meter,
             placement=self._placement,
-            direct=direct,
+            direct=direct and not self._read_only,
         )
 
     async def exists(self, path: str) -> bool:
@@ -332,10 +341,11 @@ class RealFiles:
 class _Opening:
     """An open call in a thread, whose descriptor is closed again where nobody waited for it."""
 
-    def __init__(self, target: Path, path: str, *, create: bool) -> None:
+    def __init__(self, target: Path, path: str, *, create: bool, read_only: bool) -> None:
         self._target = target
         self._path = path
-        self._flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+        access = os.O_RDONLY if read_only else os.O_RDWR | (os.O_CREAT if create else 0)
+        self._flags = access | os.O_CLOEXEC | os.O_NOFOLLOW
         # One item at most; append and pop of a deque are atomic, so exactly one side closes.
         self._opened: deque[int] = deque()
         self._abandoned = False

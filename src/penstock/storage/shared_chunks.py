@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from penstock.model.errors import SegmentNotFoundError, UnavailableError
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.files import Buffer, Files
+from penstock.ports.objects import Objects
 from penstock.storage.tier_claim import MARK
 
 
@@ -70,6 +71,41 @@ class SharedChunks:
         await self._chunks.close()
 
     async def _check(self) -> None:
-        """Raises UnavailableError where the mark is not to be seen."""
-        if not await self._files.exists(MARK):
-            raise UnavailableError("the directory of tier 2 is not there", mark=self._files.location(MARK))
+        await _check_mark(self._files)
+
+
+class SharedObjects:
+    """Implements ``ports.objects.Objects``: ``objects``, as long as the mark of ``files`` is to be seen."""
+
+    def __init__(self, objects: Objects, files: Files) -> None:
+        self._objects = objects
+        self._files = files
+
+    async def put(self, name: str, data: bytes) -> None:
+        await _check_mark(self._files)
+        await self._objects.put(name, data)
+
+    async def read(self, name: str, start: int, length: int) -> bytes:
+        await _check_mark(self._files)
+        return await self._objects.read(name, start, length)
+
+    async def size(self, name: str) -> int:
+        await _check_mark(self._files)
+        return await self._objects.size(name)
+
+    async def delete(self, name: str) -> None:
+        await _check_mark(self._files)
+        await self._objects.delete(name)
+
+    async def list(self, directory: str) -> Mapping[str, int]:
+        await _check_mark(self._files)
+        return await self._objects.list(directory)
+
+    def location(self, name: str) -> str | None:
+        return self._objects.location(name)
+
+
+async def _check_mark(files: Files) -> None:
+    """Raises UnavailableError where the mark is not to be seen."""
+    if not await files.exists(MARK):
+        raise UnavailableError("the directory of tier 2 is not there", mark=files.location(MARK))

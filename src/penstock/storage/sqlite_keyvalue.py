@@ -21,6 +21,7 @@ from penstock.model.errors import (
     UnavailableError,
     VersionTooNewError,
 )
+from penstock.ports.integrity import RowCheck
 from penstock.ports.offload import Offload
 from penstock.storage.real_files import sync_directory
 from penstock.storage.serial import Serial
@@ -40,6 +41,7 @@ _ROOM_BYTES = 4 << 20
 """Four times the changed rows of a usual checkpoint; one that does not fit is tried again as others make room."""
 _ROOM_KEY = b"\xff" * 16
 _CRC_BYTES = 4
+_PROBLEMS_MAX = 20
 
 
 class SqliteKeyValue:
@@ -61,18 +63,19 @@ class SqliteKeyValue:
         self._writer = writer
         self._reader = reader
         self._scanner = scanner
+        self._offload = offload
         self._writes = Serial(offload)
         self._scans = Serial(offload)
         self._closed = False
 
     @classmethod
-    async def open(cls, path: str | os.PathLike[str], offload: Offload) -> Self:
-        """Open or create the file; its directory must exist.
+    async def open(cls, path: str | os.PathLike[str], offload: Offload, *, room: bool = True) -> Self:
+        """Open or create the file; its directory must exist. ``room``: keep free room in it, for the day the disk is full.
 
         Raises: VersionTooNewError, CorruptDataError (not ours, or damaged): nothing was changed. StorageFullError.
         """
         target = Path(path)
-        opening = asyncio.ensure_future(offload.run(lambda: _open_all(target)))
+        opening = asyncio.ensure_future(offload.run(lambda: _open_all(target, room=room)))
         try:
             writer, reader, scanner = await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -138,6 +141,40 @@ class SqliteKeyValue:
                 cursor.execute("ROLLBACK")
             raise
 
+    async def check_rows(self, start: bytes, *, limit: int) -> RowCheck:
+        """As ``ports.integrity.CheckedRows`` says."""
+        self._check_open()
+
+        def check() -> RowCheck:
+            query = "SELECT key, value FROM kv WHERE key >= ? ORDER BY key LIMIT ?"
+            rows = self._scanner.execute(query, (start, limit)).fetchall()
+            damaged = [_as_bytes(key) for key, value in rows if not _is_sound(key, value)]
+            return RowCheck(
+                next_key=_as_bytes(rows[-1][0]) + b"\0" if len(rows) == limit else None,
+                rows=len(rows),
+                size_bytes=sum(len(key) + len(value) for key, value in rows),
+                damaged=damaged,
+            )
+
+        return await self._scans.run(lambda: self._guard(check))
+
+    async def check_pages(self) -> Sequence[str]:
+        """As ``ports.integrity.CheckedRows`` says. A connection of its own: reads and commits go on."""
+        self._check_open()
+
+        def check() -> Sequence[str]:
+            connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5.0)
+            try:
+                connection.execute("PRAGMA query_only=ON")
+                said = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({_PROBLEMS_MAX})")]
+            except sqlite3.DatabaseError as error:
+                said = [str(error)]
+            finally:
+                connection.close()
+            return [] if said == ["ok"] else said
+
+        return await self._offload.run(check)
+
     async def close(self) -> None:
         """Wait for what is in flight, then close the file."""
         if self._closed:
@@ -159,10 +196,8 @@ class SqliteKeyValue:
         return found
 
     def _unsealed(self, key: bytes, stored: object) -> bytes:
-        if isinstance(stored, bytes) and len(stored) >= _CRC_BYTES:
-            value = stored[_CRC_BYTES:]
-            if crc32c(value, crc32c(key)) == int.from_bytes(stored[:_CRC_BYTES], "big"):
-                return value
+        if isinstance(stored, bytes) and _is_sound(key, stored):
+            return stored[_CRC_BYTES:]
         raise CorruptDataError("value fails its checksum", file=str(self._path), key=key.hex()[:120])
 
     def _guard(self, work: Callable[[], T]) -> T:
@@ -176,12 +211,24 @@ class SqliteKeyValue:
             raise InternalError("key-value store is used after close", file=str(self._path))
 
 
+def _as_bytes(key: object) -> bytes:
+    """A key as it was found: a damaged page may hold one of another type."""
+    return key if isinstance(key, bytes) else str(key).encode()
+
+
+def _is_sound(key: object, stored: object) -> bool:
+    if not isinstance(key, bytes) or not isinstance(stored, bytes) or len(stored) < _CRC_BYTES:
+        return False
+    checksum: int = crc32c(stored[_CRC_BYTES:], crc32c(key))
+    return checksum == int.from_bytes(stored[:_CRC_BYTES], "big")
+
+
 def _sealed(key: bytes, value: bytes) -> bytes:
     checksum: int = crc32c(value, crc32c(key))
     return checksum.to_bytes(_CRC_BYTES, "big") + value
 
 
-def _open_all(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection]:
+def _open_all(path: Path, *, room: bool) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection]:
     opened: list[sqlite3.Connection] = []
     try:
         _check_header(path)
@@ -201,7 +248,8 @@ def _open_all(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlit
             writer.execute(f"PRAGMA application_id={_APPLICATION_ID}")
             writer.execute(f"PRAGMA user_version={FORMAT_VERSION}")
             writer.execute("COMMIT")
-        _keep_room(writer, path)
+        if room:
+            _keep_room(writer, path)
         for connection in (reader, scanner):
             connection.execute("PRAGMA query_only=ON")
             connection.execute("SELECT key FROM kv LIMIT 1").fetchall()

@@ -7,7 +7,20 @@ import sys
 
 import typer
 
-from penstock.app.cli import data, groups, holds, retention, scopes, servers, streams, subscribers
+from penstock.app.cli import (
+    data,
+    doctor,
+    groups,
+    holds,
+    inspect,
+    rebuild,
+    retention,
+    scopes,
+    scrub,
+    servers,
+    streams,
+    subscribers,
+)
 from penstock.app.cli.output import EXIT_CODES, exit_code, print_error
 from penstock.model.errors import PenstockError
 
@@ -46,6 +59,11 @@ app.add_typer(retention.app, name="retention")
 app.add_typer(holds.app, name="hold")
 app.add_typer(subscribers.app, name="subscriber")
 app.add_typer(groups.app, name="group")
+app.add_typer(inspect.wal, name="wal")
+app.add_typer(inspect.chunk, name="chunk")
+app.command("scrub")(scrub.scrub)
+app.command("doctor")(doctor.doctor)
+app.command("rebuild")(rebuild.rebuild)
 app.command("standalone")(servers.standalone)
 app.command("demo")(servers.demo)
 app.command("write")(data.write)

@@ -38,6 +38,11 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON: one object
 StreamArgument = Annotated[str, typer.Argument(metavar="SCOPE/STREAM", show_default=False)]
 
 
+def default_controller() -> str:
+    """The address to reach where no option names one."""
+    return os.environ.get(ENVIRONMENT) or DEFAULT_CONTROLLER
+
+
 @contextmanager
 def open_target(controller: str | None, data: Path | None, *, create: bool = False) -> Iterator[Store]:
     """The store that the options name. Raises InvalidArgumentError where both are given, or where the
@@ -52,5 +57,5 @@ def open_target(controller: str | None, data: Path | None, *, create: bool = Fal
         with penstock.open(data) as store:
             yield store
     else:
-        with penstock.connect(controller or os.environ.get(ENVIRONMENT) or DEFAULT_CONTROLLER, dial_s=_DIAL_S) as store:
+        with penstock.connect(controller or default_controller(), dial_s=_DIAL_S) as store:
             yield store

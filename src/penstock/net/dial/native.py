@@ -11,6 +11,7 @@ from penstock.net import native_mapping as own
 from penstock.net.dial.grpc_connection import CALL_S, PATIENCE_S, GrpcConnection
 from penstock.net.grpc_mapping import make
 from penstock.net.proto import native_pb2 as native
+from penstock.ports.integrity import ScrubPage
 from penstock.ports.segment_service import ChunkRange, DiskSpace, SegmentSpace
 
 
@@ -64,6 +65,13 @@ class NativeSegments:
     async def disk(self) -> DiskSpace:
         """The space of the disk below the store, as of now."""
         return own.disk_of(await self._connection.native("Disk", native.DiskRequest()))
+
+    async def scrub(self, cursor: str | None, max_bytes: int) -> ScrubPage:
+        """See ``ports.integrity.Scrubbable``."""
+        reply: native.ScrubResponse = await self._connection.native(
+            "Scrub", make(native.ScrubRequest, cursor=cursor, max_bytes=max_bytes)
+        )
+        return own.scrub_of(reply)
 
 
 @asynccontextmanager

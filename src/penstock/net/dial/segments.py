@@ -27,6 +27,7 @@ from penstock.net.dial.wire_reads import RemoteReads, waitless
 from penstock.net.wire_errors import error_of
 from penstock.net.wire_requests import token_after
 from penstock.ports.controller_service import ControllerService
+from penstock.ports.integrity import Scrubbable, ScrubPage
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import (
     KEY_ABSENT,
@@ -325,6 +326,12 @@ class RemoteSegments:
 
     async def disk(self) -> DiskSpace:
         return await self._native.disk()
+
+    async def scrub(self, cursor: str | None, max_bytes: int) -> ScrubPage:
+        """See ``ports.integrity.Scrubbable``."""
+        if not isinstance(self._native, Scrubbable):
+            raise UnsupportedError("this store cannot be scrubbed while it runs")
+        return await self._native.scrub(cursor, max_bytes)
 
     async def limit_appends(self, limits: Sequence[AppendLimit]) -> None:
         raise UnsupportedError(_OWN_CONTROLLER, limits=len(limits))

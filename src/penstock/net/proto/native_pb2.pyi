@@ -401,6 +401,31 @@ class CountEventsResponse(_message.Message):
     events: int
     def __init__(self, events: _Optional[int] = ...) -> None: ...
 
+class ScrubRequest(_message.Message):
+    __slots__ = ("cursor", "max_bytes")
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    cursor: str
+    max_bytes: int
+    def __init__(self, cursor: _Optional[str] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+
+class ScrubResponse(_message.Message):
+    __slots__ = ("cursor", "checked", "damage")
+    class CheckedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    CHECKED_FIELD_NUMBER: _ClassVar[int]
+    DAMAGE_FIELD_NUMBER: _ClassVar[int]
+    cursor: str
+    checked: _containers.ScalarMap[str, int]
+    damage: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, cursor: _Optional[str] = ..., checked: _Optional[_Mapping[str, int]] = ..., damage: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class DiskRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

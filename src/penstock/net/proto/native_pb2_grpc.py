@@ -195,6 +195,11 @@ class NativeStub:
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.DiskRequest.SerializeToString,
                 response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.DiskResponse.FromString,
                 _registered_method=True)
+        self.Scrub = channel.unary_unary(
+                '/penstock.v1.Native/Scrub',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.ScrubRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.ScrubResponse.FromString,
+                _registered_method=True)
 
 
 class NativeServicer:
@@ -400,6 +405,13 @@ class NativeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Scrub(self, request, context):
+        """Integrity.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NativeServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -562,6 +574,11 @@ def add_NativeServicer_to_server(servicer, server):
                     servicer.Disk,
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.DiskRequest.FromString,
                     response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.DiskResponse.SerializeToString,
+            ),
+            'Scrub': grpc.unary_unary_rpc_method_handler(
+                    servicer.Scrub,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.ScrubRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.ScrubResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1428,6 +1445,33 @@ class Native:
             '/penstock.v1.Native/Disk',
             penstock_dot_net_dot_proto_dot_native__pb2.DiskRequest.SerializeToString,
             penstock_dot_net_dot_proto_dot_native__pb2.DiskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Scrub(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/Scrub',
+            penstock_dot_net_dot_proto_dot_native__pb2.ScrubRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.ScrubResponse.FromString,
             options,
             channel_credentials,
             insecure,

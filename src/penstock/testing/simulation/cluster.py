@@ -24,6 +24,7 @@ from penstock.ports.segment_service import Append, AppendDone, Appended, Segment
 from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.file_chunks import FileChunks
 from penstock.storage.file_disk import FileDisk
+from penstock.storage.file_objects import FileObjects
 from penstock.storage.local_log import open_local_log
 from penstock.testing.simulation.config import SimConfig
 from penstock.testing.simulation.files import NodeCrashed, SimDisk, SimFiles
@@ -101,6 +102,7 @@ class SimNode:
         )
         self.chunks = FileChunks(files, handles=config.chunk_handles)
         stack.push_async_callback(self.chunks.close)
+        self.objects = FileObjects(files)
         self.store = await stack.enter_async_context(
             open_segment_store(
                 log=log,
@@ -112,6 +114,7 @@ class SimNode:
                 telemetry=cluster.figures,
                 settings=config.store,
                 disk=FileDisk(files),
+                catalogue=self.objects,
             )
         )
         self.controller = await stack.enter_async_context(

@@ -1,0 +1,88 @@
+"""``penstock rebuild``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from penstock.app.cli.output import print_json
+from penstock.app.cli.scrub import DAMAGE_STATUS, EndpointOption, InsecureOption, damage_line
+from penstock.app.cli.target import JsonOption
+from penstock.app.integrity.rebuild import RebuildReport
+from penstock.app.integrity.rebuild import rebuild as rebuild_store
+from penstock.app.units import format_size
+
+
+def rebuild(
+    place: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="PLACE",
+            help="Tier 2: a data directory, a directory of tier 2, s3://BUCKET/PREFIX.",
+            show_default=False,
+        ),
+    ],
+    data: Annotated[Path, typer.Option("--data", metavar="NEW", help="The new data directory.", show_default=False)],
+    tier2: Annotated[
+        str | None,
+        typer.Option("--tier2", metavar="PLACE", help="Where the new store keeps its chunks.", show_default=False),
+    ] = None,
+    endpoint: EndpointOption = None,
+    insecure: InsecureOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Make a working store in a new directory from tier 2 alone: log and metadata may be lost. PLACE is not changed.
+
+    Says what was not recovered. Exit status 7 where something is known to be missing or damaged.
+    """
+    report = asyncio.run(
+        rebuild_store(
+            place, data, tier2=tier2, endpoint=endpoint, insecure=insecure, progress=None if json else _progress
+        )
+    )
+    if json:
+        print_json(report.as_json())
+    else:
+        if sys.stderr.isatty():
+            print(f"\r{'':<78}\r", end="", file=sys.stderr, flush=True)
+        print("\n".join(_lines(report)))
+    if not report.is_complete:
+        raise typer.Exit(DAMAGE_STATUS)
+
+
+def _progress(so_far: Mapping[str, int]) -> None:
+    if sys.stderr.isatty():
+        line = f"{so_far['segments']} segments, {so_far['chunks']} chunks, {format_size(so_far['bytes'])}"
+        print(f"\r{line:<78}", end="", file=sys.stderr, flush=True)
+
+
+def _lost_line(item: Mapping[str, Any]) -> str:
+    back = f"; {item['writers_set_back']} writers set back" if item["writers_set_back"] else ""
+    return f"  {item['segment']} from offset {item['start']} on: {format_size(item['bytes'])}, {item['events']} events{back}"
+
+
+def _lines(report: RebuildReport) -> list[str]:
+    times = [item["as_of_ms"] for item in report.containers if item["as_of_ms"] is not None]
+    moment = datetime.fromtimestamp(max(times) / 1000, UTC).isoformat(timespec="seconds") if times else "unknown"
+    lines = [
+        f"rebuilt {report.data} from {report.place}, as of {moment}",
+        f"  {len(report.streams.streams)} streams, {report.segments} segments, {report.tables} tables, "
+        f"{report.chunks} chunks, {format_size(report.bytes)}",
+    ]
+    if report.lost:
+        lines.append("not recovered, for it was in the log alone:")
+        lines += [_lost_line(item) for item in report.lost]
+    if report.damage:
+        lines.append("damaged:")
+        lines += [f"  {damage_line(item)}" for item in report.damage]
+    lines += [f"  {said}" for said in report.streams.made]
+    if report.unnamed_chunks:
+        lines.append(f"{len(report.unnamed_chunks)} chunks that no entry names were left where they are")
+    return [*lines, "what nobody can know:", *(f"  {said}" for said in report.unknown())]

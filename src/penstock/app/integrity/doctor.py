@@ -1,0 +1,232 @@
+"""What lies in a data directory that no store has open: versions, owner, damage, what can be read, what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.app.integrity.offline import Offline, open_offline
+from penstock.app.integrity.report import advice, affected, stream_of
+from penstock.codec import catalogue as catalogue_codec
+from penstock.codec import records
+from penstock.codec.chunk_index import SUFFIX
+from penstock.core.garbage import parse_chunk_name
+from penstock.model.damage import Damage, DamageKind
+from penstock.model.errors import CorruptDataError
+from penstock.ports.offload import Offload
+from penstock.segmentstore.metadata import MetadataRows
+from penstock.segmentstore.rebuild import list_catalogue, load_container
+from penstock.storage.tier_claim import RECORD, load_record
+
+_PAGE = 1000
+
+
+@dataclass(slots=True, kw_only=True)
+class Diagnosis:
+    """Facts by part of the store; ``verdict`` in one sentence; ``advice`` says what to do."""
+
+    data: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    damage: list[Damage] = field(default_factory=list)
+    verdict: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "data": self.data,
+            "verdict": self.verdict,
+            **self.facts,
+            "damage": [item.as_json() for item in self.damage],
+            "affected": affected(self.damage),
+            "advice": advice(self.damage),
+        }
+
+
+async def diagnose(data: Path, *, offload: Offload, endpoint: str | None = None, insecure: bool = False) -> Diagnosis:
+    """Look at everything but the bytes of chunks, which ``scrub`` reads. Nothing is changed.
+
+    Raises: DirectoryInUseError (a store runs on it), InvalidArgumentError (there is nothing of a store), VersionTooNewError,
+    UnavailableError (tier 2 lies elsewhere and does not answer).
+    """
+    async with open_offline(data, offload=offload, endpoint=endpoint, insecure=insecure) as store:
+        found = Diagnosis(data=str(data), damage=list(store.damage))
+        await _directory(store, found)
+        _log(store, found)
+        await _metadata(store, offload, found)
+        await _catalogue(store, found)
+        await _segments(store, found)
+        found.verdict = _verdict(store, found)
+        return found
+
+
+async def _directory(store: Offline, found: Diagnosis) -> None:
+    files = store.files
+    record = await load_record(files) if await files.exists(RECORD) else None
+    version: str | None = None
+    if await files.exists("VERSION"):
+        file = await files.open("VERSION")
+        try:
+            version = (await file.read_at(0, 40)).decode("ascii", "replace").strip()
+        finally:
+            await file.close()
+    found.facts["version"] = version
+    found.facts["in_use"] = False
+    found.facts["tier2"] = {
+        "place": store.source.place,
+        "store": None if record is None else record.store,
+        "openings": 0 if record is None else len(record.openings),
+    }
+
+
+def _log(store: Offline, found: Diagnosis) -> None:
+    log = store.log
+    facts: dict[str, Any] = {
+        "epoch": None if log.epoch is None else log.epoch.epoch,
+        "files": len(log.files),
+        "in_use": sum(item.in_use for item in log.files),
+        "torn": sum(item.damaged for item in log.files),
+    }
+    if log.image is not None and log.image.chain:
+        facts |= {"first": log.image.chain[0].header.first_sequence, "last": log.image.last, "proven": log.image.proven}
+    found.facts["log"] = facts
+    found.damage += log.damage
+
+
+async def _metadata(store: Offline, offload: Offload, found: Diagnosis) -> None:
+    """The scrub's own first steps: structure and rows. The log has been looked at."""
+    if store.keyvalue is None:
+        found.facts["metadata"] = None
+        return
+    scrubber = store.scrubber(offload)
+    rows = 0
+    cursor: str | None = None
+    while True:
+        page = await scrubber.page(cursor, 1 << 20)
+        rows += page.checked.get("rows", 0)
+        found.damage += [item for item in page.damage if item.kind in (DamageKind.ROW, DamageKind.PAGE)]
+        cursor = page.cursor
+        if cursor is None or not cursor.startswith(("pages:", "rows:")):
+            break
+    found.facts["metadata"] = {"rows": rows, "containers": store.containers}
+
+
+async def _catalogue(store: Offline, found: Diagnosis) -> None:
+    listed = await list_catalogue(store.source.objects)
+    told: list[dict[str, Any]] = []
+    for index in sorted({*listed, *store.rows}):
+        names = listed.get(index, [])
+        if not names:
+            found.damage.append(
+                Damage(
+                    kind=DamageKind.CATALOGUE,
+                    place=f"{catalogue_codec.DIRECTORY}/{index:x}",
+                    why="catalogue of the container is missing",
+                    container=index,
+                )
+            )
+            continue
+        state = await load_container(store.source.objects, index, names, None)
+        told.append(
+            {
+                "container": index,
+                "batch": state.applied,
+                "as_of_ms": state.time_ms,
+                "behind": await _behind(store, index, state.applied),
+            }
+        )
+        found.damage += [
+            Damage(kind=DamageKind.CATALOGUE, place=place, why=why, container=index) for place, why in state.damage
+        ]
+    found.facts["catalogue"] = told
+
+
+async def _behind(store: Offline, index: int, applied: int | None) -> int | None:
+    """How many batches wait in the metadata's outbox; None where that cannot be told."""
+    if index not in store.rows or applied is None:
+        return None
+    try:
+        row = await store.rows[index].get(records.prefix(records.TAG_CATALOGUE, index))
+        return None if row is None else max(0, records.decode_catalogue(row).sequence - applied)
+    except CorruptDataError:
+        return None
+
+
+async def _segments(store: Offline, found: Diagnosis) -> None:
+    listed = dict.fromkeys(await store.source.chunks.list())
+    named: dict[str, None] = {}
+    facts = {"segments": 0, "tables": 0, "streams": 0, "chunks": 0, "bytes": 0, "missing_chunks": 0}
+    streams: dict[str, None] = {}
+    for index, rows in store.rows.items():
+        start, end = records.range_of(records.prefix(records.TAG_SEGMENT, index))
+        try:
+            while True:
+                page = await rows.scan((start, end), limit=_PAGE)
+                for key, value in page:
+                    record = records.decode_segment(value)
+                    facts["tables" if record.kind else "segments"] += 1
+                    stream = stream_of(record.name)
+                    if stream is not None and not record.kind:
+                        streams[stream] = None
+                    await _chunks(rows, index, records.parse_number(key[-8:]), record, listed, named, facts, found)
+                if len(page) < _PAGE:
+                    break
+                start = page[-1][0] + b"\0"
+            bounds = records.range_of(records.prefix(records.TAG_FREE, index))
+            named |= {key[3:].decode(): None for key, _ in await rows.scan_all(bounds)}
+        except CorruptDataError as error:
+            facts["unread_containers"] = facts.get("unread_containers", 0) + 1
+            if not any(item.kind in (DamageKind.ROW, DamageKind.PAGE) for item in found.damage):
+                found.damage.append(Damage(kind=DamageKind.ROW, place="metadata", why=str(error), container=index))
+    facts["streams"] = len(streams)
+    facts["unnamed_chunks"] = sum(
+        1 for name in listed if not name.endswith(SUFFIX) and name not in named and parse_chunk_name(name) is not None
+    )
+    found.facts["segments"] = facts
+
+
+async def _chunks(
+    rows: MetadataRows,
+    index: int,
+    uid: int,
+    segment: records.SegmentRecord,
+    listed: dict[str, None],
+    named: dict[str, None],
+    facts: dict[str, int],
+    found: Diagnosis,
+) -> None:
+    bounds = records.range_of(records.uid_key(records.TAG_CHUNK, index, uid))
+    for key, value in await rows.scan_all(bounds):
+        chunk = records.decode_chunk(value)
+        begin = records.parse_number(key[-8:])
+        named[chunk.name] = None
+        facts["chunks"] += 1
+        facts["bytes"] += chunk.length - chunk.freed
+        if chunk.name not in listed:
+            facts["missing_chunks"] += 1
+            found.damage.append(
+                Damage(
+                    kind=DamageKind.CHUNK,
+                    place=chunk.name,
+                    why="the chunk is missing",
+                    container=index,
+                    segment=segment.name,
+                    start=max(begin, segment.kept_offset),
+                    end=begin + chunk.length,
+                )
+            )
+
+
+def _verdict(store: Offline, found: Diagnosis) -> str:
+    kinds = {item.kind for item in found.damage}
+    if kinds & {DamageKind.PAGE, DamageKind.LOG, DamageKind.DIRECTORY} or store.keyvalue is None:
+        rebuildable = any(item["batch"] is not None for item in found.facts.get("catalogue") or ())
+        back = "what is flushed can be rebuilt from tier 2" if rebuildable else "tier 2 holds no sound catalogue either"
+        return f"a store would not start on this directory; {back}"
+    if DamageKind.ROW in kinds:
+        return "a store may start, and will refuse what the damaged rows tell"
+    if kinds & {DamageKind.CHUNK, DamageKind.BLOCK}:
+        return "a store starts, and refuses reads of what is damaged"
+    if kinds:
+        return "a store starts and serves everything; a rebuild from tier 2 alone would not give all of it back"
+    return "a store starts; no damage was found without reading chunks, which penstock scrub does"

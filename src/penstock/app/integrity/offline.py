@@ -1,0 +1,161 @@
+"""The parts of a store that nobody has open, for whoever checks them. Nothing in its directory is changed."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.app.integrity.source import Source, open_source
+from penstock.codec import records
+from penstock.model.damage import Damage, DamageKind
+from penstock.model.errors import CorruptDataError, InvalidArgumentError
+from penstock.ports.files import Files
+from penstock.ports.integrity import FrameCheck
+from penstock.ports.offload import Offload
+from penstock.segmentstore.metadata import MetadataRows
+from penstock.segmentstore.scrub import Scrubber
+from penstock.storage.data_directory import FORMAT_VERSION
+from penstock.storage.log_check import LogReport, check_file, look_at_log
+from penstock.storage.sqlite_keyvalue import SqliteKeyValue
+
+_METADATA = ("store.db", "store.db-wal")
+
+
+class ClosedLog:
+    """Implements ``ports.integrity.CheckedLog`` for a log that nobody has open."""
+
+    def __init__(self, files: Files, report: LogReport) -> None:
+        self._files = files
+        self._report = report
+
+    async def check_frames(self, after: int) -> FrameCheck:
+        """Frames of the next file; first of all, what recovery would say."""
+        report = self._report
+        if report.image is None:
+            return FrameCheck(upto=None, frames=0, size_bytes=0, damage=report.damage)
+        for index, item in enumerate(report.image.chain):
+            last = report.image.last_of(index)
+            if last > after and report.epoch is not None:
+                seed = report.epoch.seed
+                found = await check_file(self._files, item.path, item.header.incarnation, seed=seed, upto=last)
+                return FrameCheck(upto=last, frames=found.frames, size_bytes=found.size_bytes, damage=found.damage)
+        return FrameCheck(upto=None, frames=0, size_bytes=0, damage=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offline:
+    """A store's parts as they lie there. ``keyvalue`` is None where the metadata cannot be opened, as ``damage`` says."""
+
+    source: Source
+    data: Path
+    files: Files
+    log: LogReport
+    keyvalue: SqliteKeyValue | None
+    containers: int | None
+    rows: Mapping[int, MetadataRows]
+    damage: list[Damage]
+
+    def scrubber(self, offload: Offload) -> Scrubber:
+        """Of all that can be opened."""
+        return Scrubber(
+            self.rows,
+            keyvalue=self.keyvalue,
+            log=ClosedLog(self.files, self.log),
+            chunks=self.source.chunks,
+            objects=self.source.objects,
+            offload=offload,
+        )
+
+
+@asynccontextmanager
+async def open_offline(
+    data: Path, *, offload: Offload, endpoint: str | None = None, insecure: bool = False
+) -> AsyncIterator[Offline]:
+    """The data directory's parts, kept from being opened by a store meanwhile.
+
+    Its metadata is looked at in a copy below the temporary directory, because SQLite may write even to read.
+    Raises: DirectoryInUseError, InvalidArgumentError (no data directory), UnavailableError (tier 2), VersionTooNewError.
+    """
+    async with open_source(str(data), offload=offload, endpoint=endpoint, insecure=insecure) as source:
+        if source.data is None or source.files is None:
+            raise InvalidArgumentError(
+                "this is a directory of tier 2, not the data directory of a store", path=str(data)
+            )
+        damage: list[Damage] = []
+        await _check_version(source.files, damage)
+        with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
+            keyvalue = await _open_metadata(source, Path(scratch), offload, damage)
+            try:
+                containers, rows = await _rows(keyvalue, damage)
+                yield Offline(
+                    source=source,
+                    data=source.data,
+                    files=source.files,
+                    log=await look_at_log(source.files, "wal"),
+                    keyvalue=keyvalue,
+                    containers=containers,
+                    rows=rows,
+                    damage=damage,
+                )
+            finally:
+                if keyvalue is not None:
+                    await keyvalue.close()
+
+
+async def _check_version(files: Files, damage: list[Damage]) -> None:
+    why: str | None = None
+    try:
+        file = await files.open("VERSION")
+        try:
+            text = await file.read_at(0, 40)
+        finally:
+            await file.close()
+        if int(text) > FORMAT_VERSION:
+            why = f"written by a newer version: {int(text)}"
+    except FileNotFoundError:
+        why = "missing"
+    except ValueError:
+        why = "cannot be read"
+    if why is not None:
+        damage.append(Damage(kind=DamageKind.DIRECTORY, place="VERSION", why=why))
+
+
+async def _open_metadata(
+    source: Source, scratch: Path, offload: Offload, damage: list[Damage]
+) -> SqliteKeyValue | None:
+    data = source.data
+    if data is None or not await offload.run(lambda: _copy_metadata(data / "metadata", scratch)):
+        damage.append(Damage(kind=DamageKind.PAGE, place="metadata/store.db", why="the metadata is missing"))
+        return None
+    try:
+        return await SqliteKeyValue.open(scratch / "store.db", offload, room=False)
+    except CorruptDataError as error:
+        damage.append(Damage(kind=DamageKind.PAGE, place="metadata/store.db", why=str(error)[:300]))
+        return None
+
+
+def _copy_metadata(directory: Path, scratch: Path) -> bool:
+    if not (directory / _METADATA[0]).exists():
+        return False
+    for name in _METADATA:
+        if (directory / name).exists():
+            shutil.copyfile(directory / name, scratch / name)
+    return True
+
+
+async def _rows(keyvalue: SqliteKeyValue | None, damage: list[Damage]) -> tuple[int | None, Mapping[int, MetadataRows]]:
+    if keyvalue is None:
+        return None, {}
+    try:
+        (row,) = await keyvalue.get_many([records.STORE_KEY])
+        if row is None:
+            return None, {}
+        containers = records.decode_store(row)
+    except CorruptDataError as error:
+        damage.append(Damage(kind=DamageKind.ROW, place=records.STORE_KEY.hex(), why=str(error)[:300]))
+        return None, {}
+    return containers, {index: MetadataRows(keyvalue) for index in range(containers)}

@@ -1,0 +1,357 @@
+"""A working store in a new directory, from tier 2 alone. Source: docs/design/0015-integrity.md."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crc32c import crc32c
+
+from penstock.app.integrity.reconcile import Reconciled, reconcile
+from penstock.app.integrity.source import Source, open_source
+from penstock.app.settings import EmbeddedSettings
+from penstock.app.tier2 import Tier2, open_tier
+from penstock.codec import records
+from penstock.codec.catalogue import ObjectName
+from penstock.codec.chunk_index import SUFFIX, IndexRecord, encode_record, index_name
+from penstock.codec.wal import EpochRecord, encode_epoch
+from penstock.core.garbage import parse_chunk_name
+from penstock.model.damage import Damage, DamageKind
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, SegmentNotFoundError
+from penstock.ports.chunks import ChunkStorage
+from penstock.segmentstore import rebuild as rows_of
+from penstock.segmentstore.metadata import MetadataRows
+from penstock.storage.data_directory import DataDirectory
+from penstock.storage.real_clock import RealClock
+from penstock.storage.real_files import RealFiles, sync_directory
+from penstock.storage.real_offload import ThreadOffload
+from penstock.storage.real_rng import RealRng
+from penstock.storage.sqlite_keyvalue import SqliteKeyValue
+
+Progress = Callable[[Mapping[str, int]], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class RebuildReport:
+    """What was given back, and what was not. Damage was copied as it is: reads of it are refused in the new store as well."""
+
+    place: str
+    data: str
+    containers: list[dict[str, Any]] = field(default_factory=list)
+    segments: int = 0
+    tables: int = 0
+    chunks: int = 0
+    bytes: int = 0
+    events: int = 0
+    lost: list[dict[str, Any]] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+    unnamed_chunks: list[str] = field(default_factory=list)
+    streams: Reconciled = field(default_factory=Reconciled)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is known to be missing. What the log alone had is never known."""
+        return not (self.lost or self.damage or self.unnamed_chunks or self.streams.made)
+
+    def unknown(self) -> list[str]:
+        """What nobody can know, in words."""
+        times = [item["as_of_ms"] for item in self.containers if item["as_of_ms"] is not None]
+        said = [
+            "what was written after the catalogue's last entry was in the log alone: how much, tier 2 does not tell"
+        ]
+        if times and min(times) != max(times):
+            said.append(
+                f"parts of the store are up to {(max(times) - min(times)) / 1000:.1f} s apart: a transaction that committed "
+                "in between may be there in some segments only"
+            )
+        if self.unnamed_chunks:
+            said.append(
+                "chunks that no entry names are garbage, or were written last: whose they are, they do not tell"
+            )
+        return said
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "place": self.place,
+            "data": self.data,
+            "complete": self.is_complete,
+            "containers": self.containers,
+            "streams": self.streams.streams,
+            "segments": self.segments,
+            "tables": self.tables,
+            "chunks": self.chunks,
+            "bytes": self.bytes,
+            "events": self.events,
+            "lost": self.lost,
+            "damage": [item.as_json() for item in self.damage],
+            "made_anew": self.streams.made,
+            "unnamed_chunks": self.unnamed_chunks,
+            "unknown": self.unknown(),
+        }
+
+
+async def rebuild(
+    place: str,
+    data: Path,
+    *,
+    tier2: str | None = None,
+    endpoint: str | None = None,
+    insecure: bool = False,
+    progress: Progress | None = None,
+) -> RebuildReport:
+    """Make a store in ``data``, which must be new or empty, of what lies in ``place`` (see ``open_source``).
+
+    ``place`` is not changed. The directory appears whole or not at all: until then it is called ``data.rebuilding``.
+    ``tier2``: where the new store keeps its chunks; None: in ``data``.
+
+    Raises: InvalidArgumentError (``data`` is not empty), CorruptDataError (there is no catalogue), DirectoryInUseError,
+    UnavailableError, StorageFullError, OSError.
+    """
+    offload = ThreadOffload()
+    try:
+        _places(data)
+        async with open_source(place, offload=offload, endpoint=endpoint, insecure=insecure) as source:
+            return await rebuild_source(
+                source, data, offload=offload, tier2=tier2, endpoint=endpoint, insecure=insecure, progress=progress
+            )
+    finally:
+        await offload.close()
+
+
+async def rebuild_source(
+    source: Source,
+    data: Path,
+    *,
+    offload: ThreadOffload,
+    tier2: str | None = None,
+    endpoint: str | None = None,
+    insecure: bool = False,
+    progress: Progress | None = None,
+) -> RebuildReport:
+    """The same from an open source, which is borrowed."""
+    data, staging = _places(data)
+    try:
+        report = await _Rebuild(source, staging, offload, progress).run(tier2, endpoint, insecure)
+    except BaseException:
+        if tier2 is None:
+            shutil.rmtree(staging, ignore_errors=True)
+        raise
+    report.data = str(data)
+    _appear(staging, data)
+    return report
+
+
+def _places(data: Path) -> tuple[Path, Path]:
+    """The new directory, and where it is made. Raises InvalidArgumentError."""
+    data = data.absolute()
+    if data.exists() and (not data.is_dir() or any(data.iterdir())):
+        raise InvalidArgumentError("a store is rebuilt in a new directory; this one is not empty", data=str(data))
+    staging = data.with_name(f"{data.name}.rebuilding")
+    if staging.exists():
+        raise InvalidArgumentError("an earlier attempt was interrupted; remove what it left", path=str(staging))
+    return data, staging
+
+
+def _appear(staging: Path, data: Path) -> None:
+    staging.rename(data)
+    sync_directory(data.parent)
+
+
+class _Rebuild:
+    def __init__(self, source: Source, staging: Path, offload: ThreadOffload, progress: Progress | None) -> None:
+        self._source = source
+        self._staging = staging
+        self._offload = offload
+        self._progress = progress
+        self._report = RebuildReport(place=source.place, data="")
+        self._listed: dict[str, None] = {}
+        self._copied: dict[str, None] = {}
+
+    async def run(self, tier2: str | None, endpoint: str | None, insecure: bool) -> RebuildReport:
+        catalogue = await rows_of.list_catalogue(self._source.objects)
+        if not catalogue:
+            raise CorruptDataError(
+                "tier 2 holds no catalogue: it was written by an earlier version, or this is not the place",
+                place=self._source.place,
+            )
+        self._listed = dict.fromkeys(await self._source.chunks.list())
+        epoch = await self._epoch(catalogue)
+        settings = EmbeddedSettings(
+            data=self._staging, tier2=tier2, tier2_endpoint=endpoint if tier2 else None, tier2_insecure=insecure
+        )
+        async with AsyncExitStack() as stack:
+            directory = DataDirectory.open(self._staging)
+            stack.callback(directory.close)
+            files = RealFiles(self._staging, self._offload)
+            await files.make_dir("metadata")
+            keyvalue = await SqliteKeyValue.open(self._staging / "metadata" / "store.db", self._offload)
+            stack.push_async_callback(keyvalue.close)
+            tier = await stack.enter_async_context(open_tier(settings, files, offload=self._offload, rng=RealRng()))
+            containers = await self._load(catalogue, keyvalue)
+            for container in sorted(catalogue):
+                async for segment in rows_of.settle_container(keyvalue, container, epoch=epoch):
+                    await self._copy_segment(segment, MetadataRows(keyvalue), tier)
+            await keyvalue.commit([(records.STORE_KEY, records.encode_store(containers))])
+            self._report.unnamed_chunks = [
+                name for name in self._listed if not name.endswith(SUFFIX) and name not in self._copied
+            ]
+            await self._begin_log(files, epoch)
+            self._report.streams = await reconcile(
+                files, keyvalue, tier, offload=self._offload, containers=containers, clock=RealClock()
+            )
+        return self._report
+
+    async def _epoch(self, catalogue: Mapping[int, Sequence[ObjectName]]) -> int:
+        """The highest epoch of a log that wrote anything: nothing that the new store writes may bear an old name."""
+        epochs = [name.epoch for names in catalogue.values() for name in names]
+        epochs += [name.epoch for text in self._listed if (name := parse_chunk_name(text.removesuffix(SUFFIX)))]
+        return max(epochs)
+
+    async def _load(self, catalogue: Mapping[int, Sequence[ObjectName]], keyvalue: SqliteKeyValue) -> int:
+        states = [
+            await rows_of.load_container(self._source.objects, index, names, keyvalue)
+            for index, names in sorted(catalogue.items())
+        ]
+        containers = max((state.containers for state in states), default=0)
+        if not containers:
+            raise CorruptDataError("no container has a sound snapshot", place=self._source.place)
+        known = {state.container: state for state in states}
+        for index in range(containers):
+            state = known.get(index)
+            if state is None:
+                state = rows_of.ContainerCatalogue(container=index)
+                state.damage.append((f"catalogue/{index:x}", "catalogue of the container is missing"))
+            self._report.containers.append(
+                {
+                    "container": index,
+                    "recovered": state.applied is not None,
+                    "as_of_ms": state.time_ms,
+                    "batch": state.applied,
+                    "lost_batches": state.lost_batches,
+                }
+            )
+            self._report.damage += [
+                Damage(kind=DamageKind.CATALOGUE, place=place, why=why, container=index) for place, why in state.damage
+            ]
+        return containers
+
+    async def _begin_log(self, files: RealFiles, epoch: int) -> None:
+        await files.make_dir("wal")
+        file = await files.open("wal/EPOCH", create=True)
+        try:
+            await file.write_at(0, [encode_epoch(EpochRecord(epoch=epoch, seed=RealRng().randrange(1 << 32)))])
+            await file.sync()
+        finally:
+            await file.close()
+        await files.sync_dir("wal")
+        await files.sync_dir(".")
+
+    # --- chunks -------------------------------------------------------------------------------------------
+
+    async def _copy_segment(self, segment: rows_of.RebuiltSegment, rows: MetadataRows, tier: Tier2) -> None:
+        report = self._report
+        if segment.record.kind:
+            report.tables += 1
+            return
+        report.segments += 1
+        report.bytes += segment.record.length - segment.record.start_offset
+        report.events += segment.record.event_count
+        if segment.lost_bytes:
+            report.lost.append(
+                {
+                    "segment": segment.name,
+                    "start": segment.record.length,
+                    "bytes": segment.lost_bytes,
+                    "events": segment.lost_events,
+                    "writers_set_back": segment.writers_set_back,
+                }
+            )
+        for begin, chunk in segment.chunks:
+            self._copied[chunk.name] = None
+            try:
+                blocks = await rows_of.blocks_of(rows, segment.container, chunk)
+            except CorruptDataError as error:
+                self._damaged(DamageKind.ROW, segment, chunk.name, error.message, begin, begin + chunk.length)
+                continue
+            if chunk.name not in self._listed:
+                why = "the chunk is not there: lost, or truncated after the catalogue's last entry"
+                self._damaged(DamageKind.CHUNK, segment, chunk.name, why, begin, begin + chunk.length)
+                continue
+            for position, block, why in await _copy_chunk(self._source.chunks, tier.chunks, chunk, blocks):
+                self._damaged(DamageKind.BLOCK, segment, chunk.name, why, begin + position, begin + block.end)
+            report.chunks += 1
+            if self._progress is not None:
+                self._progress({"segments": report.segments, "chunks": report.chunks, "bytes": report.bytes})
+
+    def _damaged(
+        self, kind: DamageKind, segment: rows_of.RebuiltSegment, place: str, why: str, start: int, end: int
+    ) -> None:
+        self._report.damage.append(
+            Damage(
+                kind=kind,
+                place=place,
+                why=why,
+                container=segment.container,
+                segment=segment.name,
+                start=max(start, segment.record.kept_offset),
+                end=end,
+            )
+        )
+
+
+async def _copy_chunk(
+    source: ChunkStorage,
+    target: ChunkStorage,
+    chunk: records.ChunkRecord,
+    blocks: Sequence[tuple[int, records.BlockRecord]],
+) -> list[tuple[int, records.BlockRecord, str]]:
+    """Copy block by block, and say which are damaged: their bytes are copied as they are, and fail their checksum again."""
+    damaged: list[tuple[int, records.BlockRecord, str]] = []
+    name = parse_chunk_name(chunk.name)
+    first = 0 if name is None else name.start
+    index: list[bytes] = []
+    for number, (position, block) in enumerate(blocks):
+        size = block.end - position
+        if block.end <= chunk.freed:
+            data = bytes(size)  # Given back: nobody reads it, and it becomes a hole again.
+        else:
+            data, why = await _read_block(source, chunk.name, position, size)
+            if why is None and crc32c(data) != block.crc32c:
+                why = "checksum"
+            if why is not None:
+                damaged.append((position, block, why))
+                data = data.ljust(size, b"\0")
+        await target.append(chunk.name, position, [data])
+        index.append(
+            encode_record(
+                IndexRecord(
+                    index=number,
+                    start=position,
+                    end=block.end,
+                    segment_start=first + position,
+                    event_count=block.event_count,
+                    crc32c=block.crc32c,
+                )
+            )
+        )
+    await target.sync(chunk.name)
+    await target.append(index_name(chunk.name), 0, index)
+    await target.sync(index_name(chunk.name))
+    if chunk.freed:
+        await target.free_head(chunk.name, chunk.freed)
+    return damaged
+
+
+async def _read_block(source: ChunkStorage, name: str, position: int, size: int) -> tuple[bytes, str | None]:
+    try:
+        data = await source.read(name, position, size)
+    except SegmentNotFoundError:
+        return b"", "the chunk is not there"
+    except OSError as error:
+        return b"", f"cannot be read: {error}"
+    return data, None if len(data) == size else f"chunk ends after {len(data)} bytes of {size}"

@@ -1,0 +1,92 @@
+"""Where stored data is looked at without changing anything: a data directory, a directory of tier 2, a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from penstock.app.settings import is_loopback
+from penstock.app.tier2 import open_bucket
+from penstock.codec.catalogue import DIRECTORY
+from penstock.model.errors import InvalidArgumentError
+from penstock.ports.chunks import ChunkStorage
+from penstock.ports.files import Files
+from penstock.ports.objects import Objects
+from penstock.ports.offload import Offload
+from penstock.storage.data_directory import DataDirectory
+from penstock.storage.file_chunks import FileChunks
+from penstock.storage.file_objects import FileObjects
+from penstock.storage.object_chunks import ObjectChunks
+from penstock.storage.real_files import RealFiles
+from penstock.storage.tier_claim import MARK, RECORD, load_record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Tier 2 as it lies there, and the data directory where there is one. Nothing is opened for writing."""
+
+    place: str
+    chunks: ChunkStorage
+    objects: Objects
+    data: Path | None = None
+    files: Files | None = None
+
+
+@asynccontextmanager
+async def open_source(
+    place: str, *, offload: Offload, endpoint: str | None = None, insecure: bool = False
+) -> AsyncIterator[Source]:
+    """Look at ``place``: a data directory, wherever its tier 2 is; a directory of tier 2; or the URL of a bucket.
+
+    A data directory is kept from being opened by a store meanwhile. Raises: DirectoryInUseError, InvalidArgumentError
+    (nothing of ours there), UnavailableError.
+    """
+    async with AsyncExitStack() as stack:
+        data: Path | None = None
+        files: Files | None = None
+        tier = place
+        held = None if urlsplit(place).scheme else _hold(place)
+        if held is not None:
+            stack.callback(held.close)
+            data = held.path
+            files = RealFiles(data, offload, read_only=True)
+            record = await load_record(files) if await files.exists(RECORD) else None
+            tier = str(data) if record is None else record.place
+            endpoint = endpoint or (record.endpoint if record is not None else None)
+        if urlsplit(tier).scheme:
+            _check_plain(endpoint, insecure)
+            objects = open_bucket(tier, endpoint)
+            chunks: ChunkStorage = ObjectChunks(objects)
+        else:
+            below = RealFiles(tier, offload, read_only=True)
+            chunks, objects = FileChunks(below, directory="chunks"), FileObjects(below)
+        stack.push_async_callback(chunks.close)
+        yield Source(place=tier, chunks=chunks, objects=objects, data=data, files=files)
+
+
+def _hold(place: str) -> DataDirectory | None:
+    """The data directory, kept from others; None for a directory of tier 2 alone, which another host may be using."""
+    path = Path(place).absolute()
+    if path.is_dir() and (path / MARK).exists():
+        return None
+    held = DataDirectory.look(path)
+    if not holds_something(path):
+        held.close()
+        raise InvalidArgumentError("there is nothing of a store in this directory", path=str(path))
+    return held
+
+
+def _check_plain(endpoint: str | None, insecure: bool) -> None:
+    parts = urlsplit(endpoint or "")
+    if parts.scheme == "http" and not insecure and not is_loopback(parts.hostname or ""):
+        raise InvalidArgumentError("refusing S3 without TLS beyond loopback; --insecure allows it", endpoint=endpoint)
+
+
+def holds_something(directory: Path) -> bool:
+    """Whether the directory looks like one of ours: a store's, or tier 2 of one."""
+    return any(
+        (directory / name).exists() for name in ("VERSION", "wal", "metadata", "chunks", DIRECTORY, RECORD, MARK)
+    )

@@ -21,7 +21,7 @@ import pytest
 import penstock
 from penstock.app.remote import open_remote
 from penstock.core.routing import hash_key
-from penstock.model.errors import QuotaExceededError, RetentionHoldError, SegmentNotFoundError
+from penstock.model.errors import QuotaExceededError, RetentionHoldError, SegmentNotFoundError, UnavailableError
 from penstock.model.names import StreamName, segment_name
 from penstock.testing.server import ServerProcess
 
@@ -311,10 +311,13 @@ class Load:
     def written_since(self, worker: int, moment: float) -> bool:
         return bool(self.acked[worker]) and self.acked[worker][-1][0] > moment
 
-    def end(self) -> None:
+    def stop(self) -> None:
         self._stop.set()
         for thread in self._threads:
             thread.join(PATIENCE_S)
+
+    def end(self) -> None:
+        self.stop()
         assert not self.failures, self.failures
 
     def gap_s(self, worker: int, since: float) -> float:
@@ -340,53 +343,99 @@ def check_all(stream: Any, load: Load) -> int:
     return sum(map(len, numbers.values()))
 
 
-def test_a_killed_worker_comes_back_while_the_other_serves(tmp_path: Path) -> None:
+class Control(Thread):
+    """Makes streams, commits to them, scales and truncates them, again and again, however often a call fails."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        super().__init__()
+        self._server = server
+        self._over = Event()
+        self.made: list[str] = []
+        self.failures: list[BaseException] = []
+        self.again = 0
+
+    def run(self) -> None:
+        try:
+            with penstock.connect(self._server.address) as store:
+                store.create_scope("control", if_absent=True)
+                while not self._over.is_set():
+                    self._one(store, f"control/s{len(self.made)}")
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            self.failures.append(error)
+
+    def _one(self, store: Any, name: str) -> None:
+        stream = self._insist(lambda: store.create_stream(name, segments=3, if_absent=True))
+        self._insist(lambda: self._commit(stream, b"before"))
+        self._insist(lambda: stream.scale(5) if len(stream.describe().segments) == 3 else None)
+        self._insist(lambda: self._commit(stream, b"after"))
+        self.made.append(name)
+
+    def _commit(self, stream: Any, event: bytes) -> None:
+        transaction = stream.transaction()
+        transaction.open()
+        for number in range(12):
+            transaction.write(b"%s-%d" % (event, number), key=f"k{number}")
+        # From here on a failure may have committed: the store, not we, must make sure that it happens once.
+        transaction.flush()
+        while True:
+            try:
+                transaction.commit()
+            except UnavailableError:
+                self.again += 1
+                assert not self._over.wait(0.05), "stopped in the middle"
+            else:
+                return
+
+    def _insist(self, call: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return call()
+            except UnavailableError:
+                self.again += 1
+                if time.monotonic() > deadline:
+                    raise
+
+    def end(self, at_least: int) -> None:
+        wait_until(lambda: len(self.made) >= at_least or bool(self.failures), "the controller does not get on")
+        self._over.set()
+        self.join(PATIENCE_S)
+        assert not self.failures, self.failures
+
+    def check(self, store: Any) -> None:
+        """All that was made is whole: five segments, every transaction once."""
+        for name in self.made:
+            stream = store.stream(name)
+            assert len(stream.describe().segments) == 5
+            with stream.reader(until_tail=True) as reader:
+                found = sorted(event.data for event in reader)
+            once = [b"%s-%d" % (event, number) for event in (b"before", b"after") for number in range(12)]
+            assert found == sorted(once), name
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(16, marks=pytest.mark.slow)])
+def test_a_killed_worker_comes_back_while_the_other_serves(tmp_path: Path, kills: int) -> None:
     with ServerProcess(tmp_path / "data", "--workers", "2") as server, penstock.connect(server.address) as store:
         stream = store.create_stream("kill/t", segments=4, create_scope=True)
-        table = store.create_stream("kill/other", segments=1)
-        load = Load(server, stream)
-        seen: list[bytes] = []
-        reading = Event()
-
-        def read() -> None:
-            with stream.reader() as reader:
-                while not reading.is_set():
-                    event = reader.read(timeout_s=0.2)
-                    if event is not None:
-                        seen.append(event.data)
-
-        reader_thread = Thread(target=read)
-        reader_thread.start()
+        load, control, reading = Load(server, stream), Control(server), Reading(stream)
+        control.start()
+        reading.start()
         try:
-            for victim in (1, 0, 1):
-                before = pids(server)
-                assert set(before) == {0, 1}
-                started = time.monotonic()
-                wait_until(lambda at=started: all(load.written_since(n, at) for n in (0, 1)), "nobody writes")
-                killed = time.monotonic()
-                os.kill(before[victim], signal.SIGKILL)
-                wait_until(lambda v=victim, at=killed: load.written_since(1 - v, at + 0.1), "the other one stopped too")
-                # The controller's tables are on one of the two: its calls wait, whichever it is.
-                assert table.describe().size_bytes == 0
-                wait_until(lambda v=victim, at=killed: load.written_since(v, at + 0.3), server.tail())
-                wait_until(
-                    lambda v=victim, old=before: pids(server).get(v) not in (None, old[v]), "it did not come back"
-                )
-                assert pids(server)[1 - victim] == before[1 - victim], "the other one was left alone"
-                other, own = load.gap_s(1 - victim, killed), load.gap_s(victim, killed)
-                print(f"worker {victim} killed: its writer waited {own:.2f} s, the other's {other:.2f} s")
-                assert other < own, "the other worker's writer must not wait for the restart"
-            written = {event for acked in load.acked.values() for _, event in acked}
+            for number in range(kills):
+                kill_one(server, load, number % 2)
+            made = len(control.made)
+            control.end(made + 2)
             load.end()
-            wait_until(lambda: written <= set(seen), "the reader did not get on")
+            written = {event for acked in load.acked.values() for _, event in acked}
+            wait_until(lambda: written <= set(reading.seen), "the reader did not get on")
         finally:
-            reading.set()
-            load._stop.set()
-            reader_thread.join(PATIENCE_S)
+            load.stop()
+            control._over.set()
+            reading.end()
         total = check_all(stream, load)
-        assert len(seen) == len(set(seen)), "the reader was handed an event twice"
-        assert total >= len(written)
-        assert store.streams("kill") == ["other", "t"]
+        assert len(reading.seen) == len(set(reading.seen)), "the reader was handed an event twice"
+        control.check(store)
+        print(f"{total} events, {len(control.made)} streams made, {control.again} calls made again")
         assert server.stop() == 0, server.tail()
         server.options = ()
         server.start()
@@ -395,13 +444,56 @@ def test_a_killed_worker_comes_back_while_the_other_serves(tmp_path: Path) -> No
             assert check_all(again.stream("kill/t"), load) == total
 
 
+def kill_one(server: ServerProcess, load: Load, victim: int) -> None:
+    """Kill a worker under load; the other's writer goes on, and in the end both do."""
+    before = pids(server)
+    assert set(before) == {0, 1}
+    started = time.monotonic()
+    wait_until(lambda: all(load.written_since(worker, started) for worker in (0, 1)), "nobody writes")
+    killed = time.monotonic()
+    os.kill(before[victim], signal.SIGKILL)
+    wait_until(lambda: load.written_since(1 - victim, killed + 0.1), "the other one stopped too")
+    wait_until(lambda: pids(server).get(victim) not in (None, before[victim]), "it did not come back")
+    back = time.monotonic()
+    wait_until(lambda: load.written_since(victim, back), server.tail())
+    assert pids(server)[1 - victim] == before[1 - victim], "the other one was left alone"
+    other, own = load.gap_s(1 - victim, killed), load.gap_s(victim, killed)
+    print(f"worker {victim} killed: its writer waited {own:.2f} s, the other's {other:.2f} s")
+    assert other < own, "the other worker's writer must not wait for the restart"
+
+
+class Reading(Thread):
+    """A reader that goes on until it is ended."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self._stream = stream
+        self._over = Event()
+        self.seen: list[bytes] = []
+
+    def run(self) -> None:
+        with self._stream.reader() as reader:
+            while not self._over.is_set():
+                event = reader.read(timeout_s=0.2)
+                if event is not None:
+                    self.seen.append(event.data)
+
+    def end(self) -> None:
+        self._over.set()
+        self.join(PATIENCE_S)
+
+
 def test_a_killed_server_takes_its_workers_along_and_the_next_one_waits_for_them(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "data", "--workers", "2") as server:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    with ServerProcess(tmp_path / "data", "--workers", "2", "--tier2", str(shared)) as server:
         with penstock.connect(server.address) as store:
             stream = store.create_stream("kill/t", segments=4, create_scope=True)
             with stream.writer() as writer:
                 for number in range(500):
                     writer.write(b"%d" % number, key=f"k{number}")
+        marks = {(shared / f"worker-{worker}" / "STORE").read_text() for worker in (0, 1)}
+        assert len(marks) == 2, "each worker's part of tier 2 is its own"
         orphans = pids(server)
         # A worker that is busy elsewhere when its server dies must still end before another owns its directory.
         os.kill(orphans[1], signal.SIGSTOP)

@@ -22,7 +22,7 @@ from penstock.app.workers import Worker, Workers, open_workers
 from penstock.client.group_table import GroupTable
 from penstock.controller.controller import open_controller
 from penstock.controller.settings import ControllerSettings
-from penstock.model.errors import NotFoundError
+from penstock.model.errors import NotFoundError, PenstockError
 from penstock.net.grpc_server import GrpcServer
 from penstock.net.rest_server import RestServer
 from penstock.net.wire_server import WireServer
@@ -69,7 +69,7 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
                 port=settings.http_port,
                 hosts=settings.http_names,
                 readers_of=partial(online_readers, runtime),
-                checks={"segmentstore": partial(store_failure, runtime, processes)},
+                checks={"segmentstore": partial(store_failure, runtime.failure, processes)},
             )
         )
         # The controller's port opens last: a client that reaches it finds everything behind it ready.
@@ -154,9 +154,9 @@ async def online_readers(runtime: Runtime, scope: str, group: str) -> Sequence[s
     return sorted(state.members)
 
 
-def store_failure(runtime: Runtime, workers: Sequence[Worker]) -> str | None:
+def store_failure(failed: Callable[[], PenstockError | None], workers: Sequence[Worker]) -> str | None:
     """Why the segment store, or a part of it, takes no requests now, or None."""
-    failure = runtime.failure()
+    failure = failed()
     if failure is not None:
         return str(failure)
     away = [str(worker.number) for worker in workers if worker.line.link is None]

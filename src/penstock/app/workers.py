@@ -47,7 +47,7 @@ class Patience:
 
     pause_s: float = 0.1
     pause_max_s: float = 5.0
-    steady_s: float = 10.0
+    steady_s: float = 3.0
     attempts: int = 8
     stop_s: float = 30.0
 
@@ -63,6 +63,7 @@ class Worker:
         self._layout = layout
         self._counts = counts
         self._process: asyncio.subprocess.Process | None = None
+        self._link: WorkerLink | None = None
 
     @property
     def pid(self) -> int | None:
@@ -92,7 +93,14 @@ class Worker:
             link.close()
             await self.end(0)
             raise
+        self._link = link
         return link
+
+    def hang_up(self) -> None:
+        """End the line, whereupon the process ends as it stands."""
+        if self._link is not None:
+            self._link.close()
+        self.line.attach(None)
 
     def _own_settings(self) -> Mapping[str, Any]:
         store = self._settings.store
@@ -268,9 +276,7 @@ class Workers:
         if self._watching:
             await asyncio.wait(self._watching)
         for worker in self.workers:
-            if (link := worker.line.link) is not None:
-                link.close()
-            worker.line.attach(None)
+            worker.hang_up()
         await together([_ended(worker, self._patience.stop_s) for worker in self.workers])
 
     async def _each_up(self, order: str, patience_s: float) -> None:

@@ -26,7 +26,7 @@ from penstock.model.names import StreamName, segment_name
 from penstock.testing.server import ServerProcess
 
 pytestmark = pytest.mark.server
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 SCENARIOS = Path(__file__).parents[1] / "compat" / "official_scenarios.py"
 
 

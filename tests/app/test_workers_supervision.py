@@ -20,7 +20,7 @@ from penstock.app.workers import Patience, Workers, open_workers
 from penstock.model.errors import InvalidArgumentError, UnavailableError
 from penstock.storage.data_directory import DataDirectory
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 SHORT = Patience(pause_s=0.01, pause_max_s=0.02, attempts=3, stop_s=20.0)
 
 

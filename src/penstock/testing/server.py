@@ -43,7 +43,7 @@ class ServerProcess:
     def log(self) -> Path:
         return self.data.with_name(self.data.name + ".log")
 
-    def start(self, timeout_s: float = 30) -> float:
+    def start(self, timeout_s: float = 90) -> float:
         """Start, and return how long it took until it served, in seconds. Raises UnavailableError with its log."""
         started = time.monotonic()
         self.data.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,8 @@ from bench.measure import show
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--only", choices=["limits", "planner", "store", "truncation", "retention", "history", "tails", "spark"]
+        "--only",
+        choices=["limits", "planner", "store", "truncation", "retention", "history", "tails", "spark", "workers"],
     )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full number of events")
@@ -62,6 +63,10 @@ def main() -> None:
         from bench.spark import SparkBench
 
         figures += SparkBench(directory / "spark", given.runs, given.scale).run()
+    if given.only in (None, "workers"):
+        from bench.workers import WorkersBench
+
+        figures += WorkersBench(directory / "workers", given.runs, given.scale).run()
     shutil.rmtree(directory, ignore_errors=True)
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
     result = {

@@ -8,28 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.app.segments import open_segments
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.telemetry import Counters
-from penstock.app.tier2 import for_tier2, open_tier
+from penstock.app.worker_layout import load_layout
 from penstock.client.blocking import Store
 from penstock.client.options import settings_of
 from penstock.client.store import AsyncStore
 from penstock.controller.controller import Controller, open_controller
 from penstock.controller.settings import ControllerSettings
+from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.ports.clock import Clock
 from penstock.ports.controller_service import Endpoint
 from penstock.ports.rng import Rng
-from penstock.segmentstore.settings import StoreSettings
-from penstock.segmentstore.store import SegmentStore, open_segment_store
+from penstock.ports.segment_service import LocalSegmentService
 from penstock.storage.data_directory import DataDirectory
-from penstock.storage.file_disk import FileDisk
-from penstock.storage.local_log import open_local_log
 from penstock.storage.real_clock import RealClock
-from penstock.storage.real_files import RealFiles
-from penstock.storage.real_offload import ThreadOffload
 from penstock.storage.real_rng import RealRng
-from penstock.storage.reserve import keep_reserve
-from penstock.storage.sqlite_keyvalue import SqliteKeyValue
 
 _PLACES = ("tier2", "tier2_endpoint", "tier2_insecure")
 """The settings that are no numbers."""
@@ -37,32 +32,19 @@ _PLACES = ("tier2", "tier2_endpoint", "tier2_insecure")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """A running store and what serves it."""
+    """A running store and what serves it. ``failure`` says why the store takes no more requests, or None."""
 
-    segments: SegmentStore
+    segments: LocalSegmentService
     controller: Controller
     clock: Clock
     rng: Rng
     telemetry: Counters
+    failure: Callable[[], PenstockError | None]
 
 
 def _nowhere(segment: str) -> Endpoint:
     """Embedded stores have no address; a client in this process never asks for one."""
     return Endpoint(host="embedded", port=0)
-
-
-def store_settings(settings: EmbeddedSettings) -> StoreSettings:
-    """How the budgets of a process are shared out.
-
-    Half of the memory for the tails, a quarter for what is not tiered yet; a quarter is left for receive buffers and the
-    rest. Everything is tiered before half of the log is full, so that appends rarely wait for the log's space.
-    """
-    return StoreSettings(
-        cache_bytes=settings.memory_bytes // 2,
-        max_unflushed_bytes=max(32 << 20, min(settings.memory_bytes // 4, settings.log_bytes // 2)),
-        checkpoint_bytes=max(16 << 20, settings.log_bytes // 4),
-        chunk_bytes=settings.chunk_bytes,
-    )
 
 
 @asynccontextmanager
@@ -71,44 +53,21 @@ async def open_runtime(
 ) -> AsyncIterator[Runtime]:
     """Open the data directory, recover, and run until the block ends; then everything acknowledged is on disk.
 
-    Raises: DirectoryInUseError (another process has it), VersionTooNewError, InvalidArgumentError (a foreign directory),
-    CorruptDataError; in each case nothing was changed.
+    Raises: DirectoryInUseError (another process has it), VersionTooNewError, InvalidArgumentError (a foreign directory, or
+    one that several workers share), CorruptDataError; in each case nothing was changed.
     """
     clock, rng, telemetry = RealClock(), RealRng(), Counters()
     async with AsyncExitStack() as stack:
         directory = DataDirectory.open(settings.data)
         stack.callback(directory.close)
-        offload = ThreadOffload()
-        stack.push_async_callback(offload.close)
-        files = RealFiles(settings.data, offload)
-        await keep_reserve(files)
-        log = await stack.enter_async_context(
-            open_local_log(
-                files,
-                directory="wal",
-                segment_bytes=settings.log_file_bytes,
-                budget_bytes=settings.log_bytes,
-                rng=rng,
+        layout = load_layout(settings.data)
+        if layout is not None:
+            raise InvalidArgumentError(
+                "this store is spread over several workers: serve it with `penstock standalone`, and connect to that",
+                data=str(settings.data),
+                workers=layout.workers,
             )
-        )
-        await files.make_dir("metadata")
-        keyvalue = await SqliteKeyValue.open(settings.data / "metadata" / "store.db", offload)
-        stack.push_async_callback(keyvalue.close)
-        tier = await stack.enter_async_context(open_tier(settings, files, offload=offload, rng=rng))
-        segments = await stack.enter_async_context(
-            open_segment_store(
-                log=log,
-                keyvalue=keyvalue,
-                chunks=tier.chunks,
-                catalogue=tier.objects,
-                clock=clock,
-                rng=rng,
-                offload=offload,
-                telemetry=telemetry,
-                settings=for_tier2(store_settings(settings), settings, tier.chunks),
-                disk=FileDisk(files),
-            )
-        )
+        segments = await stack.enter_async_context(open_segments(settings, clock=clock, rng=rng, telemetry=telemetry))
         controller = await stack.enter_async_context(
             open_controller(
                 segments,
@@ -119,7 +78,14 @@ async def open_runtime(
                 settings=ControllerSettings(retention_cycle_ms=settings.retention_cycle_ms),
             )
         )
-        yield Runtime(segments=segments, controller=controller, clock=clock, rng=rng, telemetry=telemetry)
+        yield Runtime(
+            segments=segments,
+            controller=controller,
+            clock=clock,
+            rng=rng,
+            telemetry=telemetry,
+            failure=lambda: segments.offline,
+        )
 
 
 def open_store(path: str | Path, **settings: Any) -> Store:
@@ -130,7 +96,7 @@ def open_store(path: str | Path, **settings: Any) -> Store:
     wanted = embedded_settings(path, settings)
 
     @asynccontextmanager
-    async def opener() -> AsyncIterator[tuple[SegmentStore, Controller]]:
+    async def opener() -> AsyncIterator[tuple[LocalSegmentService, Controller]]:
         async with open_runtime(wanted) as runtime:
             yield runtime.segments, runtime.controller
 

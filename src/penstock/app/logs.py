@@ -10,8 +10,9 @@ _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "t
 class FieldsFormatter(logging.Formatter):
     """Appends what a call gave as ``extra`` to its line."""
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+    def __init__(self, process: str = "") -> None:
+        """``process`` stands in each line, where several processes write to one place."""
+        super().__init__(f"%(asctime)s %(levelname)s {process + ' ' if process else ''}%(name)s %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name logging calls
         fields = " ".join(f"{name}={value}" for name, value in record.__dict__.items() if name not in _OWN)
@@ -19,8 +20,8 @@ class FieldsFormatter(logging.Formatter):
         return f"{line}  {fields}" if fields else line
 
 
-def log_to_stderr() -> None:
-    """Send all records from INFO on to standard error."""
+def log_to_stderr(process: str = "") -> None:
+    """Send all records from INFO on to standard error, each with the name of the process where it has one."""
     handler = logging.StreamHandler()
-    handler.setFormatter(FieldsFormatter())
+    handler.setFormatter(FieldsFormatter(process))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

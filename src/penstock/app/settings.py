@@ -12,6 +12,8 @@ CONTROLLER_PORT = 9090
 STORE_PORT = 12345
 HTTP_PORT = 9091
 MEMORY_MIN_BYTES = 64 << 20
+WORKERS_MAX = 64
+"""More processes than that no machine serves that one controller suffices for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,11 @@ class EmbeddedSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandaloneSettings:
-    """One process that serves clients. Port 0 takes a free one.
+    """A server for clients. Port 0 takes a free one.
+
+    ``workers`` is how many processes hold the data, each with a share of the segments, a port, a log and the budgets of
+    ``store`` of its own (None: as the store was created; a new one has 1, which is this very process). Worker ``n`` listens
+    on ``store_port + n``.
 
     Binds to loopback only, unless ``insecure`` says that an unprotected port may be reached from elsewhere.
     ``advertised_host`` is what clients are told to connect to (default: the bound host).
@@ -83,11 +89,14 @@ class StandaloneSettings:
     http_port: int = HTTP_PORT
     advertised_host: str | None = None
     insecure: bool = False
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("controller_port", "store_port", "http_port"):
             if not 0 <= getattr(self, name) < 1 << 16:
                 raise InvalidArgumentError("no such port", **{name: getattr(self, name)})
+        if self.workers is not None and not 1 <= self.workers <= WORKERS_MAX:
+            raise InvalidArgumentError("no such number of workers", workers=self.workers, most=WORKERS_MAX)
         if not self.insecure and not is_loopback(self.host):
             raise InvalidArgumentError(
                 "refusing to listen beyond loopback without authentication; --insecure allows it", host=self.host
@@ -98,6 +107,19 @@ class StandaloneSettings:
         if self.advertised_host is not None:
             return self.advertised_host
         return "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
+
+    def worker_port(self, worker: int) -> int:
+        """Where a worker listens; 0: on any free port. Raises InvalidArgumentError where that is another's, or none."""
+        if self.store_port == 0:
+            return 0
+        port = self.store_port + worker
+        if port >= 1 << 16 or (worker and port in (self.controller_port, self.http_port)):
+            raise InvalidArgumentError(
+                "ports of the workers, which follow each other, run into another one; choose another --store-port",
+                worker=worker,
+                port=port,
+            )
+        return port
 
     @property
     def http_names(self) -> tuple[str, ...] | None:

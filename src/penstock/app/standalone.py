@@ -1,4 +1,4 @@
-"""One process that serves clients: segment store, controller, their ports, and HTTP."""
+"""A server: segment store, in this process or in workers of its own, controller, their ports, and HTTP."""
 
 from __future__ import annotations
 
@@ -14,53 +14,51 @@ import uvloop
 
 from penstock.app.embedded import Runtime, open_runtime
 from penstock.app.logs import log_to_stderr
-from penstock.app.settings import EmbeddedSettings, StandaloneSettings
+from penstock.app.segments import wire_limits
+from penstock.app.settings import StandaloneSettings
+from penstock.app.telemetry import Counters
+from penstock.app.worker_layout import settle_layout, workers_of
+from penstock.app.workers import Worker, Workers, open_workers
 from penstock.client.group_table import GroupTable
-from penstock.model.errors import NotFoundError
+from penstock.controller.controller import open_controller
+from penstock.controller.settings import ControllerSettings
+from penstock.model.errors import NotFoundError, PenstockError
 from penstock.net.grpc_server import GrpcServer
 from penstock.net.rest_server import RestServer
-from penstock.net.wire_limits import WireLimits
 from penstock.net.wire_server import WireServer
 from penstock.ports.controller_service import Endpoint
+from penstock.storage.data_directory import DataDirectory
+from penstock.storage.real_clock import RealClock
+from penstock.storage.real_rng import RealRng
 
 _WATCH_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standalone:
-    """A serving store and the ports that it took."""
+    """A serving store and the ports that it took; ``workers`` are the processes that hold the data, where there are any."""
 
     runtime: Runtime
     controller: Endpoint
     store: Endpoint
     http: Endpoint
+    workers: Sequence[Worker] = ()
 
 
 @asynccontextmanager
 async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standalone]:
     """Recover, then listen; the ports open only when everything can be served.
 
-    Raises what ``open_runtime`` raises, and UnavailableError where a port is taken.
+    Raises what ``open_runtime`` and ``open_workers`` raise, and UnavailableError where a port is taken.
     """
-    store_port = settings.store_port
-
-    def endpoint_of(segment: str) -> Endpoint:
-        return Endpoint(host=settings.advertised, port=store_port)
-
+    workers = workers_of(settings.store.data, settings.workers)
     async with AsyncExitStack() as stack:
-        runtime = await stack.enter_async_context(open_runtime(settings.store, endpoint_of=endpoint_of))
-        wire = await stack.enter_async_context(
-            WireServer(
-                runtime.segments,
-                host=settings.host,
-                port=settings.store_port,
-                rng=runtime.rng,
-                telemetry=runtime.telemetry,
-                limits=wire_limits(settings.store),
-                guard=runtime.controller.check_removal,
-            )
-        )
-        store_port = wire.port
+        if workers == 1:
+            runtime, store = await stack.enter_async_context(_in_this_process(settings))
+            processes: Sequence[Worker] = ()
+        else:
+            runtime, pool = await stack.enter_async_context(_in_workers(settings, workers))
+            store, processes = pool.endpoints[0], pool.workers
         http = await stack.enter_async_context(
             RestServer(
                 runtime.controller,
@@ -71,7 +69,7 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
                 port=settings.http_port,
                 hosts=settings.http_names,
                 readers_of=partial(online_readers, runtime),
-                checks={"segmentstore": partial(store_failure, runtime)},
+                checks={"segmentstore": partial(store_failure, runtime.failure, processes)},
             )
         )
         # The controller's port opens last: a client that reaches it finds everything behind it ready.
@@ -87,9 +85,64 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
         yield Standalone(
             runtime=runtime,
             controller=Endpoint(host=settings.advertised, port=grpc.port),
-            store=Endpoint(host=settings.advertised, port=wire.port),
+            store=store,
             http=Endpoint(host=settings.advertised, port=http.port),
+            workers=processes,
         )
+
+
+@asynccontextmanager
+async def _in_this_process(settings: StandaloneSettings) -> AsyncIterator[tuple[Runtime, Endpoint]]:
+    """A store in this process, and where it listens."""
+    store_port = settings.store_port
+
+    def endpoint_of(segment: str) -> Endpoint:
+        return Endpoint(host=settings.advertised, port=store_port)
+
+    async with (
+        open_runtime(settings.store, endpoint_of=endpoint_of) as runtime,
+        WireServer(
+            runtime.segments,
+            host=settings.host,
+            port=settings.store_port,
+            rng=runtime.rng,
+            telemetry=runtime.telemetry,
+            limits=wire_limits(settings.store),
+            guard=runtime.controller.check_removal,
+        ) as wire,
+    ):
+        store_port = wire.port
+        yield runtime, endpoint_of("")
+
+
+@asynccontextmanager
+async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator[tuple[Runtime, Workers]]:
+    """A store in processes of its own, which listen; the controller is here."""
+    clock, rng, telemetry = RealClock(), RealRng(), Counters()
+    async with AsyncExitStack() as stack:
+        stack.callback(DataDirectory.open(settings.store.data).close)
+        layout = settle_layout(settings.store.data, count)
+        workers = await stack.enter_async_context(open_workers(settings, layout))
+        controller = await stack.enter_async_context(
+            open_controller(
+                workers.segments,
+                clock=clock,
+                rng=rng,
+                endpoint_of=workers.endpoint_of,
+                telemetry=telemetry,
+                settings=ControllerSettings(retention_cycle_ms=settings.store.retention_cycle_ms),
+            )
+        )
+        await stack.enter_async_context(workers.serving(controller.check_removal))
+        runtime = Runtime(
+            segments=workers.segments,
+            controller=controller,
+            clock=clock,
+            rng=rng,
+            telemetry=telemetry,
+            failure=lambda: workers.failure,
+        )
+        yield runtime, workers
 
 
 async def online_readers(runtime: Runtime, scope: str, group: str) -> Sequence[str] | None:
@@ -101,16 +154,32 @@ async def online_readers(runtime: Runtime, scope: str, group: str) -> Sequence[s
     return sorted(state.members)
 
 
-def store_failure(runtime: Runtime) -> str | None:
-    """Why the segment store takes no more requests, or None."""
-    offline = runtime.segments.offline
-    return None if offline is None else str(offline)
+def store_failure(failed: Callable[[], PenstockError | None], workers: Sequence[Worker]) -> str | None:
+    """Why the segment store, or a part of it, takes no requests now, or None."""
+    failure = failed()
+    if failure is not None:
+        return str(failure)
+    away = [str(worker.number) for worker in workers if worker.line.link is None]
+    return f"being started again: worker {', '.join(away)}" if away else None
 
 
-def wire_limits(settings: EmbeddedSettings) -> WireLimits:
-    """Receive buffers and unanswered bytes take the quarter of the budget that caches and tiering leave."""
-    share = max(32 << 20, settings.memory_bytes // 4)
-    return WireLimits(held_bytes_total=share, arena_bytes=share, replies_bytes=settings.memory_bytes // 16)
+def _facts(standalone: Standalone, settings: StandaloneSettings) -> dict[str, Any]:
+    """What a server says once it serves."""
+
+    def place(endpoint: Endpoint) -> str:
+        return f"{endpoint.host}:{endpoint.port}"
+
+    return {
+        "serving": True,
+        "controller": place(standalone.controller),
+        "store": place(standalone.store),
+        "http": place(standalone.http),
+        "data": str(settings.store.data),
+        "workers": [
+            {"worker": one.number, "store": place(one.endpoint or standalone.store), "pid": one.pid}
+            for one in standalone.workers
+        ],
+    }
 
 
 async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None]) -> None:
@@ -119,23 +188,15 @@ async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None]) -> 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with open_standalone(settings) as standalone:
-        ready(
-            {
-                "serving": True,
-                "controller": f"{standalone.controller.host}:{standalone.controller.port}",
-                "store": f"{standalone.store.host}:{standalone.store.port}",
-                "http": f"{standalone.http.host}:{standalone.http.port}",
-                "data": str(settings.store.data),
-            }
-        )
-        while standalone.runtime.segments.offline is None:
+        ready(_facts(standalone, settings))
+        while (failure := standalone.runtime.failure()) is None:
             try:
                 await asyncio.wait_for(stop.wait(), _WATCH_S)
             except TimeoutError:
                 continue
             return
         # Acknowledging more would be a lie; leave, so that a supervisor starts a process that recovers.
-        raise standalone.runtime.segments.offline
+        raise failure
 
 
 def run(settings: StandaloneSettings, *, ready: Callable[[Any], None]) -> None:

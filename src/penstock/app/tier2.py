@@ -96,6 +96,20 @@ async def open_tier(settings: EmbeddedSettings, files: Files, *, offload: Offloa
         yield Tier2(chunks=chunks, objects=objects)
 
 
+def tier2_of_worker(settings: EmbeddedSettings, worker: int) -> str | None:
+    """The part of the store's tier 2 that is one worker's; a directory is made where it is missing.
+
+    Raises InvalidArgumentError as ``open_tier2``.
+    """
+    if settings.tier2 is None:
+        return None
+    if urlsplit(settings.tier2).scheme:
+        return f"{settings.tier2.rstrip('/')}/worker-{worker}"
+    own = _checked_directory(settings.tier2, settings.data) / f"worker-{worker}"
+    own.mkdir(mode=0o700, exist_ok=True)
+    return str(own)
+
+
 def open_bucket(url: str, endpoint: str | None) -> Objects:
     """The objects below the prefix that the URL names. Raises InvalidArgumentError where the library for it is missing."""
     try:

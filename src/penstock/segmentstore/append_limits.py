@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.core.placement import parent_name
-from penstock.model.errors import PenstockError, QuotaExceededError, QuotaHeldError
+from penstock.model.errors import PenstockError, QuotaExceededError, QuotaHeldError, ThrottledError
 from penstock.ports.segment_service import AppendLimit, LimitAction
+from penstock.ports.shared_counts import SharedCounts, StreamCounts
 from penstock.segmentstore.segment import Segment
 
 
@@ -16,14 +17,33 @@ class StreamGate:
 
     Segments in memory are counted as they grow. One that leaves memory counts with the length it had: it cannot grow before
     it comes back. So does one that is deleted, for the bounds were meant to include it.
+
+    Where other stores have segments of the stream too, ``counts`` says what they hold. ``used_bytes`` and ``used_events`` are
+    this store's own.
     """
 
-    __slots__ = ("_born", "_members", "_met", "_was_met", "limit", "used_bytes", "used_events")
+    __slots__ = (
+        "_born",
+        "_counting",
+        "_counts",
+        "_members",
+        "_met",
+        "_other_bytes",
+        "_other_events",
+        "_was_met",
+        "limit",
+        "used_bytes",
+        "used_events",
+    )
 
-    def __init__(self, limit: AppendLimit, met: Callable[[str], None]) -> None:
+    def __init__(self, limit: AppendLimit, met: Callable[[str], None], counts: StreamCounts | None = None) -> None:
         self.limit = limit
         self.used_bytes = 0
         self.used_events = 0
+        self._other_bytes = 0
+        self._other_events = 0
+        self._counts = counts
+        self._counting = True
         self._members: dict[str, Segment | tuple[int, int]] = {}
         self._born: dict[str, None] = {}
         self._met = met
@@ -32,28 +52,59 @@ class StreamGate:
     # --- appends ------------------------------------------------------------------------------------------
 
     def take(self, segment: Segment, size_bytes: int, events: int) -> PenstockError | None:
-        used_bytes, used_events = self.used_bytes + size_bytes, self.used_events + events
-        if self._passed(used_bytes, used_events) and not self._nothing_unread(used_bytes, used_events):
-            error = self._refusal(segment, used_bytes)
+        counts = self._counts
+        if counts is None:
+            return self._take(segment, size_bytes, events)
+        # From the look at what the others hold until our own is told, none of them may decide.
+        if not counts.lock():
+            return ThrottledError("another worker decides about this limit", resource="limit", stream=self.limit.stream)
+        try:
+            self._look(counts)
+            error = self._take(segment, size_bytes, events)
+            if error is None:
+                counts.publish(self.used_bytes, self.used_events)
+            return error
+        finally:
+            counts.unlock()
+
+    def _take(self, segment: Segment, size_bytes: int, events: int) -> PenstockError | None:
+        would_bytes, would_events = self._all_bytes + size_bytes, self._all_events + events
+        if self._passed(would_bytes, would_events) and not self._nothing_unread(would_bytes, would_events):
+            error = self._refusal(segment, would_bytes)
             if error is not None:
                 return error
-        self.used_bytes, self.used_events = used_bytes, used_events
+        self.used_bytes += size_bytes
+        self.used_events += events
         return None
 
     def count(self, segment: Segment, size_bytes: int, events: int) -> None:
-        self.used_bytes += size_bytes
-        self.used_events += events
-        if (size_bytes > 0 or events > 0) and self._passed(self.used_bytes, self.used_events):
-            self._tell()
+        self._add(size_bytes, events)
+        if size_bytes > 0 or events > 0:
+            self._look(self._counts)
+            if self._passed(self._all_bytes, self._all_events):
+                self._tell()
 
     def take_part(self, segment: Segment) -> PenstockError | None:
         """May something grow that is to be merged into the stream? It counts then, and is refused while nothing fits."""
         limit = self.limit
-        if (limit.total_bytes is not None and self.used_bytes >= limit.total_bytes) or (
-            limit.total_events is not None and self.used_events >= limit.total_events
+        self._look(self._counts)
+        if (limit.total_bytes is not None and self._all_bytes >= limit.total_bytes) or (
+            limit.total_events is not None and self._all_events >= limit.total_events
         ):
-            return self._refusal(segment, self.used_bytes + 1)
+            return self._refusal(segment, self._all_bytes + 1)
         return None
+
+    @property
+    def _all_bytes(self) -> int:
+        return self.used_bytes + self._other_bytes
+
+    @property
+    def _all_events(self) -> int:
+        return self.used_events + self._other_events
+
+    def _look(self, counts: StreamCounts | None) -> None:
+        if counts is not None:
+            self._other_bytes, self._other_events = counts.others()
 
     def _passed(self, used_bytes: int, used_events: int) -> bool:
         limit = self.limit
@@ -61,12 +112,12 @@ class StreamGate:
             limit.total_events is not None and used_events > limit.total_events
         )
 
-    def _nothing_unread(self, used_bytes: int, used_events: int) -> bool:
+    def _nothing_unread(self, would_bytes: int, would_events: int) -> bool:
         """Whether each bound that the append would pass has nothing unread before it: more room than now there never is."""
         limit = self.limit
         for total, quota, would, used in (
-            (limit.total_bytes, limit.quota_bytes, used_bytes, self.used_bytes),
-            (limit.total_events, limit.quota_events, used_events, self.used_events),
+            (limit.total_bytes, limit.quota_bytes, would_bytes, self._all_bytes),
+            (limit.total_events, limit.quota_events, would_events, self._all_events),
         ):
             if total is not None and would > total and (not quota or used > total - quota):
                 return False
@@ -77,10 +128,10 @@ class StreamGate:
         limit = self.limit
         if limit.total_bytes is not None and would_bytes > limit.total_bytes:
             if limit.quota_bytes is not None:
-                used = max(0, self.used_bytes - (limit.total_bytes - limit.quota_bytes))
+                used = max(0, self._all_bytes - (limit.total_bytes - limit.quota_bytes))
                 return {"rule": "backlog-bytes", "limit": limit.quota_bytes, "used": used}
         elif limit.total_events is not None and limit.quota_events is not None:
-            used = max(0, self.used_events - (limit.total_events - limit.quota_events))
+            used = max(0, self._all_events - (limit.total_events - limit.quota_events))
             return {"rule": "backlog-events", "limit": limit.quota_events, "used": used}
         return {}
 
@@ -97,7 +148,8 @@ class StreamGate:
 
     def tell_if_past(self) -> None:
         """A notice that is past already when it is set: what was appended while it was decided would else go unnoticed."""
-        if self.limit.action is LimitAction.NOTIFY and self._passed(self.used_bytes, self.used_events):
+        self._look(self._counts)
+        if self.limit.action is LimitAction.NOTIFY and self._passed(self._all_bytes, self._all_events):
             self._tell()
 
     def _tell(self) -> None:
@@ -162,6 +214,18 @@ class StreamGate:
     def _add(self, size_bytes: int, events: int) -> None:
         self.used_bytes += size_bytes
         self.used_events += events
+        self._publish()
+
+    def _publish(self) -> None:
+        if self._counts is not None and not self._counting:
+            self._counts.publish(self.used_bytes, self.used_events)
+
+    def counted(self) -> None:
+        """All members that there are have been attached: what is held may be told to the others from here on.
+
+        Before, it would be too little, and a store that came back would let the others pass the bound."""
+        self._counting = False
+        self._publish()
 
 
 class _PartGate:
@@ -184,7 +248,9 @@ class _PartGate:
 class AppendLimits:
     """The limits of a store, by stream. Segments are attached as they come into memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: SharedCounts | None = None) -> None:
+        """``shared`` tells what other stores hold of the same streams. It is borrowed."""
+        self._shared = shared
         self._by_stream: dict[str, StreamGate] = {}
         self._by_segment: dict[str, StreamGate] = {}
         self._met: dict[str, None] = {}
@@ -234,7 +300,8 @@ class AppendLimits:
                 self._drop(gate, gate.members())
             return
         if gate is None:
-            gate = self._by_stream[limit.stream] = StreamGate(limit, self._told)
+            counts = None if self._shared is None else self._shared.of(limit.stream)
+            gate = self._by_stream[limit.stream] = StreamGate(limit, self._told, counts)
         for name in limit.segments:
             other = self._by_segment.get(name, gate)
             if other is not gate:
@@ -243,6 +310,7 @@ class AppendLimits:
         self._drop(gate, gate.replace(limit))
         for segment in loaded:
             gate.attach(segment)
+        gate.counted()
         gate.tell_if_past()
 
     def _drop(self, gate: StreamGate, names: Sequence[str]) -> None:

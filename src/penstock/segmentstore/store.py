@@ -44,6 +44,7 @@ from penstock.ports.segment_service import (
     TableRemoval,
     Watch,
 )
+from penstock.ports.shared_counts import SharedCounts
 from penstock.ports.telemetry import Telemetry
 from penstock.segmentstore import read_path, segment_calls, tables
 from penstock.segmentstore.append_limits import AppendLimits
@@ -78,10 +79,12 @@ class SegmentStore:
         settings: StoreSettings,
         disk: Disk | None = None,
         catalogue: Objects | None = None,
+        owned: Sequence[int] | None = None,
+        shared: SharedCounts | None = None,
     ) -> None:
         self._rng = rng
         self._disk = disk
-        self._limits = AppendLimits()
+        self._limits = AppendLimits(shared)
         self._changes = Changes(epoch=log.epoch, limit=settings.max_changed_segments)
         self._log = log
         self._keyvalue = keyvalue
@@ -108,8 +111,10 @@ class SegmentStore:
                 changes=self._changes,
                 objects=catalogue,
             )
-            for index in range(settings.containers)
+            for index in (range(settings.containers) if owned is None else owned)
         ]
+        self._total = settings.containers
+        self._by_index = {container.index: container for container in self.containers}
 
     # --- life ---------------------------------------------------------------------------------------------
 
@@ -118,12 +123,12 @@ class SegmentStore:
         containers than the store was created with)."""
         is_new = await self._check_containers()
         first = 0
-        recoveries = [Recovery(container) for container in self.containers]
-        for recovery in recoveries:
+        recoveries = {container.index: Recovery(container) for container in self.containers}
+        for recovery in recoveries.values():
             await recovery.begin()
         async for address, frame in self._log.replay():
             header = codec.decode_frame_header(frame)
-            if header.container >= len(recoveries):
+            if header.container not in recoveries:
                 raise CorruptDataError("log frame of an unknown container", container=header.container)
             if is_new and first == 0 and address > 1:
                 # Frames before it were let go once the metadata held them. Without it no chunk has a name any more.
@@ -131,11 +136,11 @@ class SegmentStore:
             first = address
             await recoveries[header.container].replay(address, header, frame)
         self._check_log_reaches()
-        for recovery in recoveries:
+        for recovery in recoveries.values():
             await recovery.finish()
         self._shared_log.last_address = self._log.last
         if is_new:
-            await self._keyvalue.commit([(records.STORE_KEY, records.encode_store(len(self.containers)))])
+            await self._keyvalue.commit([(records.STORE_KEY, records.encode_store(self._total))])
 
     def _check_log_reaches(self) -> None:
         # Going on would delete the chunks that only the lost frames name, and use addresses a second time.
@@ -153,10 +158,10 @@ class SegmentStore:
         (row,) = await self._keyvalue.get_many([records.STORE_KEY])
         if row is None:
             return True
-        if records.decode_store(row) != len(self.containers):
+        if records.decode_store(row) != self._total:
             raise InvalidArgumentError(
                 "number of containers is fixed when a store is created",
-                containers=len(self.containers),
+                containers=self._total,
                 created_with=records.decode_store(row),
             )
         return False
@@ -207,7 +212,11 @@ class SegmentStore:
         if container is None:
             if len(self._routes) >= _ROUTES_MAX:
                 self._routes.clear()
-            container = self._routes[name] = self.containers[container_of(name, len(self.containers))]
+            index = container_of(name, self._total)
+            container = self._by_index.get(index)
+            if container is None:
+                raise ContainerOfflineError("segment is another store's", segment=name, container=index)
+            self._routes[name] = container
         return container
 
     # --- segments -----------------------------------------------------------------------------------------
@@ -408,11 +417,15 @@ async def open_segment_store(
     settings: StoreSettings | None = None,
     disk: Disk | None = None,
     catalogue: Objects | None = None,
+    owned: Sequence[int] | None = None,
+    shared: SharedCounts | None = None,
 ) -> AsyncIterator[SegmentStore]:
     """A recovered, serving store. The arguments are borrowed, and closed by their owners after it.
 
     ``disk`` answers ``SegmentService.disk``, which raises UnsupportedError without it. ``catalogue`` is tier 2, where rows of
-    metadata are repeated (``segmentstore.catalogue``); without it tier 2 alone gives no store back.
+    metadata are repeated (``segmentstore.catalogue``); without it tier 2 alone gives no store back. ``owned`` are the
+    containers, of the number in the settings, that are this store's (None: all); calls for segments of others raise
+    ContainerOfflineError. ``shared``: what the other stores hold, for limits that bound them together.
 
     Left normally, what is queued is answered and checkpointed; left by an error, background work ends where it stands,
     and the next opening recovers. Raises what ``SegmentStore.recover`` raises.
@@ -428,6 +441,8 @@ async def open_segment_store(
         settings=settings or StoreSettings(),
         disk=disk,
         catalogue=catalogue,
+        owned=owned,
+        shared=shared,
     )
     await store.recover()
     store.start()

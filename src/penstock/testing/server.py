@@ -10,14 +10,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from penstock.model.errors import UnavailableError
 
 
 class ServerProcess:
     """A server on ``data`` and two ports that stay the same over restarts; ``http_port`` is another one at each start.
+    So are the ports of several workers (``--workers`` among the options), which ``workers`` tells of, with their pids.
 
     Use it in a ``with`` block: it starts there, and is stopped at the end however the block ends.
     """
@@ -26,7 +28,11 @@ class ServerProcess:
         self.data = data
         self.options: Sequence[str] = options
         self.controller_port, self.store_port = free_ports(2)
+        if "--workers" in options:
+            # Ports that follow each other cannot be found free beforehand.
+            self.store_port = 0
         self.http_port = 0
+        self.workers: Sequence[Mapping[str, Any]] = ()
         self.process: subprocess.Popen[str] | None = None
 
     @property
@@ -37,7 +43,7 @@ class ServerProcess:
     def log(self) -> Path:
         return self.data.with_name(self.data.name + ".log")
 
-    def start(self, timeout_s: float = 30) -> float:
+    def start(self, timeout_s: float = 90) -> float:
         """Start, and return how long it took until it served, in seconds. Raises UnavailableError with its log."""
         started = time.monotonic()
         self.data.parent.mkdir(parents=True, exist_ok=True)
@@ -63,6 +69,7 @@ class ServerProcess:
             self.process.wait(5)
             raise UnavailableError("the server did not start", log=self.tail())
         self.http_port = int(facts["http"].rpartition(":")[2])
+        self.workers = facts["workers"]
         return time.monotonic() - started
 
     def kill(self) -> None:

@@ -10,7 +10,14 @@ import typer
 
 from penstock.app.cli.output import print_json
 from penstock.app.cli.target import JsonOption
-from penstock.app.settings import CONTROLLER_PORT, HTTP_PORT, STORE_PORT, EmbeddedSettings, StandaloneSettings
+from penstock.app.settings import (
+    CONTROLLER_PORT,
+    HTTP_PORT,
+    STORE_PORT,
+    WORKERS_MAX,
+    EmbeddedSettings,
+    StandaloneSettings,
+)
 from penstock.app.units import parse_duration_ms, parse_size
 
 
@@ -18,13 +25,29 @@ def standalone(
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Where everything is kept.")] = Path("./store"),
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     controller_port: Annotated[int, typer.Option(help="Controller API; 0 takes a free port.")] = CONTROLLER_PORT,
-    store_port: Annotated[int, typer.Option(help="Segment store; 0 takes a free port.")] = STORE_PORT,
+    store_port: Annotated[
+        int, typer.Option(help="Segment store, further workers on the next ones; 0 takes free ports.")
+    ] = STORE_PORT,
     http_port: Annotated[int, typer.Option(help="REST interface; 0 takes a free port.")] = HTTP_PORT,
     advertise: Annotated[
         str | None, typer.Option(metavar="HOST", help="What clients are told to connect to.", show_default=False)
     ] = None,
-    memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory budget of caches and buffers.")] = "256MiB",
-    log: Annotated[str, typer.Option(metavar="SIZE", help="Disk budget of the write-ahead log.")] = "256MiB",
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=WORKERS_MAX,
+            help="Processes that hold the data, fixed when a store is created.  [default: 1]",
+            show_default=False,
+        ),
+    ] = None,
+    memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="Memory budget of caches and buffers, of each worker.")
+    ] = "256MiB",
+    log: Annotated[
+        str, typer.Option(metavar="SIZE", help="Disk budget of the write-ahead log, of each worker.")
+    ] = "256MiB",
     retention_cycle: Annotated[str, typer.Option(metavar="TIME", help="How often retention looks.")] = "60s",
     tier2: Annotated[
         str | None,
@@ -41,7 +64,7 @@ def standalone(
     insecure: Annotated[bool, typer.Option("--insecure", help="Allow addresses beyond loopback, unprotected.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Run a store: one process, all ports on loopback. Stops cleanly on Ctrl-C, and survives anything else."""
+    """Run a store, in one process or several, all ports on loopback. Stops cleanly on Ctrl-C, and survives anything else."""
     from penstock.app.standalone import run
 
     settings = StandaloneSettings(
@@ -62,6 +85,7 @@ def standalone(
         http_port=http_port,
         advertised_host=advertise,
         insecure=insecure,
+        workers=workers,
     )
     run(settings, ready=_ready_json if json else _ready_text)
 
@@ -72,7 +96,10 @@ def _ready_json(facts: dict[str, object]) -> None:
 
 
 def _ready_text(facts: dict[str, object]) -> None:
-    places = f"controller {facts['controller']}, segment store {facts['store']}, HTTP {facts['http']}"
+    workers = facts["workers"]
+    stores = [str(worker["store"]) for worker in workers] if isinstance(workers, list) else []
+    places = f"controller {facts['controller']}, segment store {', '.join(stores or [str(facts['store'])])}"
+    places = f"{places}, HTTP {facts['http']}"
     print(f"penstock serves {facts['data']}: {places}")
     print(f"try: penstock stream create demo/clicks --controller {facts['controller']}", flush=True)
 

@@ -1,0 +1,137 @@
+"""Values of the ports as bytes, and back: what a server and its workers say to each other.
+
+JSON, with byte strings beside it: they are neither escaped nor searched. Both ends are one program of one version, so there
+is no compatibility to keep; what is not known is refused all the same.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+from uuid import UUID
+
+from penstock.model import errors
+from penstock.model.errors import InternalError, PenstockError, ProtocolError
+from penstock.ports import segment_service as ports
+from penstock.ports.files import Buffer
+
+_RECORDS = {
+    kind.__name__: kind
+    for kind in (
+        ports.Append,
+        ports.Appended,
+        ports.AppendLimit,
+        ports.ChunkBlock,
+        ports.ChunkRange,
+        ports.DiskSpace,
+        ports.SegmentChanges,
+        ports.SegmentInfo,
+        ports.SegmentRead,
+        ports.SegmentSpace,
+        ports.TableDelta,
+        ports.TableEntry,
+        ports.TablePut,
+        ports.TableRemoval,
+    )
+}
+_FIELDS = {name: tuple(field.name for field in fields(kind)) for name, kind in _RECORDS.items()}
+_ENUMS: Mapping[str, type[enum.Enum]] = {kind.__name__: kind for kind in (ports.LimitAction, ports.TableKind)}
+_ERRORS = {
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, PenstockError)
+}
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def encode_value(value: object) -> tuple[bytes, Sequence[Buffer]]:
+    """The value as a text, and the byte strings that go beside it, which are borrowed. Raises InternalError for what none
+    of the ports has."""
+    beside: list[Buffer] = []
+    packed = _pack(value, beside)
+    return json.dumps([packed, [_size(item) for item in beside]], separators=(",", ":")).encode(), beside
+
+
+def decode_value(text: Buffer, rest: Buffer) -> Any:
+    """Inverse of ``encode_value``; sequences come as lists. ``rest`` is what went beside, end to end; byte strings are
+    copied out of it. Raises ProtocolError."""
+    try:
+        packed, sizes = json.loads(bytes(text))
+        view, end, beside = memoryview(rest), 0, []
+        for size in sizes:
+            beside.append(bytes(view[end : end + size]))
+            end += size
+        if end != len(view):
+            raise ProtocolError("bytes beside a value do not fit it", expected=end, actual=len(view))
+        return _unpack(packed, beside)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        raise ProtocolError("not a value of a worker's port", reason=repr(error)[:200]) from error
+
+
+def encode_error(error: PenstockError) -> tuple[bytes, Sequence[Buffer]]:
+    """An error by its class, message and fields. Fields that none of the ports has become texts."""
+    told = {name: _sayable(value) for name, value in error.fields.items()}
+    return encode_value([type(error).__name__, error.message, told])
+
+
+def decode_error(text: Buffer, rest: Buffer) -> PenstockError:
+    """Inverse of ``encode_error``. Raises ProtocolError."""
+    try:
+        name, message, told = decode_value(text, rest)
+        return _ERRORS[name](message, **told)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ProtocolError("not an error of ours", reason=repr(error)[:200]) from error
+
+
+def _size(item: Buffer) -> int:
+    return item.nbytes if isinstance(item, memoryview) else len(item)
+
+
+def _sayable(value: object) -> object:
+    try:
+        encode_value(value)
+    except InternalError:
+        return str(value)
+    return value
+
+
+def _pack(value: object, beside: list[Buffer]) -> object:
+    if isinstance(value, enum.Enum):
+        return ["e", type(value).__name__, value.value]
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        beside.append(value)
+        return ["b", len(beside) - 1]
+    if isinstance(value, UUID):
+        return ["u", value.hex]
+    if isinstance(value, list | tuple):
+        return ["l", [_pack(item, beside) for item in value]]
+    if isinstance(value, Mapping):
+        return ["d", [[_pack(key, beside), _pack(item, beside)] for key, item in value.items()]]
+    name = type(value).__name__
+    if _RECORDS.get(name) is not type(value):
+        raise InternalError("value has no form between processes", kind=name)
+    return [name, [_pack(getattr(value, field), beside) for field in _FIELDS[name]]]
+
+
+def _unpack(packed: Any, beside: Sequence[bytes]) -> Any:
+    if not isinstance(packed, list):
+        return packed
+    tag, *rest = packed
+    known = _UNPACK.get(tag)
+    if known is not None:
+        return known(rest, beside)
+    (values,) = rest
+    given = {name: _unpack(item, beside) for name, item in zip(_FIELDS[tag], values, strict=True)}
+    return _RECORDS[tag](**given)
+
+
+_UNPACK: Mapping[str, Callable[[Any, Sequence[bytes]], Any]] = {
+    "b": lambda rest, beside: beside[rest[0]],
+    "d": lambda rest, beside: {_unpack(key, beside): _unpack(item, beside) for key, item in rest[0]},
+    "e": lambda rest, beside: _ENUMS[rest[0]](rest[1]),
+    "l": lambda rest, beside: [_unpack(item, beside) for item in rest[0]],
+    "u": lambda rest, beside: UUID(rest[0]),
+}

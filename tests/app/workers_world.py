@@ -1,0 +1,134 @@
+"""Two workers in this process, each with a store of its own, behind the lines and the router of the real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from uuid import UUID
+
+from penstock.app.telemetry import Counters
+from penstock.app.worker_layout import WorkerLayout
+from penstock.net.dial.worker_line import WorkerLine
+from penstock.net.dial.worker_segments import WorkerSegments
+from penstock.net.worker_link import WorkerLink, open_link
+from penstock.net.worker_server import WorkerServer
+from penstock.segmentstore.settings import StoreSettings
+from penstock.segmentstore.store import SegmentStore
+from penstock.storage.memory_chunks import MemoryChunks
+from penstock.storage.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory_log import MemoryLog, MemoryLogState
+from penstock.storage.real_clock import RealClock
+from penstock.storage.real_shared_counts import CountsMemory, WorkerCounts
+
+LAYOUT = WorkerLayout(workers=2, containers=4)
+
+
+class SeededRng:
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def random(self) -> float:
+        return self._random.random()
+
+    def randrange(self, stop: int) -> int:
+        return self._random.randrange(stop)
+
+    def uuid(self) -> UUID:
+        return UUID(int=self._random.getrandbits(128))
+
+
+class InlineOffload:
+    async def run(self, work):
+        await asyncio.sleep(0)
+        return work()
+
+
+class Disks:
+    """What one worker keeps when it dies."""
+
+    def __init__(self, number: int) -> None:
+        self.log = MemoryLogState()
+        self.keyvalue = MemoryKeyValue()
+        self.chunks = MemoryChunks()
+        self.rng = SeededRng(number)
+
+
+class OneWorker:
+    """A worker: ``start`` recovers and attaches it, ``die`` cuts its line and leaves its disks as they are."""
+
+    def __init__(self, number: int, counts: CountsMemory) -> None:
+        self.number = number
+        self.line = WorkerLine(number, patience_s=5.0)
+        self.disks = Disks(number)
+        self.store: SegmentStore
+        self._counts = counts
+        self._links: list[WorkerLink] = []
+        self._telling: asyncio.Future[None] | None = None
+
+    async def start(self, segments: WorkerSegments) -> None:
+        disks = self.disks
+        counts = WorkerCounts(self._counts.fileno(), worker=self.number, workers=LAYOUT.workers)
+        self.store = SegmentStore(
+            log=MemoryLog(disks.log),
+            keyvalue=disks.keyvalue,
+            chunks=disks.chunks,
+            clock=RealClock(),
+            rng=disks.rng,
+            offload=InlineOffload(),
+            telemetry=Counters(),
+            settings=StoreSettings(containers=LAYOUT.containers, flush_interval_s=3600.0, checkpoint_interval_s=3600.0),
+            owned=LAYOUT.owned(self.number),
+            shared=counts,
+        )
+        await self.store.recover()
+        self.store.start()
+        server = WorkerServer(counts)
+        server.serve(self.store)
+        ours, theirs = socket.socketpair()
+        far = await open_link(theirs, name="worker", handlers=server.handlers(), takers=server.takers())
+        near = await open_link(ours, name="server", handlers={"limits_reached": segments.note_reached})
+        self._links = [near, far]
+        self._telling = asyncio.ensure_future(server.tell_limits(lambda met: far.call("limits_reached", met)))
+        self.line.attach(near)
+
+    async def die(self, *, checkpoint: bool = False) -> None:
+        self.line.attach(None)
+        for link in self._links:
+            link.close()
+        await asyncio.wait([link.closed for link in self._links])
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.wait([self._telling])
+        await self.store.close(checkpoint=checkpoint)
+
+
+class WorkersWorld:
+    """The disks of all workers, and the store that is open on them."""
+
+    def __init__(self) -> None:
+        self.counts = CountsMemory(LAYOUT.workers)
+        self.workers = [OneWorker(number, self.counts) for number in range(LAYOUT.workers)]
+        self.segments: WorkerSegments
+
+    @asynccontextmanager
+    async def open(self, *, checkpoint: bool = True) -> AsyncIterator[WorkerSegments]:
+        self.segments = WorkerSegments(
+            [worker.line for worker in self.workers], containers=LAYOUT.containers, rows=self.counts
+        )
+        async with AsyncExitStack() as stack:
+            for worker in self.workers:
+                await worker.start(self.segments)
+                stack.push_async_callback(worker.die, checkpoint=checkpoint)
+            yield self.segments
+
+    async def restart(self, number: int) -> None:
+        """Kill one worker, and have it back."""
+        await self.workers[number].die()
+        await self.workers[number].start(self.segments)
+        await self.segments.restore_limits(number)
+
+    def close(self) -> None:
+        self.counts.close()

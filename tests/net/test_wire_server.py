@@ -14,7 +14,7 @@ from wire_peers import LOOPS, run, stage, until
 
 from penstock.codec import wire
 from penstock.codec import wire_commands as c
-from penstock.codec.wire_layout import AttributeUpdate, WireEntry, WireKey
+from penstock.codec.wire_layout import AttributeUpdate, WireChunk, WireEntry, WireKey
 from penstock.model.errors import ContainerOfflineError, CorruptDataError, InternalError
 from penstock.net.wire_errors import DAMAGED, error_of
 from penstock.ports.segment_service import NO_EVENT
@@ -631,10 +631,9 @@ def test_segment_requests():
             assert await peer.ask(update) == c.SegmentAttributeUpdated(8, True)
             assert await peer.ask(update) == c.SegmentAttributeUpdated(8, False)
             assert await peer.ask(c.UpdateSegmentPolicy(9, SEGMENT, 1, 1, "")) == c.SegmentPolicyUpdated(9, SEGMENT)
-            unsupported = await peer.ask(c.ListStorageChunks(SEGMENT, "", 10))
-            assert unsupported == c.OperationUnsupported(10, "ListStorageChunks", "")
-            unsupported = await peer.ask(c.FlushToStorage(0, "", 11))
-            assert unsupported == c.OperationUnsupported(11, "FlushToStorage", "")
+            chunk = WireChunk(length=20, length_in_storage=20, start_offset=10, name="c", exists=True)
+            assert await peer.ask(c.ListStorageChunks(SEGMENT, "", 10)) == c.StorageChunksListed(10, (chunk,))
+            assert await peer.ask(c.FlushToStorage(0, "", 11)) == c.StorageFlushed(11)
             assert await peer.ask(c.SealSegment(12, SEGMENT, "")) == c.SegmentSealed(12, SEGMENT)
             assert await peer.ask(c.DeleteSegment(13, SEGMENT, "")) == c.SegmentDeleted(13, SEGMENT)
             assert await peer.ask(c.DeleteSegment(14, SEGMENT, "")) == c.NoSuchSegment(14, SEGMENT, "", -1)

@@ -24,7 +24,8 @@ class StoreSettings:
         a run. What all of them gather is at most a quarter of ``max_unflushed_bytes``.
     tier_unit_bytes: what a segment gathers before it is written to tier 2, where that is more than a block; 1: files grow.
         An object store is written whole objects, which should be few: 8 MiB there.
-    flush_interval_s: seconds that bytes may wait to be tiered; 10 bounds the log that recovery replays.
+    flush_interval_s: seconds that bytes may wait to be tiered; 10 bounds the log that recovery replays. Where thousands of
+        segments have little each, those wait longer: they are written at a pace.
     checkpoint_interval_s: seconds between checkpoints of a container that changed; 5 bounds replay of metadata.
     checkpoint_bytes: bytes of log after which every container tiers and checkpoints; 256 MiB replays in about a second.
     checkpoint_rows_bytes: bytes of changed rows that trigger a checkpoint early; 8 MiB. At four times that, changes of

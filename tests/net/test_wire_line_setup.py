@@ -63,3 +63,30 @@ def test_what_the_store_dropped_at_a_setup_fails_and_the_line_goes_on(expected):
         assert not again.done()
 
     asyncio.run(scenario())
+
+
+def test_room_for_one_append_asks_one_line_in_the_order_of_asking():
+    class Waiting:
+        """Sends one append of ten bytes whenever it is asked, as long as there is room."""
+
+        def __init__(self, connection, number, asked):
+            self.connection, self.number, self.asked = connection, number, asked
+
+        def pump(self):
+            self.asked.append(self.number)
+            if self.connection.has_room:
+                self.connection.sent(10)
+            self.connection.starve(self)
+
+    async def scenario():
+        connection = AppendConnection(SilentStore())
+        asked = []
+        lines = [Waiting(connection, number, asked) for number in range(100)]
+        connection.sent(DialLimits().window_bytes)
+        for line in lines:
+            connection.starve(line)
+        for _ in range(150):
+            connection.answered(10)
+        assert asked == [*range(100), *range(50)]
+
+    asyncio.run(scenario())

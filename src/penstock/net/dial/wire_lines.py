@@ -83,8 +83,10 @@ class AppendConnection:
             self._feed()
 
     def _feed(self) -> None:
-        starved, self._starved = self._starved, {}
-        for line in starved:
+        # Only as many as there is room for: asking thousands of lines at each acknowledgement costs more than sending.
+        while self._starved and self.has_room:
+            line = next(iter(self._starved))
+            del self._starved[line]
             line.pump()
 
     def leave(self, line: Line) -> None:

@@ -58,6 +58,10 @@ class InPlaceFile(File, Protocol):
         """As ``read_at``, or None where it would wait for the disk or for other calls."""
         ...
 
+    def takes_in_place(self, size_bytes: int) -> bool:
+        """Whether ``commit_in_place`` of so many bytes is worth preparing: it may still say no."""
+        ...
+
     def commit_in_place(self, offset: int, parts: Sequence[Buffer]) -> bool:
         """As ``write_at`` and then ``sync``. False: it would keep the event loop for too long; nothing was done."""
         ...

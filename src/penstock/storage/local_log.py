@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import cast
 
 from penstock.codec.wal import (
     BLOCK_BYTES,
@@ -26,7 +27,7 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.ports.durable_log import LogAddress
-from penstock.ports.files import Buffer, Files
+from penstock.ports.files import Buffer, Files, InPlaceFile
 from penstock.ports.integrity import FrameCheck
 from penstock.ports.rng import Rng
 from penstock.storage.log_check import check_file
@@ -180,19 +181,20 @@ class LocalLog:
         active, rests = self._active, self._wake is not None and not self._wake.done()
         if not rests or self._queue or self._outside or self._closing or self._failure is not None or active is None:
             return None
-        commit = getattr(active.file, "commit_in_place", None)
+        takes = getattr(active.file, "takes_in_place", None)
         sizes = [sum(map(len, parts)) for parts in frames]
         needed = sum(map(frame_bytes, sizes))
-        if commit is None or max(sizes) > self._limits.max_frame_bytes:
+        fits = active.offset + needed <= self._limits.segment_bytes and max(sizes) <= self._limits.max_frame_bytes
+        # Asked before the frames are made: their checksums are what they cost.
+        if takes is None or not fits or not takes(needed):
             return None
-        if active.offset + needed > self._limits.segment_bytes:
-            return None
+        file = cast("InPlaceFile", active.file)
         self._pool.serve()
         try:
             # Another opening may have taken over meanwhile, and our file may be its own by now.
             if not self._epoch.check_in_place():
                 return None
-            if not commit(*self._encoded(active, list(zip(frames, sizes, strict=True)))):
+            if not file.commit_in_place(*self._encoded(active, list(zip(frames, sizes, strict=True)))):
                 return None
             if not self._epoch.check_in_place():
                 raise ContainerOfflineError("epoch of the log cannot be read", epoch=self.epoch)

@@ -119,10 +119,14 @@ class RealFile:
             self._meter.took(time.perf_counter() - begun, in_place=in_place)
         self._unsynced_bytes = 0
 
+    def takes_in_place(self, size_bytes: int) -> bool:
+        """As ``ports.files.InPlaceFile`` says."""
+        return self._direct is None and self._in_place(self._unsynced_bytes + size_bytes)
+
     def commit_in_place(self, offset: int, parts: Sequence[Buffer]) -> bool:
         """As ``ports.files.InPlaceFile`` says: while the disk syncs fast, up to 256 KiB."""
         size = sum(map(len, parts))
-        if self._direct is not None or not self._in_place(self._unsynced_bytes + size):
+        if not self.takes_in_place(size):
             return False
         self._unsynced_bytes += size
         _write_all(self._descriptor(), self._path, offset, [memoryview(part).cast("B") for part in parts if len(part)])

@@ -282,6 +282,10 @@ class SimFile:
             raise OSError(5, "input/output error", self._path)
         self._inode.make_durable()
 
+    def takes_in_place(self, size_bytes: int) -> bool:
+        """As ``ports.files.InPlaceFile`` says."""
+        return self._disk.in_place > 0
+
     def commit_in_place(self, offset: int, parts: Sequence[Buffer]) -> bool:
         """As ``ports.files.InPlaceFile`` says. No instant passes, so nothing can come between the write and its sync."""
         disk = self._disk

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from penstock.codec.chunk_index import SUFFIX
 from penstock.controller import commits, epochs, streams, workflows
 from penstock.model.errors import SegmentNotFoundError
-from penstock.segmentstore import container, reclaimer, segment_calls, tables
+from penstock.segmentstore import catalogue, container, reclaimer, segment_calls, tables
 from penstock.storage import log_scan
 from penstock.storage.file_chunks import FileChunks
 from penstock.storage.local_log import LocalLog
@@ -176,6 +177,12 @@ def appends_are_not_deduplicated() -> Any:
     return patch.object(container, "append_refusal", append_refusal)
 
 
+def catalogue_forgets_removals() -> Any:
+    """Tier 2 is told what was written, and not what was deleted."""
+    original = catalogue.codec.encode_batch
+    return patch.object(catalogue.codec, "encode_batch", lambda batch: original(replace(batch, deletes=())))
+
+
 def versions_ignore_what_is_queued() -> Any:
     """Two changes of one key are decided against the same version."""
     original = tables._foresee
@@ -204,5 +211,6 @@ PLANTED: dict[str, Callable[[], Any]] = {
         merge_is_not_idempotent,
         appends_are_not_deduplicated,
         versions_ignore_what_is_queued,
+        catalogue_forgets_removals,
     )
 }

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.app.cli.output import print_json
 from penstock.app.cli.scrub import DAMAGE_STATUS, EndpointOption, InsecureOption, damage_line
 from penstock.app.cli.target import JsonOption
-from penstock.app.integrity.doctor import Diagnosis, diagnose
 from penstock.app.integrity.report import advice
 from penstock.app.units import format_size
-from penstock.storage.real_offload import ThreadOffload
+
+if TYPE_CHECKING:
+    from penstock.app.integrity.doctor import Diagnosis
 
 
 def doctor(
@@ -27,6 +27,8 @@ def doctor(
 
     Reads everything but the bytes of chunks, which `penstock scrub` verifies. Exit status 7 where something is damaged.
     """
+    import asyncio
+
     found = asyncio.run(_diagnose(data, endpoint, insecure))
     if json:
         print_json(found.as_json())
@@ -37,6 +39,9 @@ def doctor(
 
 
 async def _diagnose(data: Path, endpoint: str | None, insecure: bool) -> Diagnosis:
+    from penstock.app.integrity.doctor import diagnose
+    from penstock.storage.real_offload import ThreadOffload
+
     offload = ThreadOffload()
     try:
         return await diagnose(data, offload=offload, endpoint=endpoint, insecure=insecure)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.app.cli.output import print_json, print_rows
 from penstock.app.cli.scrub import DAMAGE_STATUS, EndpointOption, InsecureOption
 from penstock.app.cli.target import JsonOption
-from penstock.app.integrity.look import BlockFacts, FrameFacts, chunk_blocks, log_frames
-from penstock.storage.real_offload import ThreadOffload
+
+if TYPE_CHECKING:
+    from penstock.app.integrity.look import BlockFacts, FrameFacts
+    from penstock.storage.real_offload import ThreadOffload
 
 wal = typer.Typer(help="The write-ahead log of a store that is not running.", no_args_is_help=True)
 chunk = typer.Typer(help="Chunks of tier 2.", no_args_is_help=True)
@@ -58,6 +59,8 @@ def inspect_wal(
             kinds = Counter(str(item["kind"]) for item in frame.operations)
             said = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or frame.kind
             rows.append([*_frame_row(frame), said])
+
+    from penstock.app.integrity.look import log_frames
 
     why = _run(lambda offload: log_frames(data, offload=offload, first=first, last=last, file=file, show=show))
     if not json:
@@ -145,6 +148,8 @@ def inspect_chunk(
             ]
         )
 
+    from penstock.app.integrity.look import chunk_blocks
+
     _run(
         lambda offload: chunk_blocks(
             place,
@@ -166,6 +171,10 @@ def inspect_chunk(
 
 
 def _run(work: Callable[[ThreadOffload], Any]) -> Any:
+    import asyncio
+
+    from penstock.storage.real_offload import ThreadOffload
+
     async def main() -> Any:
         offload = ThreadOffload()
         try:

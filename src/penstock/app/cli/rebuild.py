@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.app.cli.output import print_json
 from penstock.app.cli.scrub import DAMAGE_STATUS, EndpointOption, InsecureOption, damage_line
 from penstock.app.cli.target import JsonOption
-from penstock.app.integrity.rebuild import RebuildReport
-from penstock.app.integrity.rebuild import rebuild as rebuild_store
 from penstock.app.units import format_size
+
+if TYPE_CHECKING:
+    from penstock.app.integrity.rebuild import RebuildReport
 
 
 def rebuild(
@@ -42,6 +42,10 @@ def rebuild(
 
     Says what was not recovered. Exit status 7 where something is known to be missing or damaged.
     """
+    import asyncio
+
+    from penstock.app.integrity.rebuild import rebuild as rebuild_store
+
     report = asyncio.run(
         rebuild_store(
             place, data, tier2=tier2, endpoint=endpoint, insecure=insecure, progress=None if json else _progress

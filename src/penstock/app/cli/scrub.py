@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,13 +11,11 @@ import typer
 
 from penstock.app.cli.output import print_json
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, default_controller
-from penstock.app.integrity.offline import open_offline
 from penstock.app.integrity.report import ScrubReport, advice, affected, scrub_all
 from penstock.app.units import format_size, parse_size
 from penstock.model.damage import Damage
 from penstock.model.errors import InvalidArgumentError
 from penstock.ports.integrity import ScrubPage
-from penstock.storage.real_offload import ThreadOffload
 
 DAMAGE_STATUS = 7
 _DIAL_S = 2.0
@@ -57,6 +54,8 @@ def scrub(
         raise InvalidArgumentError("the rate of a scrub is above zero", rate=rate)
     if controller is not None and data is not None:
         raise InvalidArgumentError("give --controller or --data, not both")
+    import asyncio
+
     report = ScrubReport(cursor=cursor)
     told = _Progress(quiet=json)
 
@@ -86,6 +85,8 @@ def scrub(
 
 
 async def _paced(page: Page, rate_bytes: int, cursor: str | None, keep: Callable[[ScrubReport], None]) -> ScrubReport:
+    import asyncio
+
     now = asyncio.get_running_loop().time
     return await scrub_all(page, rate_bytes=rate_bytes, cursor=cursor, now=now, pause=asyncio.sleep, told=keep)
 
@@ -107,6 +108,9 @@ async def _offline(
     cursor: str | None,
     keep: Callable[[ScrubReport], None],
 ) -> ScrubReport:
+    from penstock.app.integrity.offline import open_offline
+    from penstock.storage.real_offload import ThreadOffload
+
     offload = ThreadOffload()
     try:
         async with open_offline(data, offload=offload, endpoint=endpoint, insecure=insecure) as store:

@@ -42,7 +42,9 @@ _ENUMS: Mapping[str, type[enum.Enum]] = {kind.__name__: kind for kind in (ports.
 _ERRORS = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, PenstockError)
 }
-_PLAIN = (str, int, float, bool, type(None))
+_JUST_PLAIN = frozenset((str, int, float, bool, type(None)))
+"""Not their subclasses: an enum may be one."""
+_TEXT_OF = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 def encode_value(value: object) -> tuple[bytes, Sequence[Buffer]]:
@@ -50,14 +52,14 @@ def encode_value(value: object) -> tuple[bytes, Sequence[Buffer]]:
     of the ports has."""
     beside: list[Buffer] = []
     packed = _pack(value, beside)
-    return json.dumps([packed, [_size(item) for item in beside]], separators=(",", ":")).encode(), beside
+    return _TEXT_OF([packed, [_size(item) for item in beside]]).encode(), beside
 
 
 def decode_value(text: Buffer, rest: Buffer) -> Any:
     """Inverse of ``encode_value``; sequences come as lists. ``rest`` is what went beside, end to end; byte strings are
     copied out of it. Raises ProtocolError."""
     try:
-        packed, sizes = json.loads(bytes(text))
+        packed, sizes = json.loads(str(text, "utf-8"))
         view, end, beside = memoryview(rest), 0, []
         for size in sizes:
             beside.append(bytes(view[end : end + size]))
@@ -97,41 +99,43 @@ def _sayable(value: object) -> object:
 
 
 def _pack(value: object, beside: list[Buffer]) -> object:
-    if isinstance(value, enum.Enum):
-        return ["e", type(value).__name__, value.value]
-    if isinstance(value, _PLAIN):
+    kind = type(value)
+    if kind in _JUST_PLAIN:
         return value
+    fields_of = _FIELDS.get(kind.__name__)
+    if fields_of is not None and _RECORDS[kind.__name__] is kind:
+        return [kind.__name__, [_pack(getattr(value, field), beside) for field in fields_of]]
     if isinstance(value, bytes | bytearray | memoryview):
         beside.append(value)
         return ["b", len(beside) - 1]
-    if isinstance(value, UUID):
-        return ["u", value.hex]
     if isinstance(value, list | tuple):
         return ["l", [_pack(item, beside) for item in value]]
+    if isinstance(value, UUID):
+        return ["u", value.hex]
     if isinstance(value, Mapping):
         return ["d", [[_pack(key, beside), _pack(item, beside)] for key, item in value.items()]]
-    name = type(value).__name__
-    if _RECORDS.get(name) is not type(value):
-        raise InternalError("value has no form between processes", kind=name)
-    return [name, [_pack(getattr(value, field), beside) for field in _FIELDS[name]]]
+    if isinstance(value, enum.Enum) and _ENUMS.get(kind.__name__) is kind:
+        return ["e", kind.__name__, value.value]
+    raise InternalError("value has no form between processes", kind=kind.__name__)
 
 
 def _unpack(packed: Any, beside: Sequence[bytes]) -> Any:
-    if not isinstance(packed, list):
+    if type(packed) is not list:
         return packed
-    tag, *rest = packed
-    known = _UNPACK.get(tag)
-    if known is not None:
-        return known(rest, beside)
-    (values,) = rest
-    given = {name: _unpack(item, beside) for name, item in zip(_FIELDS[tag], values, strict=True)}
-    return _RECORDS[tag](**given)
+    tag = packed[0]
+    if tag == "b":
+        return beside[packed[1]]
+    if tag == "l":
+        return [_unpack(item, beside) for item in packed[1]]
+    kind = _RECORDS.get(tag)
+    if kind is None:
+        return _UNPACK[tag](packed[1:], beside)
+    values = [_unpack(item, beside) for item in packed[1]]
+    return kind(**dict(zip(_FIELDS[tag], values, strict=True)))
 
 
 _UNPACK: Mapping[str, Callable[[Any, Sequence[bytes]], Any]] = {
-    "b": lambda rest, beside: beside[rest[0]],
     "d": lambda rest, beside: {_unpack(key, beside): _unpack(item, beside) for key, item in rest[0]},
     "e": lambda rest, beside: _ENUMS[rest[0]](rest[1]),
-    "l": lambda rest, beside: [_unpack(item, beside) for item in rest[0]],
     "u": lambda rest, beside: UUID(rest[0]),
 }

@@ -1,0 +1,1 @@
+"""The real store on a real file system: crash states, failing system calls, rotten bits. See docs/design/0010-simulation.md, "The real files"."""

@@ -118,7 +118,7 @@ class Sweep:
         self.tally.runs += 1
         output = self._run(fault)
         hit = "size limit" if fault.call == "limit" else _hit(output)
-        belief = Belief.of(self._journal.read_text().splitlines() if self._journal.exists() else ())
+        belief = Belief.read(self._journal)
         self.tally.acked += belief.acked
         self.tally.refusals.update(line.split(": ", 1)[1].split(" ")[0] for line in belief.failures)
         wrong = [f"{fault}: {line}" for line in belief.broken]

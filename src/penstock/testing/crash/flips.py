@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def make_store(root: Path, seed: int, *, scale: float = 1.0) -> tuple[Mapping[st
             finally:
                 os._exit(0)
         os.waitpid(child, 0)
-    belief = Belief.of(journal.read_text().splitlines())
+    belief = Belief.read(journal)
     journal.unlink()
     files = {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
     shutil.rmtree(root)
@@ -73,9 +73,8 @@ def make_store(root: Path, seed: int, *, scale: float = 1.0) -> tuple[Mapping[st
 
 
 async def _one_life(data: Path, tier2: Path, journal: Path, life: int, seed: int, scale: float) -> None:
-    belief = Belief.of(journal.read_text().splitlines() if journal.exists() else ())
     async with small_store.open_small_store(data, tier2=tier2) as store:
-        await live(store, Journal(journal), belief, life=life, seed=seed, scale=scale)
+        await live(store, Journal(journal), Belief.read(journal), life=life, seed=seed, scale=scale)
 
 
 def look(root: Path, belief: Belief) -> tuple[list[str], list[str]]:
@@ -140,7 +139,7 @@ def flip(root: Path, files: Mapping[str, bytes], belief: Belief, kind: str, rng:
         outcome = "wrong" if wrong else "detected" if refused else "harmless"
         tally.errors.update(line.split(" ")[0] for line in refused)
         if not wrong and refused:
-            wrong = _turn_back(root, path, bit, belief, kind)
+            wrong = _turn_back(root, path, bit, belief)
             outcome = "wrong" if wrong else outcome
         tally.flips += 1
         tally.outcomes[f"{kind} {outcome}"] += 1
@@ -149,7 +148,7 @@ def flip(root: Path, files: Mapping[str, bytes], belief: Belief, kind: str, rng:
         shutil.rmtree(root)
 
 
-def _turn_back(root: Path, path: str, bit: int, belief: Belief, kind: str) -> Sequence[str]:
+def _turn_back(root: Path, path: str, bit: int, belief: Belief) -> list[str]:
     target = root / path
     if not target.exists():
         return ["the damaged file was deleted"]
@@ -177,7 +176,9 @@ def run(count: int, *, seed: int, scale: float = 1.0) -> Tally:
         kinds = list(KINDS)
         for number in range(count):
             # Of the small files all bits are met soon; most flips go where data lie.
-            kind = kinds[number % len(kinds)] if number % 3 == 0 else ("metadata", "log", "chunk", "sidecar")[number % 4]
+            kind = (
+                kinds[number % len(kinds)] if number % 3 == 0 else ("metadata", "log", "chunk", "sidecar")[number % 4]
+            )
             flip(root, files, belief, kind, random.Random(f"{seed}/{number}"), tally)
     return tally
 

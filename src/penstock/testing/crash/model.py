@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from penstock.codec.events import frame_events
@@ -174,6 +175,11 @@ class Belief:
             found.line(line)
         return found
 
+    @classmethod
+    def read(cls, journal: Path) -> Belief:
+        """What the whole journal tells; nothing where there is none yet."""
+        return cls.of(journal.read_bytes().splitlines() if journal.exists() else ())
+
     def mismatches(self, seen: Mapping[str, State]) -> list[str]:
         """What is wrong with what was found, per actor; empty: every promise was kept."""
         return [
@@ -186,10 +192,11 @@ class Belief:
 def difference(subject: Subject, seen: State) -> str:
     """The names that differ from the acknowledged state, shortly."""
     sure = subject.states[subject.low]
-    parts = []
-    for name in sorted({*sure, *seen}):
-        if sure.get(name) != seen.get(name):
-            parts.append(f"{name} acked={_short(sure.get(name))} found={_short(seen.get(name))}")
+    parts = [
+        f"{name} acked={_short(sure.get(name))} found={_short(seen.get(name))}"
+        for name in sorted({*sure, *seen})
+        if sure.get(name) != seen.get(name)
+    ]
     return f"{len(subject.states) - subject.low - 1} under way; " + "; ".join(parts[:3])
 
 

@@ -53,19 +53,23 @@ async def _segment(segments: SegmentService, name: str, writers: set[str]) -> tu
     return ("segment", info.start_offset, info.length, info.sealed, bytes(data), tuple(numbers))
 
 
+def _read(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
 async def _check_files(segments: SegmentService, name: str, start: int, data: bytes) -> None:
     """What whoever has the files alone does: find every block by the sidecar of its chunk. Raises CorruptDataError."""
     for item in await segments.chunk_ranges(name, start, start + len(data)):
         if item.location is None:
             continue
-        stored = Path(item.location).read_bytes()
+        stored, index = _read(item.location), _read(index_name(item.location))
         covered = item.start_offset
-        for record in decode_records(Path(index_name(item.location)).read_bytes()):
+        for record in decode_records(index):
             begin, end = item.start_offset + record.start, item.start_offset + record.end
             block = stored[record.start : record.end]
-            if begin >= start and end <= start + len(data):
-                if crc32c(block) != record.crc32c or block != data[begin - start : end - start]:
-                    raise CorruptDataError("block of a chunk is not what was written", chunk=item.name, offset=begin)
+            whole = begin >= start and end <= start + len(data)
+            if whole and (crc32c(block) != record.crc32c or block != data[begin - start : end - start]):
+                raise CorruptDataError("block of a chunk is not what was written", chunk=item.name, offset=begin)
             covered = end
         if covered < item.end_offset:
             raise CorruptDataError("sidecar does not vouch for all of its chunk", chunk=item.name, offset=covered)

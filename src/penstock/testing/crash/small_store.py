@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 from penstock.app.embedded import Runtime
-from penstock.app.settings import EmbeddedSettings, StandaloneSettings
-from penstock.app.standalone import open_standalone
+from penstock.app.settings import EmbeddedSettings
 from penstock.app.telemetry import Counters
 from penstock.app.tier2 import open_tier2
 from penstock.controller.controller import open_controller
@@ -123,15 +122,6 @@ async def open_small_store(data: Path, *, tier2: Path | None = None) -> AsyncIte
             )
         )
         yield Runtime(segments=segments, controller=controller, clock=clock, rng=rng, telemetry=telemetry)
-
-
-@asynccontextmanager
-async def open_whole_server(data: Path) -> AsyncIterator[Runtime]:
-    """``penstock standalone`` as it is, with its own sizes, threads and ports."""
-    store = EmbeddedSettings(data=data, memory_bytes=64 << 20, log_bytes=80 << 20)
-    settings = StandaloneSettings(store=store, controller_port=0, store_port=0, http_port=0)
-    async with open_standalone(settings) as standalone:
-        yield standalone.runtime
 
 
 def in_child(work: Callable[[], Coroutine[Any, Any, bytes]], *, timeout_s: float = 60.0) -> bytes:

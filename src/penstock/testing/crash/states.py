@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from penstock.testing.crash import small_store
@@ -65,16 +66,15 @@ def scratch() -> str | None:
 def run_lives(data: Path, journal: Path, seed: int, *, lives: int = LIVES, scale: float = 1.0) -> None:
     """Live, die by ``kill -9`` at once when done, and live again."""
     for life in range(lives):
-
-        async def one(number: int = life) -> bytes:
-            belief = Belief.of(journal.read_text().splitlines() if journal.exists() else ())
-            book = Journal(journal)
-            async with small_store.open_small_store(data) as store:
-                await live(store, book, belief, life=number, seed=seed, scale=scale)
-                return b"done"
-
-        if small_store.in_child(one) != b"done":
+        known = Belief.read(journal)
+        if small_store.in_child(partial(_live_once, data, Journal(journal), known, life, seed, scale)) != b"done":
             raise SystemExit(f"life {life} failed")
+
+
+async def _live_once(data: Path, journal: Journal, belief: Belief, life: int, seed: int, scale: float) -> bytes:
+    async with small_store.open_small_store(data) as store:
+        await live(store, journal, belief, life=life, seed=seed, scale=scale)
+        return b"done"
 
 
 def record(strace: str, directory: Path, seed: int, *, scale: float = 1.0) -> list[Event]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -27,7 +28,9 @@ class Stopped(Exception):
 class Actor:
     """Tells the journal before and after each operation. ``state`` is that of all its acknowledged ones."""
 
-    def __init__(self, name: str, life: int, store: Runtime, journal: Journal, rng: random.Random, state: State) -> None:
+    def __init__(
+        self, name: str, life: int, store: Runtime, journal: Journal, rng: random.Random, state: State
+    ) -> None:
         self.name = name
         self.life = life
         self.store = store
@@ -89,9 +92,7 @@ class Actor:
             self.journal.begin(self.name, op)
             made.append(request)
             previous = request.event_number
-        answers = await asyncio.gather(
-            *(self.segments.append(request) for request in made), return_exceptions=True
-        )
+        answers = await asyncio.gather(*(self.segments.append(request) for request in made), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, PenstockError | OSError):
                 self.journal.fail(self.name, f"{type(answer).__name__} {answer}"[:300])
@@ -121,7 +122,7 @@ async def append_and_truncate(actor: Actor, count: int) -> None:
             cut = rng.choice(bounds)
             await actor.do(
                 {"do": "truncate", "name": name, "offset": cut},
-                lambda upto=cut: actor.segments.truncate(name, upto),
+                partial(actor.segments.truncate, name, cut),
             )
 
 
@@ -138,16 +139,16 @@ async def live_and_die(actor: Actor, count: int) -> None:
             previous = max(previous, 0) + 1
             length = (await actor.segments.info(name)).length
         if rng.random() < 0.6:
-            await actor.do({"do": "seal", "name": name}, lambda it=name: actor.segments.seal(it))
+            await actor.do({"do": "seal", "name": name}, partial(actor.segments.seal, name))
         if rng.random() < 0.4:
             await actor.do(
                 {"do": "truncate", "name": name, "offset": length},
-                lambda it=name, upto=length: actor.segments.truncate(it, upto),
+                partial(actor.segments.truncate, name, length),
             )
         old.append(name)
         if rng.random() < 0.6:
             gone = old.pop(rng.randrange(len(old)))
-            await actor.do({"do": "delete", "name": gone}, lambda it=gone: actor.segments.delete(it))
+            await actor.do({"do": "delete", "name": gone}, partial(actor.segments.delete, gone))
 
 
 async def merge(actor: Actor, count: int) -> None:
@@ -165,7 +166,7 @@ async def merge(actor: Actor, count: int) -> None:
             previous = max(previous, 0) + 1
         await actor.do(
             {"do": "merge", "name": target, "source": source},
-            lambda it=source: actor.segments.merge(target, it),
+            partial(actor.segments.merge, target, source),
         )
 
 
@@ -181,13 +182,13 @@ async def change_table(actor: Actor, count: int) -> None:
             puts = [TablePut(key=key.encode(), value=value.encode()) for key, value in entries]
             await actor.do(
                 {"do": "put", "name": name, "entries": entries},
-                lambda it=puts: actor.segments.table_update(name, it),
+                partial(actor.segments.table_update, name, puts),
             )
         else:
             removals = [TableRemoval(key=f"k{key}".encode()) for key in keys]
             await actor.do(
                 {"do": "remove", "name": name, "entries": [(f"k{key}", None) for key in keys]},
-                lambda it=removals: actor.segments.table_remove(name, it),
+                partial(actor.segments.table_remove, name, removals),
             )
 
 
@@ -207,17 +208,11 @@ async def use_stream(actor: Actor, count: int) -> None:
         if kind < 0.45:
             # One by one: what was written after may be lost alone.
             for item in events:
-                await actor.do(
-                    {"do": "events", "name": name, "events": [item]}, lambda it=item: _write(stream, it)
-                )
+                await actor.do({"do": "events", "name": name, "events": [item]}, partial(_write, stream, item))
         elif kind < 0.75:
-            await actor.do(
-                {"do": "events", "name": name, "events": events}, lambda it=events: _transact(stream, it)
-            )
+            await actor.do({"do": "events", "name": name, "events": events}, partial(_transact, stream, events))
         elif kind < 0.87:
-            await actor.do(
-                {"do": "scale", "name": name}, lambda: stream.scale(rng.choice((1, 2, 3)))
-            )
+            await actor.do({"do": "scale", "name": name}, lambda: stream.scale(rng.choice((1, 2, 3))))
         else:
             await actor.do({"do": "cut", "name": name}, lambda: _cut(stream))
 
@@ -259,8 +254,8 @@ async def live(store: Runtime, journal: Journal, belief: Belief, *, life: int, s
         journal.resolve(actor, index)
     work = []
     for name, (act, count) in ACTORS.items():
-        subject = belief.subjects.get(name)
-        state: State = {} if subject is None else subject.states[subject.low]
+        known = belief.subjects.get(name)
+        state: State = {} if known is None else known.states[known.low]
         actor_of = Actor(name, life, store, journal, random.Random(f"{seed}/{life}/{name}"), state)
         work.append(_until_stopped(act(actor_of, max(1, round(count * scale)))))
     await asyncio.gather(*work)

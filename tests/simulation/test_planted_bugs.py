@@ -8,7 +8,7 @@ import pytest
 
 from penstock.testing.simulation.driver import run_seed
 
-SEEDS_MAX = 20
+SEEDS_MAX = 30
 CPU_S_MAX = 60
 PLANTED = planted.PLANTED | planted_more.PLANTED
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from penstock.app.telemetry import Counters
+from penstock.model.errors import UnavailableError
 from penstock.net.dial.controller import RemoteController, dial_controller
 from penstock.net.dial.segments import RemoteSegments
 from penstock.storage.file_chunks import FileChunks
@@ -97,8 +98,9 @@ class _Cluster:
         )
 
 
-async def run(data: Path, *, cycles: int, seed: int) -> Result:
-    """So many lives of a server on ``data``, and a last one in which everything must come to its end."""
+async def run(data: Path, *, cycles: int, seed: int, planted: str | None = None) -> Result:
+    """So many lives of a server on ``data``, and a last one in which everything must come to its end. Raises
+    UnavailableError where not even the first one starts. ``planted``: see ``Nursery``."""
     result = Result()
     began = time.monotonic()
     loop = _Loop(seed)
@@ -115,7 +117,7 @@ async def run(data: Path, *, cycles: int, seed: int) -> Result:
     )
     controller_port, store_port = free_ports(2)
     async with AsyncExitStack() as stack:
-        nursery = stack.enter_context(Nursery(data, controller_port, store_port))
+        nursery = stack.enter_context(Nursery(data, controller_port, store_port, planted=planted))
         await _start(nursery, result, restless=True)
         controller = await stack.enter_async_context(dial_controller(f"127.0.0.1:{controller_port}", patience_s=60))
         cluster = _Cluster(loop, controller, data)
@@ -149,6 +151,8 @@ async def _work(env: Env, nursery: Nursery, cycles: int, result: Result) -> None
         await asyncio.to_thread(nursery.kill)
         await _start(nursery, result, restless=True)
         await until(env, [loop.create_task(read_all(env, tables), name="last look")], 120.0)
+    except UnavailableError as error:
+        result.anomalies.append(f"a server died, or did not start again: {error}")
     finally:
         left = [task for task in (*actors, auditor) if not task.done()]
         for task in left:

@@ -6,12 +6,14 @@ the imports, most of the time of a start, were made before. ``restless`` ones ti
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,11 +24,20 @@ from penstock.model.errors import UnavailableError
 
 
 class Nursery:
-    """Starts servers on one data directory and two ports. Use it in a ``with`` block, which ends them."""
+    """Starts servers on one data directory and two ports. Use it in a ``with`` block, which ends them.
 
-    def __init__(self, data: Path, controller_port: int, store_port: int) -> None:
-        self._settings = {"data": str(data), "controller_port": controller_port, "store_port": store_port}
+    ``planted``: ``module:function`` of a bug, a patch that every server enters: what looks on must see it.
+    """
+
+    def __init__(self, data: Path, controller_port: int, store_port: int, *, planted: str | None = None) -> None:
+        self._settings = {
+            "data": str(data),
+            "controller_port": controller_port,
+            "store_port": store_port,
+            "planted": planted,
+        }
         self.log = data.with_name(data.name + ".log")
+        self.log.parent.mkdir(parents=True, exist_ok=True)
         self.server: int | None = None
         self._process = subprocess.Popen(
             [sys.executable, "-m", "penstock.testing.crash.nursery"],
@@ -110,7 +121,11 @@ def _serve(order: Mapping[str, Any], ready: int) -> None:
             cache_bytes=64 << 10,
         )
 
-    with patch.object(embedded, "store_settings", restless if order["restless"] else usual):
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(embedded, "store_settings", restless if order["restless"] else usual))
+        if order["planted"] is not None:
+            module, _, name = order["planted"].partition(":")
+            stack.enter_context(getattr(importlib.import_module(module), name)())
         standalone.run(settings, ready=partial(_tell, ready))
 
 

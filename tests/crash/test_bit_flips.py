@@ -24,7 +24,7 @@ def test_a_store_that_serves_other_bytes_is_seen(tmp_path):
     name = next(name for name, entry in subject.states[-1].items() if entry[0] == "segment" and not entry[3])
     subject.begin({"do": "append", "name": name, "tag": "never", "size": 9, "writer": "0" * 32, "number": 1})
     subject.resolve(len(subject.states) - 1)
-    root = tmp_path / "again"
+    root = tmp_path / "store"  # where its record says that its tier 2 is
     for path, data in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(data)

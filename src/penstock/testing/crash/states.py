@@ -158,6 +158,8 @@ def enumerate_states(
                 tally.states += 1
                 tally.torn += image.lost > 0
                 check(image, scratch / "disk", belief, tally, f"seed {seed} event {number} {event.kind} {event.path}")
+                if tally.states % 500 == 0:
+                    sys.stderr.write(f"seed {seed}, event {number}: {tally.states} disks, {len(tally.wrong)} wrong\n")
                 if len(tally.wrong) >= 10 or (states_max is not None and tally.states >= states_max):
                     return tally
         if forget is None or event.kind != "sync" or re.search(forget, event.path[len(root) :]) is None:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.testing.crash.trace import CANNOT_TRACE
+
 _ROOT = Path(__file__).resolve().parents[3]
-_SKIPPED = 2
 _FIGURE_MAX = 220
 
 
@@ -203,7 +204,7 @@ def run(check: Check, factor: float) -> Outcome:
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.strip()] or [done.stderr.strip()[-_FIGURE_MAX:]]
-    kept = None if done.returncode == _SKIPPED and not done.stdout else done.returncode == 0
+    kept = None if done.returncode == CANNOT_TRACE else done.returncode == 0
     if kept is False:
         sys.stderr.write(f"--- {check.name} failed ---\n" + "\n".join(lines[-40:]) + f"\n{done.stderr[-2000:]}\n")
     return Outcome(kept, lines[-1].strip(" =")[:_FIGURE_MAX], time.monotonic() - began)

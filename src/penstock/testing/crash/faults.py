@@ -5,7 +5,7 @@ files cuts writes short. Actors go on until they are refused. Then the store is 
 acknowledged is missing, nothing is there that was never asked for, every refusal was typed. Where a sync has failed, the disk
 that a power loss would leave is recovered as well: whatever that sync should have written is not on it.
 
-Skipped, with status 2, where ``strace`` may not trace.
+Skipped, with status 77, where ``strace`` may not trace.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.testing.crash import small_store
 from penstock.testing.crash.disk import PowerLossDisk
 from penstock.testing.crash.model import Belief, Journal
 from penstock.testing.crash.states import recover, scratch
-from penstock.testing.crash.trace import CALLS, Event, read_trace, strace_path
+from penstock.testing.crash.trace import CALLS, CANNOT_TRACE, Event, read_trace, strace_path
 from penstock.testing.crash.workload import live
 
 WRITES = ("pwritev2", "pwritev", "pwrite64")
@@ -261,7 +261,7 @@ def _limits(sweep: Sweep, n_max: int, step: int) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """1 where any fault broke a promise, 2 where nothing can be traced."""
+    """1 where any fault broke a promise, 77 where nothing can be traced."""
     parser = argparse.ArgumentParser(prog="python -m penstock.testing.crash.faults", description=__doc__)
     parser.add_argument("--n-max", type=int, default=N_MAX, help="faults per call, kind and part of the store")
     parser.add_argument("--step", type=int, default=1, help="of every so many n, one")
@@ -269,7 +269,7 @@ def main(argv: list[str] | None = None) -> int:
     chosen = parser.parse_args(argv)
     strace = strace_path()
     if strace is None:
-        return 2
+        return CANNOT_TRACE
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=scratch(), prefix="penstock-faults-") as name:
         sweep = Sweep(strace, Path(name))

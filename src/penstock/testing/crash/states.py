@@ -2,7 +2,7 @@
 
 The traced process lives several lives, each ended by ``kill -9``. At every system call the trace gives the disks that POSIX
 allows; the real recovery opens each, everything is read, and held against what was acknowledged by then. Some are killed
-again and recovered once more, which must find the same. Skipped, with status 2, where ``strace`` may not trace.
+again and recovered once more, which must find the same. Skipped, with status 77, where ``strace`` may not trace.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.testing.crash import small_store
 from penstock.testing.crash.disk import Image, PowerLossDisk
 from penstock.testing.crash.model import Belief, Journal
 from penstock.testing.crash.observe import observe
-from penstock.testing.crash.trace import Event, read_trace, strace_path, trace_command
+from penstock.testing.crash.trace import CANNOT_TRACE, Event, read_trace, strace_path, trace_command
 from penstock.testing.crash.workload import live
 
 LIVES = 3
@@ -176,7 +176,7 @@ def run(seed: int, *, states: int, jobs: int, scale: float = 1.0) -> Tally:
     """Trace one seed, and recover about ``states`` different disks in ``jobs`` processes."""
     strace = strace_path()
     if strace is None:
-        raise SystemExit(2)
+        raise SystemExit(CANNOT_TRACE)
     with tempfile.TemporaryDirectory(dir=scratch(), prefix="penstock-states-") as name:
         directory = Path(name)
         events = record(strace, directory, seed, scale=scale)
@@ -217,7 +217,7 @@ def _in_processes(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """1 where any disk broke a promise, 2 where nothing can be traced."""
+    """1 where any disk broke a promise, 77 where nothing can be traced."""
     parser = argparse.ArgumentParser(prog="python -m penstock.testing.crash.states", description=__doc__)
     parser.add_argument("--states", type=int, default=10_000, help="about how many different disks in all")
     parser.add_argument("--seeds", type=int, default=1, help="traces to take them from")

@@ -11,6 +11,9 @@ from pathlib import Path
 
 from penstock.model.errors import InternalError
 
+CANNOT_TRACE = 77
+"""Exit status of what needs ``strace`` where there is none, or none that may trace: skipped, neither shown nor broken."""
+
 CALLS = (
     "openat,open,creat,write,writev,pwrite64,pwritev,pwritev2,ftruncate,truncate,fallocate,fsync,fdatasync,"
     "sync_file_range,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat,rmdir,link,linkat,symlink,symlinkat"

@@ -40,9 +40,9 @@ SYNCS = ("fdatasync", "fsync")
 NAMES = ("rename", "unlink", "mkdir")
 SIZES = ("ftruncate", "fallocate")
 N_MAX = 50
-SCALE = 0.3
+SCALE = 0.5
 _LIFE_S = 6.0
-_INJECTED = re.compile(r"^\d+\s+(\w+)\(.*?(?:<|\")([^>\"]*)[>\"].*\(INJECTED\)")
+_CALLED = re.compile(r"^\d+\s+\w+\([^<\"]*[<\"]([^>\"]*)[>\"]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ class Sweep:
     def meet(self, fault: Fault) -> str | None:
         """Run, recover, check. Returns the part of the store that met the fault, or None: the run had no such call."""
         self.tally.runs += 1
-        output = self._run(fault)
-        hit = "size limit" if fault.call == "limit" else _hit(output)
+        traced = self._run(fault)
+        hit = "size limit" if fault.call == "limit" else _hit(traced, fault)
         belief = Belief.read(self._journal)
         self.tally.acked += belief.acked
         self.tally.refusals.update(line.split(": ", 1)[1].split(" ")[0] for line in belief.failures)
@@ -154,8 +154,8 @@ class Sweep:
             shutil.rmtree(root)
         return wrong
 
-    def _run(self, fault: Fault | None) -> str:
-        """One life. Returns the trace as text (only of the calls that met the fault)."""
+    def _run(self, fault: Fault | None) -> Sequence[str]:
+        """One life. Returns the lines of the trace of which one may be the call that met the fault."""
         shutil.rmtree(self._data, ignore_errors=True)
         self._journal.unlink(missing_ok=True)
         output = self._directory / "trace"
@@ -177,10 +177,10 @@ class Sweep:
         os.close(writing)
         os.waitpid(child, 0)
         if tracer is None:
-            return ""
+            return []
         tracer.communicate()
         with output.open(errors="surrogateescape") as text:
-            return "".join(line for line in text if "(INJECTED)" in line or "killed by" in line)
+            return [line for line in text if "(INJECTED)" in line or line.rstrip().endswith("= ?")]
 
     def _attach(self, child: int, fault: Fault | None, output: Path) -> subprocess.Popen[str]:
         if self._strace is None:
@@ -200,14 +200,13 @@ class Sweep:
         return tracer
 
 
-def _hit(output: str) -> str | None:
-    for line in output.splitlines():
-        found = _INJECTED.match(line)
-        if found is not None:
-            path = found[2]
+def _hit(traced: Sequence[str], fault: Fault) -> str | None:
+    """The part of the store whose call met the fault: it is marked so, or it is the last of a process that was killed."""
+    for line in traced:
+        found = _CALLED.match(line)
+        if found is not None and ("(INJECTED)" in line or (fault.what == "KILL" and line.rstrip().endswith("= ?"))):
+            path = found[1]
             return place_of(bytes.fromhex(path.replace("\\x", "")).decode() if "\\x" in path else path)
-        if "killed by SIGKILL" in line:
-            return "killed"
     return None
 
 

@@ -146,7 +146,9 @@ def flip(root: Path, files: Mapping[str, bytes], belief: Belief, kind: str, rng:
             outcome = "wrong" if wrong else outcome
         tally.flips += 1
         tally.outcomes[f"{kind} {outcome}"] += 1
-        tally.wrong += [f"{path} byte {bit // 8} bit {bit % 8}: {line}"[:900] for line in wrong]
+        for line in wrong:
+            tally.wrong.append(f"{path} byte {bit // 8} bit {bit % 8}: {line}"[:900])
+            sys.stderr.write(f"{tally.wrong[-1]}\n")
     finally:
         shutil.rmtree(root)
 

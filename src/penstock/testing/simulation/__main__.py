@@ -20,6 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument("--seconds", type=float, default=60.0, help="virtual seconds of faults in each")
     parser.add_argument("--pace", type=float, default=1.0, help="so many times slower users, faults and runs")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no further seed after so many real minutes")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
     parser.add_argument(
         "--retention-days", type=float, help="instead: so many virtual days of retention in each (docs/design/0010)"
@@ -31,6 +32,8 @@ def main(argv: list[str] | None = None) -> int:
     results: list[RunResult] = []
     failed: list[int] = []
     for seed in range(chosen.first, chosen.first + chosen.seeds):
+        if time.perf_counter() - began > chosen.minutes * 60:
+            break
         config = at_pace(draw_config(seed), chosen.pace)
         result = run_seed(seed, seconds=chosen.seconds * chosen.pace, config=config)
         results.append(result)

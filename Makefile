@@ -12,7 +12,8 @@ help:
 	@echo "make test-s3 run the tests of tier 2 against two real S3 servers (Swift; Versity's, built with Go in minutes)"
 	@echo "make test-java  run Pravega's own Java client against a server (JDK, Maven, 100 MB of jars)"
 	@echo "make setup   only set up: .venv from the hash-locked requirements"
-	@echo "make lint | format | bench | soak | proto | lock | clean"
+	@echo "make soak    the long forms of all that shows reliability, one line for each promise (about two hours)"
+	@echo "make lint | format | bench | proto | lock | clean"
 
 setup:
 	@if [ -z "$(PYTHON)" ]; then echo "setup: no Python found; Python 3.11 or later is needed" >&2; exit 1; fi
@@ -54,9 +55,7 @@ bench: setup
 	$(BIN)/python -m bench --out bench/results.json
 
 soak: setup
-	$(BIN)/python -m pytest -q -m slow
-	$(BIN)/python -m penstock.testing.simulation --seeds 2000
-	$(BIN)/python tests/crash/kill_cycles.py --cycles 1000
+	@$(BIN)/python -m penstock.testing.soak
 
 proto: setup
 	$(BIN)/python -m penstock.net.proto.generate

@@ -1,11 +1,13 @@
 """The whole store under faults: every promise kept on every seed, and the same run for the same seed."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from penstock.testing.simulation.config import at_pace, draw_config
 from penstock.testing.simulation.driver import run_seed
 
 SEEDS = 24
@@ -45,23 +47,44 @@ def test_every_promise_is_kept_on_every_seed():
 SCRIPT = """
 import sys
 from penstock.testing.simulation.driver import run_seed
-for seed in map(int, sys.argv[1:]):
-    result = run_seed(seed, seconds=20)
+for seed in map(int, sys.argv[2:]):
+    result = run_seed(seed, seconds=float(sys.argv[1]))
     print(result.seed, result.trace, result.steps, result.acked, sorted(result.counts.items()))
 """
 
 
-def test_one_seed_is_one_run_in_every_process():
-    seeds = ["2", "3", "5", "9"]
-    traces = {
-        subprocess.run(
-            [sys.executable, "-c", SCRIPT, *seeds],
-            capture_output=True,
+def traces_of(seeds, seconds, hash_seeds):
+    """What processes with different hashes print of the same seeds; they run side by side."""
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(seconds), *map(str, seeds)],
+            stdout=subprocess.PIPE,
             text=True,
-            check=True,
-            env={"PYTHONHASHSEED": hash_seed},
-        ).stdout
-        for hash_seed in ("0", "1", "77")
-    }
-    assert len(traces) == 1
-    assert len(next(iter(traces)).splitlines()) == len(seeds)
+            env=os.environ | {"PYTHONHASHSEED": hash_seed},
+        )
+        for hash_seed in hash_seeds
+    ]
+    printed = [child.communicate()[0] for child in children]
+    assert [child.returncode for child in children] == [0] * len(children)
+    return printed
+
+
+def test_one_seed_is_one_run_in_every_process():
+    seeds = range(20)
+    first, second = traces_of(seeds, 3, ("0", "77"))
+    assert first == second
+    assert len(first.splitlines()) == len(seeds)
+
+
+@pytest.mark.slow
+def test_one_whole_seed_is_one_run_in_every_process():
+    seeds = range(40, 64)
+    first, second = traces_of(seeds, 60, ("1", "4711"))
+    assert first == second
+    assert len(first.splitlines()) == len(seeds)
+
+
+def test_at_a_slower_pace_too_every_promise_is_kept():
+    result = run_seed(30_000, seconds=600, config=at_pace(draw_config(30_000), 10))
+    assert not result.anomalies, failing_text(result)
+    assert result.virtual_s > 600

@@ -25,6 +25,7 @@ from penstock.ports.integrity import RowCheck
 from penstock.ports.offload import Offload
 from penstock.storage.real_files import sync_directory
 from penstock.storage.serial import Serial
+from penstock.storage.sqlite_rows import refuse_hidden_rows
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -238,6 +239,9 @@ def _open_all(path: Path, *, room: bool) -> tuple[sqlite3.Connection, sqlite3.Co
         while len(opened) < 3:
             opened.append(sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0))
         writer, reader, scanner = opened
+        for connection in opened:
+            # Nothing here is text; what calls itself so is damaged, and must meet its checksum, not a decoder.
+            connection.text_factory = bytes
         # Once more through SQLite: the newest header may lie in SQLite's own log, and the file hold an older one.
         _check_format(writer, path)
         writer.execute("PRAGMA journal_mode=WAL")
@@ -248,6 +252,7 @@ def _open_all(path: Path, *, room: bool) -> tuple[sqlite3.Connection, sqlite3.Co
             writer.execute(f"PRAGMA application_id={_APPLICATION_ID}")
             writer.execute(f"PRAGMA user_version={FORMAT_VERSION}")
             writer.execute("COMMIT")
+        refuse_hidden_rows(writer, path, unsealed=_ROOM_KEY)
         if room:
             _keep_room(writer, path)
         for connection in (reader, scanner):

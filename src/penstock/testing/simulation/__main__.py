@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 
+from penstock.testing.simulation.config import at_pace, draw_config
 from penstock.testing.simulation.driver import RunResult, run_seed
 from penstock.testing.simulation.retention_run import run_retention_seed
 
@@ -18,6 +19,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument("--seconds", type=float, default=60.0, help="virtual seconds of faults in each")
+    parser.add_argument("--pace", type=float, default=1.0, help="so many times slower users, faults and runs")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no further seed after so many real minutes")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
     parser.add_argument(
         "--retention-days", type=float, help="instead: so many virtual days of retention in each (docs/design/0010)"
@@ -29,7 +32,10 @@ def main(argv: list[str] | None = None) -> int:
     results: list[RunResult] = []
     failed: list[int] = []
     for seed in range(chosen.first, chosen.first + chosen.seeds):
-        result = run_seed(seed, seconds=chosen.seconds)
+        if time.perf_counter() - began > chosen.minutes * 60:
+            break
+        config = at_pace(draw_config(seed), chosen.pace)
+        result = run_seed(seed, seconds=chosen.seconds * chosen.pace, config=config)
         results.append(result)
         if result.anomalies:
             failed.append(seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 from penstock.segmentstore.settings import StoreSettings
 
@@ -94,6 +94,15 @@ def draw_config(seed: int) -> SimConfig:
         segments=rng.choice((1, 2)),
         faults=_draw_faults(rng, harsh),
     )
+
+
+def at_pace(config: SimConfig, pace: float) -> SimConfig:
+    """The same run with ``pace`` times as long between what anybody does and between faults.
+
+    The store keeps its own intervals, so that it tiers, checkpoints and idles in between, and dies with nothing to do.
+    """
+    faults = {name: None if mean_s is None else mean_s * pace for name, mean_s in asdict(config.faults).items()}
+    return replace(config, think_s=config.think_s * pace, faults=FaultRates(**faults))
 
 
 def _draw_faults(rng: random.Random, harsh: float) -> FaultRates:

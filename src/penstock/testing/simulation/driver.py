@@ -113,11 +113,11 @@ async def _run(env: Env, seconds: float) -> None:
                 env.raw[f"{SCOPE}/{name}"] = None
                 await on_segments.create(env, cluster.local, f"{SCOPE}/{name}")
             auditor = loop.create_task(on_stream.audit_stream(env, audit), name="auditor")
-            actors = [loop.create_task(work, name=name) for name, work in _actors(env, tables)]
+            actors = [loop.create_task(work, name=name) for name, work in actors_of(env, tables)]
             faults = loop.create_task(make_faults(env, seconds), name="faults")
-            await _until(env, [faults], seconds + DRAIN_S)
+            await until(env, [faults], seconds + DRAIN_S)
             heal(env)
-            await _drain(env, actors, auditor)
+            await drain(env, actors, auditor)
             await _last_look(env, tables)
     finally:
         supervisor.cancel()
@@ -127,7 +127,8 @@ async def _run(env: Env, seconds: float) -> None:
         raise error
 
 
-def _actors(env: Env, tables: Sequence[str]) -> list[tuple[str, Coroutine[Any, Any, None]]]:
+def actors_of(env: Env, tables: Sequence[str]) -> list[tuple[str, Coroutine[Any, Any, None]]]:
+    """Names and work of everybody who uses the store in this run."""
     config = env.config
     made: list[tuple[str, Coroutine[Any, Any, None]]] = []
 
@@ -156,7 +157,7 @@ def _actors(env: Env, tables: Sequence[str]) -> list[tuple[str, Coroutine[Any, A
     return made
 
 
-async def _until(env: Env, tasks: Sequence[asyncio.Task[None]], within_s: float) -> None:
+async def until(env: Env, tasks: Sequence[asyncio.Task[None]], within_s: float) -> None:
     """Wait for tasks, and tell of those that failed or did not end."""
     if not tasks:
         return
@@ -174,12 +175,12 @@ async def _until(env: Env, tasks: Sequence[asyncio.Task[None]], within_s: float)
 # --- the end ------------------------------------------------------------------------------------------------------
 
 
-async def _drain(env: Env, actors: Sequence[asyncio.Task[None]], auditor: asyncio.Task[None]) -> None:
+async def drain(env: Env, actors: Sequence[asyncio.Task[None]], auditor: asyncio.Task[None]) -> None:
     """Everything that has begun must end by itself, and the subscriber must see it all."""
     env.stopping.set()
-    await _until(env, actors, DRAIN_S)
+    await until(env, actors, DRAIN_S)
     await on_stream.finish_stream(env)
-    await _until(env, [auditor], DRAIN_S)
+    await until(env, [auditor], DRAIN_S)
 
 
 async def _last_look(env: Env, tables: Sequence[str]) -> None:
@@ -189,10 +190,16 @@ async def _last_look(env: Env, tables: Sequence[str]) -> None:
         await cluster.stop()
     else:
         cluster.crash(power=ending == 1)
-    await _until(env, [env.loop.create_task(_read_all(env, tables), name="last look")], DRAIN_S)
+    await until(env, [env.loop.create_task(_look_at_all(env, tables), name="last look")], DRAIN_S)
 
 
-async def _read_all(env: Env, tables: Sequence[str]) -> None:
+async def _look_at_all(env: Env, tables: Sequence[str]) -> None:
+    await read_all(env, tables)
+    await check_chunks(env)
+
+
+async def read_all(env: Env, tables: Sequence[str]) -> None:
+    """Everything once more, through the doors that users have."""
     await on_stream.reread_to_end(env)
     for segment in env.raw:
         await on_segments.look(env, env.cluster.local, segment)
@@ -202,4 +209,3 @@ async def _read_all(env: Env, tables: Sequence[str]) -> None:
             await on_segments.look(env, env.cluster.local, fact.subject)
     for table in tables:
         await on_segments.look_at_counters(env, table)
-    await check_chunks(env)

@@ -265,7 +265,7 @@ async def reread_stream(env: Env, name: str) -> None:
         reading = env.history.reading(str(STREAM), f"{name}.{count}", skips=True)
         reader = store.stream(STREAM).reader(on_truncated="skip")
         try:
-            async with asyncio.timeout(env.config.think_s * 20 * rng.random() + 0.1), reader:
+            async with asyncio.timeout(min(env.config.think_s * 20, 60.0) * rng.random() + 0.1), reader:
                 while (block := await reader.next_block()) is not None:
                     for item in block:
                         env.history.read(reading, segment_name(STREAM, item.segment), item.offset, item.data)

@@ -1,0 +1,54 @@
+"""Whether keys may be missing from a SQLite file. SQLite has no checksums: a bit that rots in a key hides its row."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from crc32c import crc32c
+
+from penstock.model.errors import CorruptDataError
+
+CRC_BYTES = 4
+
+
+def refuse_hidden_rows(connection: sqlite3.Connection, path: Path, *, unsealed: bytes) -> None:
+    """Look at the pages, and at every row's checksum over its key and value (``unsealed`` is the key of one without).
+
+    Whoever asks for a key that rot has changed, or for one behind a damaged page, would be told that there is none: a stream
+    would be gone, and its chunks garbage. So this is looked at before anything is served; a million rows take some seconds.
+    A row of which one bit of the value has rotted is left to its readers, who are told: everything else can still be read.
+
+    Raises CorruptDataError, sqlite3.Error.
+    """
+    for (said,) in connection.execute("PRAGMA quick_check(1)"):
+        if said not in ("ok", b"ok"):
+            raise CorruptDataError("metadata file is damaged", file=str(path), detail=repr(said)[:200])
+    # A key of another type has the same bytes, and is found by nobody.
+    for kind, key, stored in connection.execute("SELECT typeof(key) = 'blob', key, value FROM kv"):
+        if not kind or (key != unsealed and not (_is_sound(key, stored) or _value_explains(key, stored))):
+            raise CorruptDataError("a key of the metadata is damaged", file=str(path), row=repr(key)[:120])
+
+
+def _is_sound(key: object, stored: object) -> bool:
+    if not isinstance(key, bytes) or not isinstance(stored, bytes) or len(stored) < CRC_BYTES:
+        return False
+    checksum: int = crc32c(stored[CRC_BYTES:], crc32c(key))
+    return checksum == int.from_bytes(stored[:CRC_BYTES], "big")
+
+
+def _value_explains(key: object, stored: object) -> bool:
+    """Whether one flipped bit of the checksum or the value is all that is wrong: no two single bits leave the same trace."""
+    if not isinstance(key, bytes) or not isinstance(stored, bytes) or len(stored) < CRC_BYTES:
+        return False
+    value, wanted = stored[CRC_BYTES:], int.from_bytes(stored[:CRC_BYTES], "big")
+    difference = crc32c(value, crc32c(key)) ^ wanted
+    if difference.bit_count() == 1:
+        return True
+    # What a flipped bit changes in a checksum depends on how far it lies from the end, and on nothing else.
+    for behind in range(len(value)):
+        zeros = bytes(behind)
+        base = crc32c(b"\0" + zeros)
+        if any(crc32c(bytes((1 << bit,)) + zeros) ^ base == difference for bit in range(8)):
+            return True
+    return False

@@ -1,0 +1,211 @@
+"""``python -m penstock.testing.crash.kills``: ``kill -9`` a real server again and again under all that clients do.
+
+The actors of the simulation and its checker, on real processes: writers, readers, transactions, batches, scaling, merges,
+tables, truncation, leases, over gRPC and the wire. Some servers are stopped (SIGSTOP) for a while first. At the end all
+actors must end by themselves, everything is read once more, and the history is checked for what was lost, doubled,
+reordered, torn, invented, skipped, or read although it was aborted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from penstock.app.telemetry import Counters
+from penstock.model.errors import UnavailableError
+from penstock.net.dial.controller import RemoteController, dial_controller
+from penstock.net.dial.segments import RemoteSegments
+from penstock.storage.file_chunks import FileChunks
+from penstock.storage.real_clock import RealClock
+from penstock.storage.real_files import RealFiles
+from penstock.testing.crash.nursery import Nursery
+from penstock.testing.crash.small_store import InlineOffload
+from penstock.testing.crash.states import scratch
+from penstock.testing.server import free_ports
+from penstock.testing.simulation import segment_actors as on_segments
+from penstock.testing.simulation import stream_actors as on_stream
+from penstock.testing.simulation.actors import SCOPE, STREAM, Env
+from penstock.testing.simulation.config import draw_config
+from penstock.testing.simulation.driver import actors_of, drain, read_all, until
+from penstock.testing.simulation.history import History, check
+from penstock.testing.simulation.world import SimRng
+
+T = TypeVar("T")
+
+_RESTLESS = 0.6
+_PAUSED = 0.25
+_LIFE_S = 2.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """``anomalies``: a line for each promise broken."""
+
+    cycles: int = 0
+    pauses: int = 0
+    acked: int = 0
+    reads: int = 0
+    slowest_start_s: float = 0.0
+    took_s: float = 0.0
+    anomalies: list[str] = field(default_factory=list)
+    last: Sequence[str] = ()
+
+
+class _Loop:
+    """What actors ask of their loop, on the real one."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._loop = asyncio.get_running_loop()
+
+    def time(self) -> float:
+        return self._loop.time()
+
+    def fork(self, label: str) -> random.Random:
+        return random.Random(f"{self._seed}/{label}")
+
+    def create_task(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        return self._loop.create_task(work, name=name)
+
+
+class _Cluster:
+    """What actors ask of the simulated cluster, by connections to real processes."""
+
+    def __init__(self, loop: _Loop, controller: RemoteController, data: Path) -> None:
+        self._loop = loop
+        self.controller = controller
+        self.clock = RealClock()
+        self.chunks = FileChunks(RealFiles(data, InlineOffload()), handles=1)
+        self.local = self.remote("local")
+
+    def remote(self, label: str) -> RemoteSegments:
+        return RemoteSegments(
+            self.controller,
+            native=self.controller.native,
+            rng=SimRng(self._loop.fork(f"client/{label}")),
+            telemetry=Counters(),
+        )
+
+
+async def run(data: Path, *, cycles: int, seed: int, planted: str | None = None) -> Result:
+    """So many lives of a server on ``data``, and a last one in which everything must come to its end. Raises
+    UnavailableError where not even the first one starts. ``planted``: see ``Nursery``."""
+    result = Result()
+    began = time.monotonic()
+    loop = _Loop(seed)
+    history = History(loop.time, lambda text: None)
+    config = replace(
+        draw_config(seed),
+        wire=True,
+        writers=2,
+        transactions=2,
+        segments=2,
+        think_s=0.12,
+        latency_s=0.002,
+        event_bytes=200,
+    )
+    controller_port, store_port = free_ports(2)
+    async with AsyncExitStack() as stack:
+        nursery = stack.enter_context(Nursery(data, controller_port, store_port, planted=planted))
+        await _start(nursery, result, restless=True)
+        controller = await stack.enter_async_context(dial_controller(f"127.0.0.1:{controller_port}", patience_s=60))
+        cluster = _Cluster(loop, controller, data)
+        stack.push_async_callback(cluster.local.close)
+        env = Env(cast("Any", loop), cast("Any", cluster), history, config)
+        await stack.enter_async_context(env.stack)
+        await _work(env, nursery, cycles, result)
+    history_anomalies = check(history)
+    result.anomalies += [str(item) for item in history_anomalies]
+    result.acked, result.reads = history.acked, sum(len(item.reads) for item in history.readings)
+    result.took_s, result.last = time.monotonic() - began, list(history.last)
+    return result
+
+
+async def _work(env: Env, nursery: Nursery, cycles: int, result: Result) -> None:
+    loop, history = env.loop, env.history
+    await on_stream.prepare_stream(env)
+    tables = on_segments.table_names(env.rng("tables"))
+    for name in ("shared", "merged"):
+        env.raw[f"{SCOPE}/{name}"] = None
+        await on_segments.create(env, env.cluster.local, f"{SCOPE}/{name}")
+    audit = history.reading(str(STREAM), "auditor")
+    auditor = loop.create_task(on_stream.audit_stream(env, audit), name="auditor")
+    actors = [loop.create_task(work, name=name) for name, work in actors_of(env, tables)]
+    rng = env.rng("kills")
+    try:
+        for _ in range(cycles):
+            await _one_cycle(nursery, history, rng, result)
+        history.note("no more kills")
+        await drain(env, actors, auditor)
+        await asyncio.to_thread(nursery.kill)
+        await _start(nursery, result, restless=True)
+        await until(env, [loop.create_task(read_all(env, tables), name="last look")], 120.0)
+    except UnavailableError as error:
+        result.anomalies.append(f"a server died, or did not start again: {error}")
+    finally:
+        left = [task for task in (*actors, auditor) if not task.done()]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+
+async def _one_cycle(nursery: Nursery, history: History, rng: random.Random, result: Result) -> None:
+    # A life in which nothing was promised shows nothing: clients need a moment to come back.
+    promised, goal = asyncio.Event(), history.acked + rng.randrange(3, 30)
+    history.on_moment = lambda kind: promised.set() if history.acked >= goal else None
+    with suppress(TimeoutError):
+        await asyncio.wait_for(promised.wait(), _LIFE_S)
+    await asyncio.sleep(rng.uniform(0.0, 0.05))
+    if rng.random() < _PAUSED:
+        # A server that stands still is not dead: what it answers afterwards must still be true.
+        nursery.signal(signal.SIGSTOP)
+        await asyncio.sleep(rng.uniform(0.05, 0.5))
+        nursery.signal(signal.SIGCONT)
+        result.pauses += 1
+        if rng.random() < 0.5:
+            await asyncio.sleep(rng.uniform(0.0, 0.2))
+    await asyncio.to_thread(nursery.kill)
+    result.cycles += 1
+    await _start(nursery, result, restless=rng.random() < _RESTLESS)
+
+
+async def _start(nursery: Nursery, result: Result, *, restless: bool) -> None:
+    began = time.monotonic()
+    await asyncio.to_thread(nursery.start, restless=restless)
+    result.slowest_start_s = max(result.slowest_start_s, time.monotonic() - began)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """1 where any promise was broken."""
+    parser = argparse.ArgumentParser(prog="python -m penstock.testing.crash.kills", description=__doc__)
+    parser.add_argument("--cycles", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--disk", action="store_true", help="on the disk of TMPDIR, not in memory")
+    chosen = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(dir=None if chosen.disk else scratch(), prefix="penstock-kills-") as name:
+        result = asyncio.run(run(Path(name) / "data", cycles=chosen.cycles, seed=chosen.seed))
+    for line in result.anomalies[:20]:
+        sys.stdout.write(f"{line}\n"[:800])
+    if result.anomalies:
+        sys.stdout.write("\n".join(line[:200] for line in result.last[-60:]) + "\n")
+    sys.stdout.write(
+        f"{result.cycles} kills, {result.pauses} pauses, {result.acked} acknowledgements and {result.reads} reads checked, "
+        f"slowest start {result.slowest_start_s:.2f} s, {len(result.anomalies)} anomalies, {result.took_s:.0f} s\n"
+    )
+    return 1 if result.anomalies else 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    sys.exit(main())

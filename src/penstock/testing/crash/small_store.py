@@ -1,0 +1,154 @@
+"""The store of production with small sizes and short intervals, so that a second of work meets every path of its files."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+from penstock.app.embedded import Runtime
+from penstock.app.settings import EmbeddedSettings
+from penstock.app.telemetry import Counters
+from penstock.app.tier2 import open_tier2
+from penstock.controller.controller import open_controller
+from penstock.controller.settings import ControllerSettings
+from penstock.ports.controller_service import Endpoint
+from penstock.segmentstore.settings import StoreSettings
+from penstock.segmentstore.store import open_segment_store
+from penstock.storage import sqlite_keyvalue
+from penstock.storage.data_directory import DataDirectory
+from penstock.storage.file_disk import FileDisk
+from penstock.storage.local_log import open_local_log
+from penstock.storage.real_clock import RealClock
+from penstock.storage.real_files import RealFiles
+from penstock.storage.real_rng import RealRng
+from penstock.storage.reserve import keep_reserve
+from penstock.storage.sqlite_keyvalue import SqliteKeyValue
+
+T = TypeVar("T")
+
+LOG_FILE_BYTES = 96 << 10
+LOG_FILES = 8
+RESERVE_BYTES = 64 << 10
+ROOM_BYTES = 32 << 10
+_FRAME_ROOM = 4096
+
+
+class InlineOffload:
+    """``ports.offload.Offload`` without threads: system calls happen in the order of the code, and ``strace`` counts them
+    per thread."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        return work()
+
+    async def close(self) -> None:
+        """Nothing runs."""
+
+
+def small_settings() -> StoreSettings:
+    """Sizes at which a few hundred appends roll chunks and log files, tier, checkpoint and give back."""
+    return StoreSettings(
+        containers=2,
+        cache_bytes=64 << 10,
+        read_cache_bytes=4 << 10,
+        chunk_bytes=6 << 10,
+        flush_bytes=2 << 10,
+        flush_interval_s=0.02,
+        checkpoint_interval_s=0.03,
+        checkpoint_bytes=LOG_FILE_BYTES,
+        frame_operations=8,
+        frame_bytes=16 << 10,
+        max_unflushed_bytes=64 << 10,
+        free_head_bytes=4096,
+        retry_min_s=0.01,
+        retry_max_s=0.05,
+    )
+
+
+@asynccontextmanager
+async def open_small_store(data: Path, *, tier2: Path | None = None) -> AsyncIterator[Runtime]:
+    """The parts of ``open_runtime``, in its order. Raises what it raises."""
+    clock, rng, telemetry = RealClock(), RealRng(), Counters()
+    offload = InlineOffload()
+    settings = EmbeddedSettings(data=data, tier2=None if tier2 is None else str(tier2))
+    async with AsyncExitStack() as stack:
+        # Room for a full disk: four megabytes in each of SQLite's two files would be most of what a crash state holds.
+        stack.enter_context(patch.object(sqlite_keyvalue, "_ROOM_BYTES", ROOM_BYTES))
+        directory = DataDirectory.open(data)
+        stack.callback(directory.close)
+        files = RealFiles(data, offload)
+        await keep_reserve(files, size_bytes=RESERVE_BYTES)
+        log = await stack.enter_async_context(
+            open_local_log(
+                files,
+                directory="wal",
+                segment_bytes=LOG_FILE_BYTES,
+                budget_bytes=LOG_FILE_BYTES * LOG_FILES,
+                max_frame_bytes=LOG_FILE_BYTES - _FRAME_ROOM * 2,
+                queue_bytes=LOG_FILE_BYTES,
+                rng=rng,
+            )
+        )
+        await files.make_dir("metadata")
+        keyvalue = await SqliteKeyValue.open(data / "metadata" / "store.db", offload)
+        stack.push_async_callback(keyvalue.close)
+        chunks = await stack.enter_async_context(open_tier2(settings, files, offload=offload, rng=rng))
+        segments = await stack.enter_async_context(
+            open_segment_store(
+                log=log,
+                keyvalue=keyvalue,
+                chunks=chunks,
+                clock=clock,
+                rng=rng,
+                offload=offload,
+                telemetry=telemetry,
+                settings=small_settings(),
+                disk=FileDisk(files),
+            )
+        )
+        controller = await stack.enter_async_context(
+            open_controller(
+                segments,
+                clock=clock,
+                rng=rng,
+                endpoint_of=lambda segment: Endpoint(host="nowhere", port=0),
+                telemetry=telemetry,
+                settings=ControllerSettings(sweep_ms=200),
+            )
+        )
+        yield Runtime(segments=segments, controller=controller, clock=clock, rng=rng, telemetry=telemetry)
+
+
+def in_child(work: Callable[[], Coroutine[Any, Any, bytes]], *, timeout_s: float = 60.0) -> bytes:
+    """What ``work`` returns in a process of its own, which then dies at once, as by ``kill -9``: nothing is closed.
+
+    Empty where the child died before it could answer.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        status = 1
+        logging.disable(logging.CRITICAL)
+        try:
+            os.set_blocking(writing, True)
+            with os.fdopen(writing, "wb", closefd=False) as out:
+                out.write(_answer(work, timeout_s))
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        data = answer.read()
+    os.waitpid(child, 0)
+    return data
+
+
+def _answer(work: Callable[[], Coroutine[Any, Any, bytes]], timeout_s: float) -> bytes:
+    loop = asyncio.new_event_loop()
+    return loop.run_until_complete(asyncio.wait_for(work(), timeout_s))

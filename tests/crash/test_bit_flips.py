@@ -1,0 +1,33 @@
+"""A bit that rots in a file of a stopped store is harmless or refused, and nothing is taken away for it."""
+
+from penstock.testing.crash import flips
+from penstock.testing.crash.model import Belief
+
+
+def test_flipped_bits_are_harmless_or_refused():
+    tally = flips.run(90, seed=11, scale=0.3)
+    assert not tally.wrong, "\n".join(tally.wrong)
+    assert tally.flips == 90
+    detected = {name for name in tally.outcomes if name.endswith("detected")}
+    assert {"chunk detected", "metadata detected"} <= detected
+
+
+def test_a_store_that_serves_other_bytes_is_seen(tmp_path):
+    files, belief = flips.make_store(tmp_path / "store", 3, scale=0.2)
+    assert belief.acked > 20
+    other = Belief()
+    other.subjects = {**belief.subjects}
+    # As if one more append had been acknowledged than the store holds.
+    subject = next(
+        item for item in other.subjects.values() if any(entry[0] == "segment" for entry in item.states[-1].values())
+    )
+    name = next(name for name, entry in subject.states[-1].items() if entry[0] == "segment" and not entry[3])
+    subject.begin({"do": "append", "name": name, "tag": "never", "size": 9, "writer": "0" * 32, "number": 1})
+    subject.resolve(len(subject.states) - 1)
+    root = tmp_path / "store"  # where its record says that its tier 2 is
+    for path, data in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+    refused, wrong = flips.look(root, other)
+    assert not refused
+    assert len(wrong) == 1

@@ -97,7 +97,7 @@ class Nursery:
 
 
 def _serve(order: Mapping[str, Any], ready: int) -> None:
-    from penstock.app import embedded, standalone
+    from penstock.app import segments, standalone
     from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -109,7 +109,7 @@ def _serve(order: Mapping[str, Any], ready: int) -> None:
         store_port=order["store_port"],
         http_port=0,
     )
-    usual = embedded.store_settings
+    usual = segments.store_settings
 
     def restless(given: EmbeddedSettings) -> Any:
         return replace(
@@ -122,7 +122,7 @@ def _serve(order: Mapping[str, Any], ready: int) -> None:
         )
 
     with ExitStack() as stack:
-        stack.enter_context(patch.object(embedded, "store_settings", restless if order["restless"] else usual))
+        stack.enter_context(patch.object(segments, "store_settings", restless if order["restless"] else usual))
         if order["planted"] is not None:
             module, _, name = order["planted"].partition(":")
             stack.enter_context(getattr(importlib.import_module(module), name)())

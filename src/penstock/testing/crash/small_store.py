@@ -14,7 +14,7 @@ from unittest.mock import patch
 from penstock.app.embedded import Runtime
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.telemetry import Counters
-from penstock.app.tier2 import open_tier2
+from penstock.app.tier2 import open_tier
 from penstock.controller.controller import open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.ports.controller_service import Endpoint
@@ -97,12 +97,13 @@ async def open_small_store(data: Path, *, tier2: Path | None = None) -> AsyncIte
         await files.make_dir("metadata")
         keyvalue = await SqliteKeyValue.open(data / "metadata" / "store.db", offload)
         stack.push_async_callback(keyvalue.close)
-        chunks = await stack.enter_async_context(open_tier2(settings, files, offload=offload, rng=rng))
+        tier = await stack.enter_async_context(open_tier(settings, files, offload=offload, rng=rng))
         segments = await stack.enter_async_context(
             open_segment_store(
                 log=log,
                 keyvalue=keyvalue,
-                chunks=chunks,
+                chunks=tier.chunks,
+                catalogue=tier.objects,
                 clock=clock,
                 rng=rng,
                 offload=offload,
@@ -121,7 +122,14 @@ async def open_small_store(data: Path, *, tier2: Path | None = None) -> AsyncIte
                 settings=ControllerSettings(sweep_ms=200),
             )
         )
-        yield Runtime(segments=segments, controller=controller, clock=clock, rng=rng, telemetry=telemetry)
+        yield Runtime(
+            segments=segments,
+            controller=controller,
+            clock=clock,
+            rng=rng,
+            telemetry=telemetry,
+            failure=lambda: segments.offline,
+        )
 
 
 def in_child(work: Callable[[], Coroutine[Any, Any, bytes]], *, timeout_s: float = 60.0) -> bytes:

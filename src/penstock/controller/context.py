@@ -15,11 +15,13 @@ from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import NamedLocks, OwnedTasks, each
 from penstock.model.errors import (
     AlreadyExistsError,
+    InvalidArgumentError,
+    InvalidNameError,
     ScopeNotFoundError,
     SegmentNotFoundError,
     StreamNotFoundError,
 )
-from penstock.model.names import StreamName
+from penstock.model.names import StreamName, parse_segment_name
 from penstock.ports.clock import Clock
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import SegmentService, TablePut, TableRemoval
@@ -144,6 +146,19 @@ class Context:
         if found.value is None:
             return None
         return StreamView(name=name, record=found.value, version=found.version)
+
+    async def check_not_of_a_stream(self, segment: str) -> None:
+        """Raises InvalidArgumentError where the segment is one of a stream that exists."""
+        try:
+            name, _ = parse_segment_name(segment)
+        except InvalidNameError:
+            return
+        if await self.any_stream(name) is not None:
+            raise InvalidArgumentError(
+                "the segment belongs to a stream: truncate, seal or delete the stream",
+                segment=segment,
+                stream=str(name),
+            )
 
     async def stream_and_head(self, name: StreamName) -> tuple[StreamView, Stored[HeadRecord]]:
         """As ``stream``, with the head as of the same moment."""

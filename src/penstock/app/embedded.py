@@ -31,6 +31,12 @@ from penstock.storage.real_rng import RealRng
 from penstock.storage.reserve import keep_reserve
 from penstock.storage.sqlite_keyvalue import SqliteKeyValue
 
+_CONTAINERS = 4
+_SEGMENT_BYTES = 3 << 10
+"""A segment in memory with one writer and one chunk, measured."""
+_LOADED_MIN, _LOADED_MAX = 250, 10_000
+_UNFLUSHED_MIN_BYTES = 8 << 20
+
 _PLACES = ("tier2", "tier2_endpoint", "tier2_insecure")
 """The settings that are no numbers."""
 
@@ -44,6 +50,7 @@ class Runtime:
     clock: Clock
     rng: Rng
     telemetry: Counters
+    store_settings: StoreSettings
 
 
 def _nowhere(segment: str) -> Endpoint:
@@ -54,14 +61,25 @@ def _nowhere(segment: str) -> Endpoint:
 def store_settings(settings: EmbeddedSettings) -> StoreSettings:
     """How the budgets of a process are shared out.
 
-    Half of the memory for the tails, a quarter for what is not tiered yet; a quarter is left for receive buffers and the
-    rest. Everything is tiered before half of the log is full, so that appends rarely wait for the log's space.
+    Of what the process does not need for itself: half for the tails, of which half may be not tiered yet; an eighth for
+    segments that are loaded, and an eighth for receive buffers. What is left are changed rows, copies in flight, and what the
+    allocator does not find a use for. Everything is tiered before half of the log is full, so that appends rarely wait for
+    the log's space.
     """
+    working = settings.working_bytes
+    loaded = max(_LOADED_MIN, min(_LOADED_MAX, working // 8 // _CONTAINERS // _SEGMENT_BYTES))
     return StoreSettings(
-        cache_bytes=settings.memory_bytes // 2,
-        max_unflushed_bytes=max(32 << 20, min(settings.memory_bytes // 4, settings.log_bytes // 2)),
+        containers=_CONTAINERS,
+        cache_bytes=working // 2,
+        read_cache_bytes=max(1 << 20, min(4 << 20, working // 64)),
+        max_unflushed_bytes=max(_UNFLUSHED_MIN_BYTES, min(working // 4, settings.log_bytes // 2)),
         checkpoint_bytes=max(16 << 20, settings.log_bytes // 4),
+        checkpoint_rows_bytes=max(1 << 20, min(8 << 20, working // 64)),
         chunk_bytes=settings.chunk_bytes,
+        tier_run_bytes=max(1 << 20, min(8 << 20, working // 32)),
+        max_loaded_segments=loaded,
+        max_loaded_attributes=max(1_000, loaded),
+        max_changed_segments=10 * loaded,
     )
 
 
@@ -95,6 +113,7 @@ async def open_runtime(
         keyvalue = await SqliteKeyValue.open(settings.data / "metadata" / "store.db", offload)
         stack.push_async_callback(keyvalue.close)
         chunks = await stack.enter_async_context(open_tier2(settings, files, offload=offload, rng=rng))
+        held = for_tier2(store_settings(settings), settings, chunks)
         segments = await stack.enter_async_context(
             open_segment_store(
                 log=log,
@@ -104,7 +123,7 @@ async def open_runtime(
                 rng=rng,
                 offload=offload,
                 telemetry=telemetry,
-                settings=for_tier2(store_settings(settings), settings, chunks),
+                settings=held,
                 disk=FileDisk(files),
             )
         )
@@ -118,7 +137,14 @@ async def open_runtime(
                 settings=ControllerSettings(retention_cycle_ms=settings.retention_cycle_ms),
             )
         )
-        yield Runtime(segments=segments, controller=controller, clock=clock, rng=rng, telemetry=telemetry)
+        yield Runtime(
+            segments=segments,
+            controller=controller,
+            clock=clock,
+            rng=rng,
+            telemetry=telemetry,
+            store_settings=held,
+        )
 
 
 def open_store(path: str | Path, **settings: Any) -> Store:

@@ -14,6 +14,8 @@ import uvloop
 
 from penstock.app.embedded import Runtime, open_runtime
 from penstock.app.logs import log_to_stderr
+from penstock.app.memory_watch import MemoryWatch
+from penstock.app.process_memory import tune_allocator
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.client.group_table import GroupTable
 from penstock.model.errors import NotFoundError
@@ -28,12 +30,13 @@ _WATCH_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standalone:
-    """A serving store and the ports that it took."""
+    """A serving store and the ports that it took. ``drop_buffers`` frees receive memory that nobody uses now."""
 
     runtime: Runtime
     controller: Endpoint
     store: Endpoint
     http: Endpoint
+    drop_buffers: Callable[[], int]
 
 
 @asynccontextmanager
@@ -89,6 +92,7 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
             controller=Endpoint(host=settings.advertised, port=grpc.port),
             store=Endpoint(host=settings.advertised, port=wire.port),
             http=Endpoint(host=settings.advertised, port=http.port),
+            drop_buffers=wire.give_back_memory,
         )
 
 
@@ -108,9 +112,26 @@ def store_failure(runtime: Runtime) -> str | None:
 
 
 def wire_limits(settings: EmbeddedSettings) -> WireLimits:
-    """Receive buffers and unanswered bytes take the quarter of the budget that caches and tiering leave."""
-    share = max(32 << 20, settings.memory_bytes // 4)
-    return WireLimits(held_bytes_total=share, arena_bytes=share, replies_bytes=settings.memory_bytes // 16)
+    """An eighth of what the process does not need for itself for receive buffers and unanswered bytes, less for replies."""
+    share = max(4 << 20, settings.working_bytes // 8)
+    return WireLimits(
+        held_bytes=min(16 << 20, share),
+        held_bytes_total=share,
+        arena_bytes=share,
+        replies_bytes=max(1 << 20, settings.working_bytes // 16),
+        write_buffer_bytes=max(256 << 10, min(4 << 20, settings.working_bytes // 64)),
+    )
+
+
+def _memory_watch(settings: StandaloneSettings, standalone: Standalone) -> MemoryWatch:
+    runtime = standalone.runtime
+    return MemoryWatch(
+        runtime.segments,
+        settings=runtime.store_settings,
+        budget_bytes=settings.store.memory_bytes,
+        drop=standalone.drop_buffers,
+        telemetry=runtime.telemetry,
+    )
 
 
 async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None]) -> None:
@@ -118,7 +139,7 @@ async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None]) -> 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with open_standalone(settings) as standalone:
+    async with open_standalone(settings) as standalone, _memory_watch(settings, standalone):
         ready(
             {
                 "serving": True,
@@ -141,4 +162,5 @@ async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None]) -> 
 def run(settings: StandaloneSettings, *, ready: Callable[[Any], None]) -> None:
     """Serve until SIGINT or SIGTERM. Calls ``ready`` once with the addresses. Raises when the store cannot go on."""
     log_to_stderr()
+    tune_allocator()
     uvloop.run(_serve(settings, ready))

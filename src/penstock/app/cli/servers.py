@@ -23,7 +23,7 @@ def standalone(
     advertise: Annotated[
         str | None, typer.Option(metavar="HOST", help="What clients are told to connect to.", show_default=False)
     ] = None,
-    memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory budget of caches and buffers.")] = "256MiB",
+    memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory of the whole process; 96MiB or more.")] = "512MiB",
     log: Annotated[str, typer.Option(metavar="SIZE", help="Disk budget of the write-ahead log.")] = "256MiB",
     retention_cycle: Annotated[str, typer.Option(metavar="TIME", help="How often retention looks.")] = "60s",
     tier2: Annotated[

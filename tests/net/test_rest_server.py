@@ -283,12 +283,30 @@ def test_one_connection_serves_many_requests() -> None:
     play(scene)
 
 
+def test_who_connects_and_says_nothing_gives_way_to_who_asks() -> None:
+    async def scene(run: Running) -> None:
+        silent = [await asyncio.open_connection("127.0.0.1", run.server.port) for _ in range(2)]
+        answer = await exchange(run, head("GET", "/ping", "connection: close"))
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert await silent[0][0].read() == b""
+        for _, writer in silent:
+            writer.close()
+
+    play(scene, limits=RestLimits(connections=2))
+
+
 def test_connections_beyond_the_bound_are_refused_and_then_closed() -> None:
     async def scene(run: Running) -> None:
         held = [await asyncio.open_connection("127.0.0.1", run.server.port) for _ in range(2)]
+        for reader, writer in held:
+            writer.write(head("GET", "/ping"))
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         assert (await exchange(run, head("GET", "/ping"))).startswith(b"HTTP/1.1 503")
-        held += [await asyncio.open_connection("127.0.0.1", run.server.port) for _ in range(2)]
-        assert await exchange(run, b"") == b""
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", run.server.port)
+            writer.write(head("GET", "/ping", "x-filler: 1"))
+            assert (await reader.readline()).startswith(b"HTTP/1.1 503")
+            held.append((reader, writer))
         for _, writer in held:
             writer.close()
         async with asyncio.timeout(10):

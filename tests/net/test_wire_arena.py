@@ -5,7 +5,7 @@ import mmap
 
 from wire_memory_store import CountingTelemetry
 
-from penstock.net.arena import LARGE_BYTES, MEDIUM_BYTES, SMALL_BYTES, Arena, ArenaPool
+from penstock.net.arena import LARGE_BYTES, MEDIUM_BYTES, SMALL_BYTES, TINY_BYTES, Arena, ArenaPool
 
 
 def test_an_arena_is_idle_only_without_views():
@@ -56,7 +56,9 @@ def test_the_pool_reuses_an_arena_after_its_last_view_and_not_before():
 def test_size_classes_fit_and_odd_sizes_are_not_kept():
     telemetry = CountingTelemetry()
     pool = ArenaPool(telemetry=telemetry, limit_bytes=1 << 30, warm={SMALL_BYTES: 1})
-    assert pool.acquire(1).size == SMALL_BYTES
+    assert pool.acquire(1).size == TINY_BYTES
+    assert pool.acquire(1, SMALL_BYTES).size == SMALL_BYTES
+    assert pool.acquire(TINY_BYTES + 1).size == SMALL_BYTES
     assert pool.acquire(SMALL_BYTES + 1).size == MEDIUM_BYTES
     assert pool.acquire((1 << 24) + 7).size == LARGE_BYTES
     odd = pool.acquire(LARGE_BYTES + 1)
@@ -65,15 +67,35 @@ def test_size_classes_fit_and_odd_sizes_are_not_kept():
     assert telemetry.counts["arena_overflows"] == 1
 
 
+def test_a_pool_without_room_gives_no_more_than_is_needed():
+    pool = ArenaPool(telemetry=CountingTelemetry(), limit_bytes=2 * SMALL_BYTES)
+    sizes = [pool.acquire(2048, SMALL_BYTES).size for _ in range(4)]
+    assert sizes == [SMALL_BYTES, SMALL_BYTES, TINY_BYTES, TINY_BYTES]
+
+
+def test_what_nobody_looks_at_is_given_back():
+    pool = ArenaPool(telemetry=CountingTelemetry(), limit_bytes=1 << 30)
+    arenas = [pool.acquire(SMALL_BYTES) for _ in range(2)]
+    view = arenas[0].open()
+    for arena in arenas:
+        pool.retire(arena)
+    del arena
+    assert pool.give_back() == SMALL_BYTES
+    assert pool.pooled_bytes == SMALL_BYTES
+    view.release()
+    assert pool.give_back() == SMALL_BYTES
+    assert pool.pooled_bytes == 0
+
+
 def test_beyond_its_bound_the_pool_gives_arenas_that_it_does_not_keep():
     telemetry = CountingTelemetry()
     pool = ArenaPool(telemetry=telemetry, limit_bytes=2 * SMALL_BYTES)
-    held = [pool.acquire(1) for _ in range(3)]
+    held = [pool.acquire(SMALL_BYTES) for _ in range(3)]
     assert [arena.pooled for arena in held] == [True, True, False]
     assert pool.pooled_bytes == 2 * SMALL_BYTES
     for arena in held:
         pool.retire(arena)
-    again = [pool.acquire(1) for _ in range(2)]
+    again = [pool.acquire(SMALL_BYTES) for _ in range(2)]
     assert all(arena.pooled for arena in again)
     assert held[2] not in again
     assert telemetry.counts["arena_overflows"] == 1

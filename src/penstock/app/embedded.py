@@ -22,6 +22,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.controller_service import Endpoint
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import LocalSegmentService
+from penstock.segmentstore.store import SegmentStore
 from penstock.storage.data_directory import DataDirectory
 from penstock.storage.real_clock import RealClock
 from penstock.storage.real_rng import RealRng
@@ -42,6 +43,13 @@ class Runtime:
     failure: Callable[[], PenstockError | None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalRuntime(Runtime):
+    """A store in this process."""
+
+    segments: SegmentStore
+
+
 def _nowhere(segment: str) -> Endpoint:
     """Embedded stores have no address; a client in this process never asks for one."""
     return Endpoint(host="embedded", port=0)
@@ -50,7 +58,7 @@ def _nowhere(segment: str) -> Endpoint:
 @asynccontextmanager
 async def open_runtime(
     settings: EmbeddedSettings, *, endpoint_of: Callable[[str], Endpoint] = _nowhere
-) -> AsyncIterator[Runtime]:
+) -> AsyncIterator[LocalRuntime]:
     """Open the data directory, recover, and run until the block ends; then everything acknowledged is on disk.
 
     Raises: DirectoryInUseError (another process has it), VersionTooNewError, InvalidArgumentError (a foreign directory, or
@@ -78,7 +86,7 @@ async def open_runtime(
                 settings=ControllerSettings(retention_cycle_ms=settings.retention_cycle_ms),
             )
         )
-        yield Runtime(
+        yield LocalRuntime(
             segments=segments,
             controller=controller,
             clock=clock,

@@ -22,25 +22,48 @@ from penstock.storage.real_offload import ThreadOffload
 from penstock.storage.reserve import keep_reserve
 from penstock.storage.sqlite_keyvalue import SqliteKeyValue
 
+_CONTAINERS = 4
+_SEGMENT_BYTES = 3 << 10
+"""A segment in memory with one writer and one chunk, measured."""
+_LOADED_MIN, _LOADED_MAX = 250, 10_000
+_UNFLUSHED_MIN_BYTES = 8 << 20
+
 
 def store_settings(settings: EmbeddedSettings) -> StoreSettings:
     """How the budgets of a process are shared out.
 
-    Half of the memory for the tails, a quarter for what is not tiered yet; a quarter is left for receive buffers and the
-    rest. Everything is tiered before half of the log is full, so that appends rarely wait for the log's space.
+    Of what the process does not need for itself: half for the tails, of which half may be not tiered yet; an eighth for
+    segments that are loaded, and an eighth for receive buffers. What is left are changed rows, copies in flight, and what the
+    allocator does not find a use for. Everything is tiered before half of the log is full, so that appends rarely wait for
+    the log's space.
     """
+    working = settings.working_bytes
+    loaded = max(_LOADED_MIN, min(_LOADED_MAX, working // 8 // _CONTAINERS // _SEGMENT_BYTES))
     return StoreSettings(
-        cache_bytes=settings.memory_bytes // 2,
-        max_unflushed_bytes=max(32 << 20, min(settings.memory_bytes // 4, settings.log_bytes // 2)),
+        containers=_CONTAINERS,
+        cache_bytes=working // 2,
+        read_cache_bytes=max(1 << 20, min(4 << 20, working // 64)),
+        max_unflushed_bytes=max(_UNFLUSHED_MIN_BYTES, min(working // 4, settings.log_bytes // 2)),
         checkpoint_bytes=max(16 << 20, settings.log_bytes // 4),
+        checkpoint_rows_bytes=max(1 << 20, min(8 << 20, working // 64)),
         chunk_bytes=settings.chunk_bytes,
+        tier_run_bytes=max(1 << 20, min(8 << 20, working // 32)),
+        max_loaded_segments=loaded,
+        max_loaded_attributes=max(1_000, loaded),
+        max_changed_segments=10 * loaded,
     )
 
 
 def wire_limits(settings: EmbeddedSettings) -> WireLimits:
-    """Receive buffers and unanswered bytes take the quarter of the budget that caches and tiering leave."""
-    share = max(32 << 20, settings.memory_bytes // 4)
-    return WireLimits(held_bytes_total=share, arena_bytes=share, replies_bytes=settings.memory_bytes // 16)
+    """An eighth of what the process does not need for itself for receive buffers and unanswered bytes, less for replies."""
+    share = max(4 << 20, settings.working_bytes // 8)
+    return WireLimits(
+        held_bytes=min(16 << 20, share),
+        held_bytes_total=share,
+        arena_bytes=share,
+        replies_bytes=max(1 << 20, settings.working_bytes // 16),
+        write_buffer_bytes=max(256 << 10, min(4 << 20, settings.working_bytes // 64)),
+    )
 
 
 @asynccontextmanager

@@ -11,7 +11,9 @@ from penstock.model.errors import InvalidArgumentError
 CONTROLLER_PORT = 9090
 STORE_PORT = 12345
 HTTP_PORT = 9091
-MEMORY_MIN_BYTES = 64 << 20
+MEMORY_MIN_BYTES = 96 << 20
+MEMORY_BASE_BYTES = 80 << 20
+"""What a server takes with nothing in it: code and libraries."""
 WORKERS_MAX = 64
 """More processes than that no machine serves that one controller suffices for."""
 
@@ -20,10 +22,10 @@ WORKERS_MAX = 64
 class EmbeddedSettings:
     """A store inside this process.
 
-    ``memory_bytes`` bounds what the store caches and buffers (default 256 MiB: it fits a laptop and a gateway; at least
-    64 MiB). ``log_bytes`` is the disk that tier 1 may take (default 256 MiB, taken as needed); ``log_file_bytes`` must hold
-    one frame of the largest append, 17 MiB. ``retention_cycle_ms`` is how often streams with a policy are looked at
-    (default 60 s).
+    ``memory_bytes`` is what a server may hold in all, and what an embedded store adds to its process at most (default
+    512 MiB; at least 96 MiB, of which 80 are code and libraries). ``log_bytes`` is the disk that tier 1 may take (default
+    256 MiB, taken as needed); ``log_file_bytes`` must hold one frame of the largest append, 17 MiB. ``retention_cycle_ms`` is
+    how often streams with a policy are looked at (default 60 s).
 
     ``tier2`` is where chunks lie: None for the data directory (or where the store has them already), ``s3://bucket/prefix``,
     or another directory. ``tier2_endpoint`` is the URL of an S3 that is not Amazon's. In an object store a segment is written
@@ -32,7 +34,7 @@ class EmbeddedSettings:
     """
 
     data: Path
-    memory_bytes: int = 256 << 20
+    memory_bytes: int = 512 << 20
     log_bytes: int = 256 << 20
     log_file_bytes: int = 20 << 20
     chunk_bytes: int = 16 << 20
@@ -64,6 +66,11 @@ class EmbeddedSettings:
                 tier2_unit_bytes=self.tier2_unit_bytes,
                 tier2_wait_ms=self.tier2_wait_ms,
             )
+
+    @property
+    def working_bytes(self) -> int:
+        """What of the memory is there for data."""
+        return self.memory_bytes - MEMORY_BASE_BYTES
 
     def plain_http_allowed(self, host: str) -> bool:
         """Whether tier 2 may be reached at that host without TLS."""

@@ -14,6 +14,8 @@ import uvloop
 
 from penstock.app.embedded import Runtime, open_runtime
 from penstock.app.logs import log_to_stderr
+from penstock.app.memory_watch import MemoryWatch
+from penstock.app.process_memory import tune_allocator
 from penstock.app.segments import wire_limits
 from penstock.app.settings import StandaloneSettings
 from penstock.app.telemetry import Counters
@@ -110,6 +112,12 @@ async def _in_this_process(settings: StandaloneSettings) -> AsyncIterator[tuple[
             limits=wire_limits(settings.store),
             guard=runtime.controller.check_removal,
         ) as wire,
+        MemoryWatch(
+            runtime.segments,
+            budget_bytes=settings.store.memory_bytes,
+            drop=wire.give_back_memory,
+            telemetry=runtime.telemetry,
+        ),
     ):
         store_port = wire.port
         yield runtime, endpoint_of("")
@@ -202,4 +210,5 @@ async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None]) -> 
 def run(settings: StandaloneSettings, *, ready: Callable[[Any], None]) -> None:
     """Serve until SIGINT or SIGTERM. Calls ``ready`` once with the addresses. Raises when the store cannot go on."""
     log_to_stderr()
+    tune_allocator()
     uvloop.run(_serve(settings, ready))

@@ -20,11 +20,13 @@ from typing import Any
 import uvloop
 
 from penstock.app.logs import log_to_stderr
+from penstock.app.memory_watch import MemoryWatch
+from penstock.app.process_memory import tune_allocator
 from penstock.app.segments import open_segments, wire_limits
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.telemetry import Counters
 from penstock.app.worker_layout import WorkerLayout
-from penstock.model.errors import PenstockError, UnavailableError
+from penstock.model.errors import InternalError, PenstockError, UnavailableError
 from penstock.net.wire_server import WireServer
 from penstock.net.worker_link import Handler, WorkerLink, open_link
 from penstock.net.worker_server import WorkerServer
@@ -156,6 +158,8 @@ class WorkerProcess:
             await link.call("check_removal", segment, offset)
 
         settings = self._settings
+        if settings is None:
+            raise InternalError("a worker serves before it has opened its store", worker=self._number)
         wire = await self._wire.enter_async_context(
             WireServer(
                 store,
@@ -163,8 +167,13 @@ class WorkerProcess:
                 port=port,
                 rng=self._rng,
                 telemetry=self._telemetry,
-                limits=None if settings is None else wire_limits(settings),
+                limits=wire_limits(settings),
                 guard=guard,
+            )
+        )
+        await self._wire.enter_async_context(
+            MemoryWatch(
+                store, budget_bytes=settings.memory_bytes, drop=wire.give_back_memory, telemetry=self._telemetry
             )
         )
         return wire.port
@@ -183,6 +192,7 @@ def main() -> None:
     """Descriptor of the line, descriptor of the counts, own number, how many there are."""
     line, counts, worker, workers = map(int, sys.argv[1:5])
     log_to_stderr(f"worker-{worker}")
+    tune_allocator()
     # Whoever stops the server by a signal to all its processes means the server: it stops the workers, in order.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

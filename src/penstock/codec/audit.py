@@ -65,8 +65,8 @@ def decode_entry(data: bytes) -> dict[str, Any]:
     """The fields of an event of the audit stream. Raises VersionTooNewError, CorruptDataError."""
     try:
         fields = json.loads(data)
-        version = fields["v"]
-    except (ValueError, KeyError, TypeError) as error:
+        version = int(fields["v"])
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise CorruptDataError("audit entry cannot be read", data=bytes(data[:80])) from error
     if version > VERSION:
         raise VersionTooNewError("audit entry was written by a newer version", version=version)

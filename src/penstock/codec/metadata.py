@@ -59,7 +59,7 @@ def load_record(kind: str, data: bytes, build: Callable[[Fields], R], *, newest:
         return build(fields)
     except VersionTooNewError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, PenstockError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, PenstockError) as error:
         raise CorruptDataError("metadata record cannot be read", record=kind, data=bytes(data[:80])) from error
 
 

@@ -17,11 +17,13 @@ from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import NamedLocks, OwnedTasks, each
 from penstock.model.errors import (
     AlreadyExistsError,
+    InvalidArgumentError,
+    InvalidNameError,
     ScopeNotFoundError,
     SegmentNotFoundError,
     StreamNotFoundError,
 )
-from penstock.model.names import StreamName
+from penstock.model.names import StreamName, parse_segment_name
 from penstock.ports.clock import Clock
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import KEY_ABSENT, SegmentService, TablePut, TableRemoval
@@ -163,6 +165,19 @@ class Context:
             self.decoded.clear()
         self.decoded[name] = raw, record
         return record
+
+    async def check_not_of_a_stream(self, segment: str) -> None:
+        """Raises InvalidArgumentError where the segment is one of a stream that exists."""
+        try:
+            name, _ = parse_segment_name(segment)
+        except InvalidNameError:
+            return
+        if await self.any_stream(name) is not None:
+            raise InvalidArgumentError(
+                "the segment belongs to a stream: truncate, seal or delete the stream",
+                segment=segment,
+                stream=str(name),
+            )
 
     async def stream_and_head(self, name: StreamName) -> tuple[StreamView, Stored[HeadRecord]]:
         """As ``stream``, with the head as of the same moment."""

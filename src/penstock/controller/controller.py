@@ -38,6 +38,7 @@ from penstock.controller.subscribers import Subscribers
 from penstock.controller.tasks import OwnedTasks
 from penstock.controller.transaction_sweeper import Sweeper
 from penstock.controller.transactions import Transactions
+from penstock.core.placement import is_transient_name, parent_name
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import PenstockError
 from penstock.model.names import StreamName
@@ -335,8 +336,14 @@ class Controller:
 
     async def check_removal(self, segment: str, offset: int | None) -> None:
         """Raises RetentionHoldError where a hold covers bytes of the segment before ``offset``, or (None) any of it. What a
-        server asks before it removes bytes for a client that knows of segments alone."""
+        server asks before it removes bytes for a client that knows of segments alone.
+
+        Raises InvalidArgumentError for the whole (None) of a segment of a stream, or of its transaction: a stream without one
+        of its segments cannot be read, sealed or deleted any more, and clients go through the controller for it.
+        """
         await self._holds.check_removal(segment, offset)
+        if offset is None and not is_transient_name(segment):
+            await self._ctx.check_not_of_a_stream(parent_name(segment))
 
     # --- subscribers, by people ----------------------------------------------------------------------------------
 

@@ -13,12 +13,14 @@ from collections.abc import Mapping
 
 from penstock.ports.telemetry import Telemetry
 
+TINY_BYTES = 32 << 10
+"""For connections beyond those that the pool has room for."""
 SMALL_BYTES = 256 << 10
 MEDIUM_BYTES = 2 << 20
 LARGE_BYTES = (16 << 20) + (64 << 10)
 """The largest frame with its header fits, and something behind it."""
 
-CLASSES = (SMALL_BYTES, MEDIUM_BYTES, LARGE_BYTES)
+CLASSES = (TINY_BYTES, SMALL_BYTES, MEDIUM_BYTES, LARGE_BYTES)
 _SWEEP = 64
 
 
@@ -51,7 +53,7 @@ class Arena:
 
 
 class ArenaPool:
-    """Arenas of three sizes. At most ``limit_bytes`` are kept; what is needed beyond is dropped after its use.
+    """Arenas of four sizes. At most ``limit_bytes`` are kept; what is needed beyond is dropped after its use.
 
     Mappings beyond the warm ones take memory only as bytes arrive: a peer that announces much costs no more than it sends.
     """
@@ -73,16 +75,27 @@ class ArenaPool:
         """Memory of all arenas of the pool, in use or not."""
         return self._pooled_bytes
 
-    def acquire(self, size_bytes: int) -> Arena:
-        """An arena of the smallest class that holds ``size_bytes``. Its contents are whatever was there before."""
-        size = next((one for one in CLASSES if one >= size_bytes), size_bytes)
-        free = self._free.get(size)
-        if free is None:
+    def acquire(self, size_bytes: int, wanted_bytes: int = 0) -> Arena:
+        """An arena of the smallest class that holds ``size_bytes``; of the class of ``wanted_bytes`` where the pool has room.
+
+        Its contents are whatever was there before.
+        """
+        if wanted_bytes > size_bytes:
+            arena = self._known(_class_of(wanted_bytes))
+            if arena is not None:
+                return arena
+            if self._pooled_bytes + wanted_bytes <= self._limit_bytes:
+                return self._new(_class_of(wanted_bytes))
+        size = _class_of(size_bytes)
+        if size > CLASSES[-1]:
             self._telemetry.add("arena_overflows")
             return Arena(size, pooled=False)
-        if free:
-            return free.pop()
-        return self._swept(size) or self._new(size)
+        return self._known(size) or self._new(size)
+
+    def _known(self, size: int) -> Arena | None:
+        """An arena of the class that nobody looks at."""
+        free = self._free[size]
+        return free.pop() if free else self._swept(size)
 
     def retire(self, arena: Arena) -> None:
         """Take an arena back whose owner has dropped its own view. Others may still hold theirs."""
@@ -91,6 +104,20 @@ class ArenaPool:
                 self._free[arena.size].append(arena)
             else:
                 self._retired[arena.size].append(arena)
+
+    def give_back(self) -> int:
+        """Drop every arena that nobody looks at. Returns their bytes."""
+        dropped = 0
+        for size in CLASSES:
+            retired = self._retired[size]
+            for _ in range(len(retired)):
+                arena = retired.popleft()
+                (self._free[size] if arena.idle else retired).append(arena)
+            dropped += size * len(self._free[size])
+            self._free[size].clear()
+        self._pooled_bytes -= dropped
+        self._telemetry.gauge("arena_pooled_bytes", self._pooled_bytes)
+        return dropped
 
     def _swept(self, size: int) -> Arena | None:
         retired = self._retired[size]
@@ -109,3 +136,7 @@ class ArenaPool:
         else:
             self._telemetry.add("arena_overflows")
         return Arena(size, pooled=pooled, touched=touched)
+
+
+def _class_of(size_bytes: int) -> int:
+    return next((one for one in CLASSES if one >= size_bytes), size_bytes)

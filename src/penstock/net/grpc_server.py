@@ -22,6 +22,10 @@ from penstock.ports.segment_service import SegmentService
 DEFAULT_PORT = 9090
 _MESSAGE_BYTES_MAX = 4 << 20
 _CALLS_MAX = 4096
+_HANDSHAKE_MS = 4_000
+_STREAMS_MAX = 1_024
+"""Calls of one connection at the same time."""
+_METADATA_BYTES_MAX = 16 << 10
 _STOP_S = 2.0
 _ANY_HOST = ("", "0.0.0.0", "::", "[::]")
 
@@ -29,6 +33,10 @@ _OPTIONS = (
     # Without this a second server shares the port in silence, and half of all calls go to each.
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+    # Else a peer that connects and says nothing stays for two minutes.
+    ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+    ("grpc.max_concurrent_streams", _STREAMS_MAX),
+    ("grpc.max_metadata_size", _METADATA_BYTES_MAX),
     # Java clients ping an idle connection; by default that is answered by closing it.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),

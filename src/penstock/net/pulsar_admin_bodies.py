@@ -85,7 +85,10 @@ def whole(value: Any, name: str, *, limit: int = INT_MAX) -> int:
         return 0
     if isinstance(value, str) and _WHOLE.match(value):
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise AdminError(400, f"{name} is not a number")
+    # An integer may be larger than any float.
+    if isinstance(value, float) and not math.isfinite(value):
         raise AdminError(400, f"{name} is not a number")
     if not -limit - 1 <= value <= limit:
         raise AdminError(400, f"{name} is out of range")

@@ -20,6 +20,8 @@ class RestConnection(H11Protocol):
     """
 
     limits = RestLimits()
+    unfinished: dict[RestConnection, None]
+    """Of this server: those that have not sent a whole head since they connected or were answered last, oldest first."""
 
     def __init__(
         self,
@@ -34,6 +36,12 @@ class RestConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
+        if len(self.connections) > self.limits.connections:
+            # Who connects and sends nothing must not keep out who has a question.
+            oldest = next(iter(self.unfinished), None)
+            if oldest is not None:
+                del self.unfinished[oldest]
+                oldest.transport.abort()
         if len(self.connections) > 2 * self.limits.connections:
             transport.abort()
             return
@@ -48,6 +56,7 @@ class RestConnection(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_head_timer()
         elif self._head_timer is None:
+            self.unfinished[self] = None
             self._head_timer = self.loop.call_later(self.limits.head_s, self._head_is_late)
 
     def _head_is_late(self) -> None:
@@ -75,6 +84,7 @@ class RestConnection(H11Protocol):
         super().connection_lost(exc)
 
     def _stop_head_timer(self) -> None:
+        self.unfinished.pop(self, None)
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
@@ -87,4 +97,4 @@ class RestConnection(H11Protocol):
 
 def connection_class(limits: RestLimits) -> type[RestConnection]:
     """The class of connections under these limits; uvicorn makes them itself, from a class."""
-    return type("BoundedRestConnection", (RestConnection,), {"limits": limits})
+    return type("BoundedRestConnection", (RestConnection,), {"limits": limits, "unfinished": {}})

@@ -16,7 +16,7 @@ class RestLimits:
     """Of a body that is refused for its size, so much is read and forgotten, that its sender can hear why."""
     head_bytes: int = 16 << 10
     """Request line and headers together."""
-    head_s: float = 10.0
+    head_s: float = 3.0
     """From the first byte, or the connection, to the last header."""
     body_s: float = 20.0
     request_s: float = 60.0
@@ -26,7 +26,8 @@ class RestLimits:
     idle_s: int = 30
     """Between two requests of one connection."""
     connections: int = 256
-    """Beyond these a request is answered 503; beyond twice as many a connection is closed at once."""
+    """Beyond these a new connection takes the place of the one that has waited longest with its request unfinished; where
+    there is none, its request is answered 503; beyond twice as many it is closed at once."""
     drain_s: int = 2
     """How long closing waits for requests in flight."""
 

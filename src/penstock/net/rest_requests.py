@@ -6,6 +6,7 @@ Whatever is wrong with a request raises ``InvalidArgumentError`` with the path o
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -54,21 +55,26 @@ async def json_body(request: Request) -> Fields:
     content_type = request.headers.get("content-type", "")
     if not is_json(content_type):
         raise refused(415, "send the body as application/json", content_type=content_type[:120])
-    data = await request.body()
+    return Fields(parse_body(await request.body()))
+
+
+def parse_body(data: bytes) -> dict[str, Any]:
+    """The object that a body is. Raises InvalidArgumentError."""
     try:
         value = json.loads(data, object_pairs_hook=_distinct, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidArgumentError("the body is not JSON", reason=str(error)[:200]) from error
     if not isinstance(value, dict):
         raise InvalidArgumentError("the body is not a JSON object", type=type(value).__name__)
-    return Fields(value)
+    return value
 
 
 def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        # In one pass: a body may hold a hundred thousand fields.
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise InvalidArgumentError("a field appears twice", field=twice[:80])
     return fields
 

@@ -130,7 +130,7 @@ class RestServer:
             proxy_headers=False,
             server_header=False,
             backlog=_BACKLOG,
-            limit_concurrency=self._limits.connections,
+            limit_concurrency=self._limits.connections + 1,
             timeout_keep_alive=self._limits.idle_s,
             timeout_graceful_shutdown=self._limits.drain_s,
             h11_max_incomplete_event_size=self._limits.head_bytes,

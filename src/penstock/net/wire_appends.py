@@ -136,6 +136,11 @@ class AppendSide:
         return self._open is not None
 
     @property
+    def open_bytes(self) -> int:
+        """What is held of a block whose end has not come."""
+        return len(self._open[0].data) if self._open is not None else 0
+
+    @property
     def writers(self) -> int:
         return len(self._bindings)
 

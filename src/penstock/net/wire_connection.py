@@ -33,8 +33,7 @@ from penstock.net.wire_share import ServerShare
 
 log = logging.getLogger(__name__)
 
-_BLOCK = 3
-_BLOCK_END = 4
+_BLOCK, _BLOCK_END = 3, 4
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -58,6 +57,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._closing = False
         self.draining = False
         self._abort_timer: asyncio.TimerHandle | None = None
+        self._place = (0, 0)
+        self._place_since = share.loop.time()
         self._transport: asyncio.Transport | None = None
         self.outbox: Outbox | None = None
         self.closed: asyncio.Future[None] = share.loop.create_future()
@@ -73,9 +74,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=self._high_bytes)
         self._share.connections[self] = None
         self._share.telemetry.gauge("wire_connections", len(self._share.connections))
-        if len(self._share.connections) > self._limits.connections:
+        if len(self._share.connections) > self._limits.connections and not self._share.drop_one():
             self._share.warn("wire connection refused: too many", self._fields())
             self._close()
+            return
+        self._share.silent[self] = self._loop.time()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._receiver.buffer()
@@ -139,6 +142,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             or self._reads.count >= limits.parked_reads + limits.requests
             or not self._reads.writable
             or self._starved
+            or self._share.must_pause(self)
         )
 
     @property
@@ -158,7 +162,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._check_drained()
         elif not self._paused or self._pump_due:
             return
-        elif self._starved:
+        elif self._starved or self._share.must_pause(self):
             self._share.starve(self)
         elif not self._blocked:
             self._pump_due = True
@@ -183,8 +187,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if self._closing or transport is None:
             return
+        self._share.receiving(self, self._receiver.partial_bytes + self._appends.open_bytes)
         blocked = self._blocked
-        if self._starved:
+        if self._starved or self._share.must_pause(self):
             self._share.starve(self)
         if blocked and not self._paused:
             self._paused = True
@@ -192,6 +197,23 @@ class ServerConnection(asyncio.BufferedProtocol):
         elif not blocked and self._paused:
             self._paused = False
             transport.resume_reading()
+
+    def late(self) -> None:
+        self._share.warn("wire connection closed: nothing was asked in time", self._fields())
+        self.abort()
+
+    def look(self, now: float) -> None:
+        receiver = self._receiver
+        before, self._place = self._place, receiver.place
+        awaits = receiver.partial_bytes > 0 or self._appends.block_open
+        if not awaits:
+            receiver.rest(before)
+        if not awaits or before != receiver.place or self._paused:
+            self._place_since = now
+            return
+        limit_s = self._share.frame_s
+        if now - self._place_since >= limit_s:
+            self.fail(ProtocolError("a frame did not arrive in time", limit_s=limit_s))
 
     def _run_of_appends(self) -> None:
         """Take this append, and those that follow it directly: only bytes can run out between them."""
@@ -234,6 +256,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _on_frame(self) -> None:
         receiver = self._receiver
         code = receiver.code
+        if self._share.silent:
+            self._share.silent.pop(self, None)
         if self._appends.block_open:
             raise ProtocolError("a block was not ended", code=code)
         if code == _BLOCK:
@@ -357,10 +381,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Send what is queued, log the reason, close. Nothing of other connections is touched."""
         if self._closing:
             return
-        if isinstance(error, ProtocolError):
-            self._share.telemetry.add("wire_protocol_errors")
         self._share.warn("wire connection closed", {**self._fields(), "reason": str(error)}, kind=type(error).__name__)
-        self._close()
+        self._close(after_s=self._share.penalty_s(self) if isinstance(error, ProtocolError) else 0.0)
 
     def drain(self) -> None:
         """Read nothing more, answer waiting reads, and close once what is in flight is answered."""
@@ -385,15 +407,18 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not self._closing and not self._held_bytes and not self._tasks and not self._reads.count:
             self._close()
 
-    def _close(self) -> None:
+    def _close(self, *, after_s: float = 0.0) -> None:
         transport = self._transport
         if self._closing or transport is None or self.outbox is None:
             return
         self._closing = True
         self.outbox.flush()
-        transport.close()
+        if after_s:
+            transport.pause_reading()
+        else:
+            transport.close()
         # A peer that does not read would keep the last replies, and so the connection, for ever.
-        self._abort_timer = self._loop.call_later(self._limits.drain_s, transport.abort)
+        self._abort_timer = self._loop.call_later(after_s or self._limits.drain_s, transport.abort)
 
     def _fields(self) -> dict[str, object]:
         peer = self._transport.get_extra_info("peername") if self._transport is not None else None

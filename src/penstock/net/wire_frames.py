@@ -75,7 +75,7 @@ class FrameReceiver:
             wanted = LARGE_BYTES if 4 * need > MEDIUM_BYTES else MEDIUM_BYTES
         else:
             wanted = self._wanted
-        arena = self._pool.acquire(max(need, wanted))
+        arena = self._pool.acquire(need, wanted)
         view = arena.open()
         view[:held] = self.view[self._start : self._end]
         self.payload = view[:0]
@@ -104,6 +104,21 @@ class FrameReceiver:
         self.at = at
         self.payload = self.view[at : self._start]
         return True
+
+    @property
+    def partial_bytes(self) -> int:
+        """Received, and no frame yet."""
+        return self._end - self._start
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Another one for each frame that is awaited."""
+        return id(self._arena), self._start
+
+    def rest(self, place: tuple[int, int]) -> None:
+        """Hold nothing while nothing comes: give the arena back if all is parsed, and ``place`` was so at an earlier look."""
+        if self._arena is not None and self._start == self._end and place == self.place:
+            self.close()
 
     def close(self) -> None:
         """Give the arena back. Views of it stay valid."""

@@ -31,6 +31,21 @@ class WireLimits:
     the buffer and the reads of each."""
     arena_bytes: int = 256 << 20
     """Receive memory that is kept and recycled."""
+    receiving_bytes: int = 64 << 20
+    """Of frames that have not arrived whole, all connections together. Above it one connection at a time goes on with
+    a large frame, and the others wait for theirs: what a peer announces costs nothing, and what it sends not much."""
+    hello_s: float = 3.0
+    """From the connection to its first frame. One that is full of connections lets go the oldest that said nothing."""
+    frame_s: float = 120.0
+    """From the first byte of a frame to its last: 16 MiB at 1.2 Mbit/s."""
+    frame_crowded_s: float = 10.0
+    """The same while others wait for receive memory."""
+    sweep_s: float = 1.0
+    """How often connections are looked at: for those that are late, and those that are quiet, which hold no memory."""
+    errors_per_s: int = 20
+    """Connections that are closed at once for breaking the protocol. Beyond, each is kept for ``penalty_s``, unread: who
+    sends nonsense and connects again takes no more of the server than that."""
+    penalty_s: float = 2.0
     throttle_pause_s: float = 0.02
     """Pause before what the store refused as too much for now is offered to it again; its bytes stay held meanwhile."""
     throttle_s: float = 20.0

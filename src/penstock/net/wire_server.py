@@ -22,6 +22,8 @@ __all__ = ["WireLimits", "WireServer"]
 log = logging.getLogger(__name__)
 
 _WARM = {SMALL_BYTES: 8, MEDIUM_BYTES: 4}
+_WARM_SHARE = 8
+"""Of the receive memory, so large a part is touched at start at most: a small store stays small."""
 _BACKLOG = 512
 
 
@@ -66,7 +68,9 @@ class WireServer:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        pool = ArenaPool(telemetry=self._telemetry, limit_bytes=self._limits.arena_bytes, warm=_WARM)
+        limit_bytes = self._limits.arena_bytes
+        warm = {size: min(count, limit_bytes // _WARM_SHARE // size) for size, count in _WARM.items()}
+        pool = ArenaPool(telemetry=self._telemetry, limit_bytes=limit_bytes, warm=warm)
         self._share = ServerShare(
             store=self._store, limits=self._limits, pool=pool, telemetry=self._telemetry, loop=loop, guard=self._guard
         )
@@ -78,10 +82,15 @@ class WireServer:
                 host=self._host,
                 port=self._port,
             ) from error
+        self._share.watch()
         if self._port == 0:
             self._port = _port_of(self._server)
         log.info("wire server listens", extra={"host": self._host, "port": self._port})
         return self
+
+    def give_back_memory(self) -> int:
+        """Drop receive memory that nobody uses now. Returns how many bytes."""
+        return 0 if self._share is None else self._share.pool.give_back()
 
     def _connection(self) -> ServerConnection:
         if self._share is None:
@@ -96,6 +105,7 @@ class WireServer:
             return
         self._server = None
         server.close()
+        share.unwatch()
         connections = list(share.connections)
         for connection in connections:
             connection.drain()

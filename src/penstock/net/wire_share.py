@@ -20,6 +20,7 @@ _REPLY_BYTES_MIN = 64 << 10
 _WARN_S = 1.0
 _WAKES = 64
 """Waiting reads that are answered in one pass of the loop: about a millisecond of work."""
+_PARTIAL_FREE_BYTES = 16 << 10
 
 
 class SharedConnection(Protocol):
@@ -32,6 +33,14 @@ class SharedConnection(Protocol):
 
     def wake(self) -> None:
         """Go on after having been starved."""
+        ...
+
+    def look(self, now: float) -> None:
+        """End what is late, and hold no memory for what is quiet."""
+        ...
+
+    def late(self) -> None:
+        """Close: nothing was asked in time."""
         ...
 
     def drain(self) -> None:
@@ -78,8 +87,16 @@ class ServerShare:
         self._reply_bytes_alone = max(_REPLY_BYTES_MIN, min(limits.write_buffer_bytes, limits.replies_bytes))
         self._woken: deque[WaitingRead] = deque()
         self._waking = False
+        self.silent: dict[SharedConnection, float] = {}
+        """Those that have sent no frame yet, oldest first, and since when."""
         self._starved: dict[SharedConnection, None] = {}
         self._held_bytes = 0
+        self._partial: dict[SharedConnection, int] = {}
+        self._partial_bytes = 0
+        self._sweep: asyncio.TimerHandle | None = None
+        self._errors = 0
+        self._errors_since = float("-inf")
+        self._kept: dict[SharedConnection, None] = {}
         self._warnings: dict[tuple[str, str], tuple[float, int]] = {}
 
     def warn(self, message: str, fields: Mapping[str, object], *, kind: str = "") -> None:
@@ -111,15 +128,90 @@ class ServerShare:
     def full(self) -> bool:
         return self.room <= 0
 
+    # --- frames that have not arrived whole, and peers that are late ---
+
+    def receiving(self, connection: SharedConnection, size_bytes: int) -> None:
+        """Note how much of frames that are not whole a connection holds; little is not counted."""
+        if size_bytes <= _PARTIAL_FREE_BYTES and not self._partial:
+            return
+        before = self._partial.get(connection, 0)
+        if size_bytes > _PARTIAL_FREE_BYTES:
+            self._partial[connection] = size_bytes
+            self._partial_bytes += size_bytes - before
+        elif before:
+            del self._partial[connection]
+            self._partial_bytes -= before
+        if before and self._starved and self._partial.get(connection, 0) < before:
+            self._wake_starved()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether connections wait for others to finish their frames."""
+        return self._partial_bytes > self.limits.receiving_bytes
+
+    @property
+    def frame_s(self) -> float:
+        """How long a frame may take to arrive now."""
+        return self.limits.frame_crowded_s if self.crowded else self.limits.frame_s
+
+    def must_pause(self, connection: SharedConnection) -> bool:
+        """Whether the rest of its frame has to wait. The one that began first may always go on."""
+        return (
+            self._partial_bytes > self.limits.receiving_bytes
+            and connection in self._partial
+            and next(iter(self._partial)) is not connection
+        )
+
+    def watch(self) -> None:
+        """Look at all connections from time to time, until ``unwatch``."""
+        self._sweep = self.loop.call_later(self.limits.sweep_s, self._look)
+
+    def unwatch(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+
+    def _look(self) -> None:
+        self.watch()
+        now = self.loop.time()
+        late = [one for one, since in self.silent.items() if now - since >= self.limits.hello_s]
+        for connection in late:
+            connection.late()
+        for connection in list(self.connections):
+            connection.look(now)
+
+    def penalty_s(self, connection: SharedConnection) -> float:
+        """How long to keep a connection that broke the protocol before it is closed."""
+        self.telemetry.add("wire_protocol_errors")
+        now = self.loop.time()
+        if now - self._errors_since >= 1:
+            self._errors, self._errors_since = 0, now
+        self._errors += 1
+        if self._errors <= self.limits.errors_per_s:
+            return 0.0
+        self._kept[connection] = None
+        return self.limits.penalty_s
+
+    def drop_one(self) -> bool:
+        """Close a connection that is kept for a penalty, or else the one that has been silent for longest, if any."""
+        for connections in (self._kept, self.silent):
+            oldest = next(iter(connections), None)
+            if oldest is not None:
+                oldest.abort()
+                return True
+        return False
+
     def hold(self, size_bytes: int) -> None:
         self._held_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
         self._held_bytes -= size_bytes
         if self._starved and not self.full:
-            starved, self._starved = self._starved, {}
-            for connection in starved:
-                connection.wake()
+            self._wake_starved()
+
+    def _wake_starved(self) -> None:
+        starved, self._starved = self._starved, {}
+        for connection in starved:
+            connection.wake()
 
     def starve(self, connection: SharedConnection) -> None:
         """Wake the connection once there is room again."""
@@ -144,6 +236,9 @@ class ServerShare:
 
     def forget(self, connection: SharedConnection) -> None:
         self._starved.pop(connection, None)
+        self.silent.pop(connection, None)
+        self._kept.pop(connection, None)
+        self.receiving(connection, 0)
         self.connections.pop(connection, None)
         self.telemetry.gauge("wire_connections", len(self.connections))
 

@@ -47,6 +47,8 @@ from penstock.segmentstore.tier_writer import TierWriter
 
 _log = logging.getLogger(__name__)
 
+_SAY_THROTTLED_S = 10.0
+
 
 class Container:
     """Owns segments. Arguments are borrowed; ``open`` starts the background work, ``close`` ends it.
@@ -93,6 +95,7 @@ class Container:
             settings=settings,
             limits=limits,
             loaded=self.reclaimer.loaded,
+            crowded=self._crowded,
             check=self.check_online,
         )
         self.changes = changes
@@ -109,6 +112,7 @@ class Container:
         self._parked: dict[str, deque[tuple[Append | None, AppendDone]]] = {}
         self._parked_count = 0
         self._next_uid = 1
+        self._say_throttled_at = float("-inf")
         self._offline: ContainerOfflineError | None = None
         self.tasks = TaskOwner(self._task_failed)
         self.tiering = TierWriter(self)
@@ -182,6 +186,11 @@ class Container:
             segment.wake()
         self.tasks.cancel_others()
 
+    def _crowded(self) -> None:
+        """More segments are in memory than there should be, and none of them is idle: let them become so."""
+        self.tiering.force()
+        self.checkpointer.ask()
+
     def new_uid(self) -> int:
         """An id that no segment of this container ever had: epochs are not reused, nor are counts within one."""
         uid = self.log.epoch << 32 | self._next_uid
@@ -235,11 +244,15 @@ class Container:
 
     def _no_room(self, size: int) -> StorageFullError | ThrottledError | None:
         memory = self.memory
-        return self.log.shortage.refusal() or append_throttled(
-            memory.unflushed_bytes + memory.queued_bytes,
-            limit_bytes=self.settings.max_unflushed_bytes,
-            adding_bytes=size,
-        )
+        held_bytes = memory.unflushed_bytes + memory.queued_bytes
+        limit_bytes = memory.unflushed_limit_bytes
+        full = self.log.shortage.refusal()
+        throttled = None if full else append_throttled(held_bytes, limit_bytes=limit_bytes, adding_bytes=size)
+        if throttled is not None and asyncio.get_running_loop().time() >= self._say_throttled_at:
+            # A peer is told nothing, it only waits: here it is said why.
+            self._say_throttled_at = asyncio.get_running_loop().time() + _SAY_THROTTLED_S
+            _log.warning("appends wait: tier 2 does not keep up", extra={"container": self.index, **throttled.fields})
+        return full or throttled
 
     def _park_append(self, request: Append, done: AppendDone) -> None:
         """The segment or the writer is not in memory: load them, then decide, in order of submission."""

@@ -25,7 +25,7 @@ _REMOVED: Final = _Removed()
 class SegmentDirectory:
     """Two views of the names: as queued operations will leave them, and as they durably are.
 
-    ``loaded`` is told of each segment that comes into memory.
+    ``loaded`` is told of each segment that comes into memory, ``crowded`` when there are too many and none may leave.
     ``check`` is called where a caller may have waited; it raises once the container is offline.
     """
 
@@ -38,6 +38,7 @@ class SegmentDirectory:
         settings: StoreSettings,
         limits: AppendLimits,
         loaded: Callable[[Segment], None],
+        crowded: Callable[[], None],
         check: Callable[[], None],
     ) -> None:
         self._container_index = container
@@ -46,6 +47,8 @@ class SegmentDirectory:
         self._settings = settings
         self._limits = limits
         self._loaded = loaded
+        self._crowded = crowded
+        self._evict_at = _crowd(settings.max_loaded_segments)
         self._check = check
         self.by_uid: dict[int, Segment] = {}
         self._names: dict[str, Segment | _Removed] = {}
@@ -63,6 +66,7 @@ class SegmentDirectory:
 
     def announce(self, segment: Segment) -> None:
         """A creation is queued: later operations find the segment, readers do not yet."""
+        self._make_room()
         self._names[segment.name] = segment
         self._limits.segment_created(segment)
 
@@ -103,6 +107,7 @@ class SegmentDirectory:
                 continue
             if found is None:
                 return None
+            self._make_room()
             self.show(found)
             return found
 
@@ -165,6 +170,18 @@ class SegmentDirectory:
     def attribute_key(self, segment: Segment, key: int) -> bytes:
         return records.uid_key(records.TAG_ATTRIBUTE, self._container_index, segment.uid, key.to_bytes(16, "big"))
 
+    def _make_room(self) -> None:
+        """Before one more comes: a client may ask for each of a million segments between two checkpoints."""
+        if len(self._visible) < self._evict_at:
+            return
+        limit = self._settings.max_loaded_segments
+        self.evict_idle(limit)
+        if len(self._visible) > limit:
+            # All were in use lately: the second look takes who was not since the first.
+            self.evict_idle(limit)
+        if len(self._visible) > limit:
+            self._crowded()
+
     def evict_idle(self, limit: int) -> None:
         """Let idle segments leave memory, those longest unused first, down to ``limit``."""
         excess = len(self._visible) - limit
@@ -185,6 +202,9 @@ class SegmentDirectory:
                 segment.attributes.clear()
                 self._departures += 1
 
+        # What could not leave is not looked at again for each one that comes.
+        self._evict_at = _crowd(max(limit, len(self._visible)))
+
     def loaded(self) -> Iterable[Segment]:
         """The durable segments in memory."""
         return self._visible.values()
@@ -199,3 +219,8 @@ class SegmentDirectory:
         else:
             durable.forget_pending()
             self._names[segment.name] = durable
+
+
+def _crowd(count: int) -> int:
+    """A quarter above: so many are let in between two looks for idle ones."""
+    return count + max(1, count // 4)

@@ -56,8 +56,6 @@ from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.shared_log import SharedLog
 from penstock.segmentstore.tail_cache import CacheMemory
 
-_ROUTES_MAX = 100_000
-
 
 class SegmentStore:
     """Implements ``ports.segment_service.LocalSegmentService``. Made by ``open_segment_store``.
@@ -92,7 +90,8 @@ class SegmentStore:
         self._catalogue = catalogue
         self._offload = offload
         self._telemetry = telemetry
-        self._memory = CacheMemory(settings.cache_bytes)
+        self.settings = settings
+        self._memory = CacheMemory(settings.cache_bytes, settings.max_unflushed_bytes)
         self._shared_log = SharedLog(log, fill_bytes=settings.checkpoint_bytes, pause_s=settings.retry_min_s)
         self._routes: dict[str, Container] = {}
         self.containers = [
@@ -196,6 +195,19 @@ class SegmentStore:
         self._telemetry.gauge("unflushed_bytes", self._memory.unflushed_bytes)
         self._telemetry.gauge("tail_cache_bytes", self._memory.cached_bytes)
 
+    @property
+    def cached_bytes(self) -> int:
+        """What the tail caches hold now."""
+        return self._memory.cached_bytes
+
+    def allow_memory(self, *, cache_bytes: int, unflushed_bytes: int) -> None:
+        """Move the bounds of the tail caches and of what is not tiered, at once for what may be dropped; not above those of
+        the settings."""
+        memory, settings = self._memory, self.settings
+        memory.unflushed_limit_bytes = min(unflushed_bytes, settings.max_unflushed_bytes)
+        memory.limit_bytes = min(cache_bytes, settings.cache_bytes)
+        memory.trim()
+
     async def flush(self) -> None:
         """Tier and checkpoint all that is durable now, let the log go, give space back.
 
@@ -210,7 +222,7 @@ class SegmentStore:
     def _container(self, name: str) -> Container:
         container = self._routes.get(name)
         if container is None:
-            if len(self._routes) >= _ROUTES_MAX:
+            if len(self._routes) >= self.settings.max_loaded_segments * len(self.containers):
                 self._routes.clear()
             index = container_of(name, self._total)
             container = self._by_index.get(index)

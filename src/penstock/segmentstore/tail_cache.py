@@ -45,12 +45,24 @@ class Entry:
 
 
 class CacheMemory:
-    """What all tail caches of a store hold, in bytes; evicts what is tiered, oldest first, above ``limit_bytes``."""
+    """What all tail caches of a store hold, in bytes; evicts what is tiered, oldest first, above ``limit_bytes``.
 
-    __slots__ = ("_compact_at", "_evictable", "cached_bytes", "limit_bytes", "queued_bytes", "unflushed_bytes")
+    Both limits may be moved while the store runs. ``unflushed_limit_bytes`` is where appends are throttled.
+    """
 
-    def __init__(self, limit_bytes: int) -> None:
+    __slots__ = (
+        "_compact_at",
+        "_evictable",
+        "cached_bytes",
+        "limit_bytes",
+        "queued_bytes",
+        "unflushed_bytes",
+        "unflushed_limit_bytes",
+    )
+
+    def __init__(self, limit_bytes: int, unflushed_limit_bytes: int = 256 << 20) -> None:
         self.limit_bytes = limit_bytes
+        self.unflushed_limit_bytes = unflushed_limit_bytes
         self.cached_bytes = 0
         self.unflushed_bytes = 0
         self.queued_bytes = 0

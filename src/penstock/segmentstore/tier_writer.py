@@ -84,7 +84,7 @@ class TierWriter:
 
     def _urgent(self) -> bool:
         memory = self._container.memory
-        return tiering_is_urgent(memory.unflushed_bytes, limit_bytes=self._container.settings.max_unflushed_bytes)
+        return tiering_is_urgent(memory.unflushed_bytes, limit_bytes=memory.unflushed_limit_bytes)
 
     def force(self) -> None:
         """Tier everything soon, full blocks or not."""

@@ -43,8 +43,8 @@ def standalone(
         ),
     ] = None,
     memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Memory budget of caches and buffers, of each worker.")
-    ] = "256MiB",
+        str, typer.Option(metavar="SIZE", help="Memory of the whole process, of each worker's; 96MiB or more.")
+    ] = "512MiB",
     log: Annotated[
         str, typer.Option(metavar="SIZE", help="Disk budget of the write-ahead log, of each worker.")
     ] = "256MiB",

@@ -1,0 +1,288 @@
+"""Memory: idle, many segments, parked reads, peers that do not read or lie, masses written, recovery."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from bench.bounded_report import Bench, pid_of
+from penstock.codec import wire
+from penstock.codec import wire_commands as c
+from penstock.testing.abuse import (
+    MIB,
+    Peer,
+    append,
+    cpu_s_of,
+    event,
+    make_segments,
+    memory_of,
+    rss_of,
+    segment_name,
+)
+from penstock.testing.server import ServerProcess
+
+
+def idle(bench: Bench) -> None:
+    """An empty server: memory, and how long it takes to start."""
+    server = bench.server("idle")
+    with server:
+        time.sleep(1)
+        rss = rss_of(pid_of(server))
+        bench.show("idle", "resident memory of an idle server", f"{rss / MIB:.0f} MiB", "< 114 MiB", met=rss < 120e6)
+    walls, cpus = [], []
+    for _ in range(3):
+        walls.append(server.start())
+        cpus.append(cpu_s_of(pid_of(server)))
+        server.stop()
+    bench.show(
+        "idle",
+        "start with an empty log: wall, CPU",
+        f"{min(walls):.2f} s, {min(cpus):.2f} s",
+        "< 1 s",
+        met=min(*walls, *cpus) < 1,
+    )
+
+
+def pipelined(peer: Peer, frames: Sequence[bytes], window: int = 256) -> list[wire.Command]:
+    """Send all, receive all, so many in flight."""
+    answers: list[wire.Command] = []
+    for start in range(0, len(frames), window):
+        part = frames[start : start + window]
+        peer.send(b"".join(part))
+        answers += [peer.receive() for _ in part]
+    return answers
+
+
+def segments(bench: Bench) -> None:
+    """10,000 segments, each written to, each with a writer of its own, and then idle."""
+    count = bench.count(10_000)
+    with bench.server("segments") as server, Peer(server.store_port) as peer:
+        names = [f"in/use-{index}/0.#epoch.0" for index in range(count)]
+        with bench.peak(server, "segments", f"{count:,} segments in use, 5 appends of 1 KiB each"):
+            pipelined(peer, [wire.encode(c.CreateSegment(index, name, 0, 0)) for index, name in enumerate(names)])
+            writers = [(index + 1).to_bytes(16, "big") for index in range(count)]
+            pipelined(
+                peer,
+                [wire.encode(c.SetupAppend(1, writer, name)) for writer, name in zip(writers, names, strict=True)],
+            )
+            data = event(bytes(1016))
+            for number in range(5):
+                pipelined(peer, [append(writer, data, number) for writer in writers])
+        time.sleep(12)
+        with bench.peak(server, "segments", f"{count:,} segments in use, all quiet"):
+            time.sleep(1)
+
+
+def million(bench: Bench) -> None:
+    """A store of a million segments: start, memory at rest, memory while 200,000 of them are visited at random."""
+    count = bench.count(1_000_000)
+    server = bench.server("million")
+    with server:
+        pass
+    asyncio.run(make_segments(server.data, count))
+    with server:
+        server.stop()
+        wall = server.start()
+        cpu = cpu_s_of(pid_of(server))
+        bench.show(
+            "million",
+            f"start with {count:,} segments: wall, CPU",
+            f"{wall:.2f} s, {cpu:.2f} s",
+            "<= 10 s",
+            met=wall <= 10,
+        )
+        with bench.peak(server, "million", f"{count:,} segments, at rest"):
+            time.sleep(2)
+        chance = random.Random(7)
+        with Peer(server.store_port) as peer:
+            visits = bench.count(200_000)
+            started = time.monotonic()
+            with bench.peak(server, "million", f"{visits:,} of them asked for at random"):
+                frames = [
+                    wire.encode(c.GetStreamSegmentInfo(index, segment_name(chance.randrange(count))))
+                    for index in range(visits)
+                ]
+                answers = pipelined(peer, frames)
+            if not all(isinstance(answer, c.StreamSegmentInfo) for answer in answers):
+                raise RuntimeError("a segment was not found")
+            took = time.monotonic() - started
+            bench.show(
+                "million", "visits per second", f"{visits / took:,.0f}/s", ">= 1,000/s", met=visits / took >= 1_000
+            )
+            visits = bench.count(20_000)
+            with bench.peak(server, "million", f"{visits:,} of them written to, each by a writer of its own"):
+                for start in range(0, visits, 500):
+                    pipelined(
+                        peer,
+                        [
+                            wire.encode(c.SetupAppend(1, (index + 1).to_bytes(16, "big"), segment_name(index)))
+                            for index in range(start, start + 500)
+                        ],
+                    )
+                    pipelined(
+                        peer,
+                        [
+                            append((index + 1).to_bytes(16, "big"), event(bytes(100)), 0)
+                            for index in range(start, start + 500)
+                        ],
+                    )
+                    if start % 10_000 == 9_500:  # a connection holds 16,384 writers at most
+                        peer.close()
+                        peer.__init__(server.store_port)  # type: ignore[misc]
+
+
+def parked(bench: Bench) -> None:
+    """1,000 reads that wait at tails; then one append to each of their segments wakes them."""
+    count = bench.count(1_000)
+    with bench.server("parked") as server, Peer(server.store_port) as writer, ExitStack() as stack:
+        segment = "park/here/0.#epoch.0"
+        writer.ask(c.CreateSegment(1, segment, 0, 0))
+        raw, _ = writer.set_up(segment, 1)
+        before = rss_of(pid_of(server))
+        readers = [stack.enter_context(Peer(server.store_port, receive_bytes=64 << 10)) for _ in range(count // 10)]
+        with bench.peak(server, "parked", f"{count:,} parked reads on {len(readers)} connections, then 1 MiB for each"):
+            for reader in readers:
+                reader.send(b"".join(wire.encode(c.ReadSegment(segment, 0, 1 << 20, "", rid)) for rid in range(10)))
+            time.sleep(1)
+            each = (rss_of(pid_of(server)) - before) / count
+            pipelined(writer, [append(raw, event(bytes(MIB - 8)), 0)])
+            time.sleep(2)
+        bench.show("parked", "memory for each parked read", f"{each / 1024:.1f} KiB", "<= 64 KiB", met=each <= 64 << 10)
+
+
+def unread(bench: Bench) -> None:
+    """Clients that ask for 4 GB and never read a reply."""
+    with bench.server("unread") as server, Peer(server.store_port) as writer, ExitStack() as stack:
+        segment = "never/read/0.#epoch.0"
+        writer.ask(c.CreateSegment(1, segment, 0, 0))
+        raw, _ = writer.set_up(segment, 1)
+        size = bench.count(64)
+        for number in range(size):
+            pipelined(writer, [append(raw, event(bytes(MIB - 8)), number)])
+        with bench.peak(server, "unread", "64 clients ask for 64 MiB each and never read it; a writer goes on"):
+            for _ in range(64):
+                peer = stack.enter_context(Peer(server.store_port, receive_bytes=4096))
+                peer.send(b"".join(wire.encode(c.ReadSegment(segment, at * MIB, MIB, "", at)) for at in range(size)))
+                peer.send(b"".join(wire.encode(c.GetStreamSegmentInfo(at, segment)) for at in range(1000)))
+            for number in range(size, 2 * size):
+                pipelined(writer, [append(raw, event(bytes(MIB - 8)), number)])
+            time.sleep(1)
+
+
+def liars(bench: Bench) -> None:
+    """Clients that announce the largest frame, send little of it, and stay."""
+    with bench.server("liars") as server, ExitStack() as stack:
+        head = wire.HEADER.pack(4, wire.FRAME_MAX_BYTES)
+        before = memory_of(pid_of(server))["RssAnon"]
+        count = bench.count(1_000)
+        with bench.peak(server, "liars", f"{count:,} clients announce 16 MiB and send 100 bytes"):
+            for _ in range(count):
+                peer = stack.enter_context(Peer(server.store_port))
+                peer.send(head + bytes(100))
+            time.sleep(1)
+            grown = memory_of(pid_of(server))["RssAnon"] - before
+        bench.show(
+            "liars",
+            "memory for each of them",
+            f"{grown / count / 1024:.1f} KiB",
+            "<= 64 KiB",
+            met=grown / count <= 64 << 10,
+        )
+
+
+def written(bench: Bench) -> None:
+    """A gigabyte in appends of many sizes, over 8 connections, as fast as it goes."""
+    total = bench.count(1 << 30)
+    with bench.server("written") as server:
+        for label, sizes in (
+            ("1 MiB", [MIB]),
+            ("16 KiB to 64 KiB among 100 B", [16 << 10, 100, 64 << 10, 100, 20_000]),
+        ):
+            with bench.peak(server, "written", f"{total >> 20:,} MiB written in appends of {label}"):
+                _write_all(server, total, sizes, label)
+        rss = rss_of(pid_of(server))
+        bench.show("written", "afterwards", f"{rss / MIB:.0f} MiB", "(shown)", met=True)
+
+
+def _write_all(server: ServerProcess, total: int, sizes: Sequence[int], label: str) -> None:
+    failures: list[BaseException] = []
+
+    def write(number: int) -> None:
+        try:
+            with Peer(server.store_port, timeout_s=60) as peer:
+                segment = f"masses/w{number}-{sizes[0]}/0.#epoch.0"
+                peer.ask(c.CreateSegment(1, segment, 0, 0))
+                raw, _ = peer.set_up(segment, number + 1)
+                frames = [event(os.urandom(size - 8)) for size in sizes]
+                sent = at = in_flight = 0
+                while sent < total // 8:
+                    data = frames[at % len(frames)]
+                    peer.send(append(raw, data, at))
+                    sent += len(data)
+                    at += 1
+                    in_flight += 1
+                    if in_flight >= 16:
+                        acked = peer.receive()
+                        if not isinstance(acked, c.DataAppended):
+                            raise TypeError(f"not acknowledged: {acked}")
+                        in_flight -= acked.event_number - acked.previous_number
+                while in_flight > 0:
+                    acked = peer.receive()
+                    in_flight -= acked.event_number - acked.previous_number  # type: ignore[attr-defined]
+        except BaseException as error:  # noqa: BLE001 - shown by the caller
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def recovery(bench: Bench) -> None:
+    """Kill a server with a log of 1 KiB records, each its own frame as far as group commit lets it; start it again."""
+    with bench.server("recovery", "--log", "1GiB") as server, Peer(server.store_port) as peer:
+        total = bench.count(384 << 20)
+        segment = "many/small/0.#epoch.0"
+        peer.ask(c.CreateSegment(1, segment, 0, 0))
+        raw, _ = peer.set_up(segment, 1)
+        data = event(bytes(1016))
+        for start in range(0, total >> 10, 64):
+            pipelined(peer, [append(raw, data, start + one) for one in range(64)], window=64)
+        pid = pid_of(server)
+        server.kill()
+        wall = server.start(120)
+        cpu = cpu_s_of(pid_of(server))
+        replayed = _replayed_bytes(server)
+        per_gib = wall / max(1, replayed) * (1 << 30)
+        bench.show(
+            "recovery",
+            f"after kill -9 of {pid}, {replayed / MIB:.0f} MiB of log in 1 KiB records: wall, CPU",
+            f"{wall:.2f} s, {cpu:.2f} s",
+            "(shown)",
+            met=True,
+        )
+        bench.show("recovery", "per GiB of log", f"{per_gib:.1f} s", "<= 10 s", met=per_gib <= 10)
+
+
+def _replayed_bytes(server: ServerProcess) -> int:
+    return sum(path.stat().st_size for path in (server.data / "wal").rglob("*") if path.is_file())
+
+
+SCENARIOS: dict[str, Callable[[Bench], None]] = {
+    "idle": idle,
+    "segments": segments,
+    "million": million,
+    "parked": parked,
+    "unread": unread,
+    "liars": liars,
+    "written": written,
+    "recovery": recovery,
+}

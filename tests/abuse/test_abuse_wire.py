@@ -1,0 +1,202 @@
+"""Peers of the segment store's port that say nothing, say it slowly, lie, or send nonsense: what each costs the others."""
+
+import asyncio
+import contextlib
+import sys
+import time
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from penstock.codec import wire
+from penstock.codec import wire_commands as c
+from penstock.testing.abuse import append, event
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "net"))
+from wire_peers import run, stage, until
+
+SEGMENT = "s/t/0.#epoch.0"
+
+
+def pool_of(scene):
+    return scene.server._share.pool
+
+
+def test_who_connects_and_says_nothing_is_let_go():
+    async def main():
+        async with stage(hello_s=0.2, sweep_s=0.05) as scene:
+            silent = await scene.peer(hello=False)
+            greeted = await scene.peer()
+            started = time.monotonic()
+            assert await silent.closed_by_server()
+            assert time.monotonic() - started < 5
+            assert await greeted.ask(c.KeepAlive()) == c.KeepAlive()
+
+    run(main())
+
+
+def test_half_a_greeting_is_no_greeting():
+    async def main():
+        async with stage(hello_s=0.2, sweep_s=0.05) as scene:
+            peer = await scene.peer(hello=False)
+            await peer.send(wire.encode(c.Hello(17, 5))[:-1])
+            assert await peer.closed_by_server()
+
+    run(main())
+
+
+def test_a_frame_that_does_not_arrive_in_time_ends_its_connection():
+    async def main():
+        async with stage(frame_s=0.2, sweep_s=0.05) as scene:
+            peer = await scene.peer()
+            await peer.send(wire.HEADER.pack(4, 1000) + bytes(100))
+            assert await peer.closed_by_server()
+
+    run(main())
+
+
+def test_a_block_without_its_end_ends_its_connection():
+    async def main():
+        async with stage(frame_s=0.2, sweep_s=0.05) as scene:
+            await scene.store.create_segment(SEGMENT)
+            peer, writer = await scene.writer(SEGMENT, 1)
+            await peer.send(c.AppendBlock(writer, bytes(100)))
+            assert await peer.closed_by_server()
+
+    run(main())
+
+
+def test_a_trickle_that_finishes_its_frames_is_served():
+    async def main():
+        async with stage(frame_s=0.5, hello_s=0.3, sweep_s=0.02) as scene:
+            peer = await scene.peer()
+            frame = wire.encode(c.GetStreamSegmentInfo(1, "absent/t/0.#epoch.0"))
+            for _ in range(3):
+                for at in range(0, len(frame), 8):
+                    await peer.send(frame[at : at + 8])
+                    await asyncio.sleep(0.03)
+                assert isinstance(await peer.receive(), c.NoSuchSegment)
+
+    run(main())
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_parts_of_large_frames_take_no_more_than_their_share_and_the_first_one_gets_through(loop):
+    async def main():
+        size = 1 << 20
+        async with stage(receiving_bytes=2 << 20, frame_crowded_s=30) as scene:
+            await scene.store.create_segment(SEGMENT)
+            peers = []
+            frames = []
+            for number in range(12):
+                peer, writer = await scene.writer(SEGMENT, number + 1)
+                peers.append(peer)
+                frames.append(append(writer, event(bytes(size - 8)), 0))
+            half = len(frames[0]) - 1000
+            sends = [asyncio.ensure_future(peer.send(frame[:half])) for peer, frame in zip(peers, frames, strict=True)]
+            await asyncio.wait(sends, timeout=0.5)
+            share = scene.server._share
+            await until(lambda: share.crowded)
+            # At most one step of the socket beyond the share for each connection.
+            assert share._partial_bytes <= (2 << 20) + 12 * (256 << 10)
+            ends = [
+                asyncio.ensure_future(_finish(send, peer, frame[half:]))
+                for send, peer, frame in zip(sends, peers, frames, strict=True)
+            ]
+            answers = await asyncio.gather(*ends)
+            assert all(isinstance(answer, c.DataAppended) for answer in answers)
+            assert not share.crowded
+            assert share._partial == {}
+
+    run(main(), loop)
+
+
+async def _finish(send, peer, rest):
+    await send
+    return await peer.ask(rest)
+
+
+def test_who_holds_up_others_with_a_frame_that_does_not_end_is_let_go():
+    async def main():
+        async with stage(receiving_bytes=1 << 20, frame_crowded_s=0.3, sweep_s=0.05) as scene:
+            await scene.store.create_segment(SEGMENT)
+            stuck = []
+            for number in range(3):
+                peer, writer = await scene.writer(SEGMENT, 100 + number)
+                await peer.send(append(writer, event(bytes((1 << 20) - 8)), 0)[:-1000])
+                stuck.append(peer)
+            honest, writer = await scene.writer(SEGMENT, 1)
+            answer = await honest.ask(append(writer, event(bytes((1 << 20) - 8)), 0))
+            assert isinstance(answer, c.DataAppended)
+            assert await stuck[0].closed_by_server()
+
+    run(main())
+
+
+def test_a_connection_that_is_quiet_holds_no_receive_memory():
+    async def main():
+        async with stage(sweep_s=0.02) as scene:
+            peers = [await scene.peer() for _ in range(20)]
+            pool = pool_of(scene)
+            await until(lambda: all(one._receiver._arena is None for one in scene.server._share.connections))
+            pool.give_back()
+            assert pool.pooled_bytes == 0
+            for peer in peers:
+                assert await peer.ask(c.KeepAlive()) == c.KeepAlive()
+
+    run(main())
+
+
+def test_nonsense_is_slowed_down_once_there_is_much_of_it():
+    async def main():
+        async with stage(errors_per_s=3, penalty_s=0.4) as scene:
+            took = []
+            for _ in range(6):
+                peer = await scene.peer()
+                await peer.send(wire.HEADER.pack(12345, 8))
+                started = time.monotonic()
+                with contextlib.suppress(ConnectionError):  # cut, not closed
+                    assert await peer.closed_by_server()
+                took.append(time.monotonic() - started)
+            assert max(took[:3]) < 0.4 <= min(took[3:5])
+
+    run(main())
+
+
+def test_a_full_server_lets_the_silent_go_for_those_who_speak():
+    async def main():
+        async with stage(connections=3) as scene:
+            silent = [await scene.peer(hello=False) for _ in range(3)]
+            await until(lambda: len(scene.server._share.connections) == 3)
+            speaker = await scene.peer()
+            assert await speaker.ask(c.KeepAlive()) == c.KeepAlive()
+            with contextlib.suppress(ConnectionError):  # cut, not closed
+                assert await silent[0].closed_by_server()
+
+    run(main())
+
+
+ABSURD = {
+    "a negative length": wire.HEADER.pack(1, -1),
+    "a length beyond every frame": wire.HEADER.pack(4, wire.FRAME_MAX_BYTES + 1),
+    "no such command": wire.HEADER.pack(12345, 0),
+    "a reply as a request": wire.encode(c.SegmentSealed(1, SEGMENT)),
+    "a body cut short": wire.HEADER.pack(1, 3) + b"abc",
+    "a count without its items": wire.HEADER.pack(74, 23) + bytes(8) + b"\x00\x01s\x00\x00\x7f\xff\xff\xff" + bytes(6),
+    "an append of nobody": append(UUID(int=9).bytes, b"data", 1),
+    "another protocol": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("case", ABSURD)
+def test_what_no_protocol_allows_ends_its_connection_and_no_other(case):
+    async def main():
+        async with stage() as scene:
+            peer, other = await scene.peer(), await scene.peer()
+            await peer.send(ABSURD[case])
+            assert await peer.closed_by_server()
+            assert await other.ask(c.KeepAlive()) == c.KeepAlive()
+            assert scene.telemetry.counts["wire_protocol_errors"] == 1
+
+    run(main())

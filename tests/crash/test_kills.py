@@ -30,10 +30,7 @@ def test_no_promise_is_broken_over_60_kills(memory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "bug",
-    ["planted:appends_are_not_deduplicated", "planted:leases_are_ignored", "planted_more:answers_come_from_memory"],
-)
+@pytest.mark.parametrize("bug", ["planted:leases_are_ignored", "planted_more:answers_come_from_memory"])
 def test_bugs_planted_in_the_server_are_found(bug, memory, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{PLANTED}:{Path(kills.__file__).parents[3]}")
     for seed in range(5):

@@ -118,7 +118,8 @@ async def run(data: Path, *, cycles: int, seed: int, planted: str | None = None)
     controller_port, store_port = free_ports(2)
     async with AsyncExitStack() as stack:
         nursery = stack.enter_context(Nursery(data, controller_port, store_port, planted=planted))
-        await _start(nursery, result, restless=True)
+        # Not counted among the restarts: it waits for the imports.
+        await asyncio.to_thread(nursery.start, restless=True)
         controller = await stack.enter_async_context(dial_controller(f"127.0.0.1:{controller_port}", patience_s=60))
         cluster = _Cluster(loop, controller, data)
         stack.push_async_callback(cluster.local.close)

@@ -182,7 +182,7 @@ def run(seed: int, *, states: int, jobs: int, scale: float = 1.0) -> Tally:
         events = record(strace, directory, seed, scale=scale)
         moments = sum(event.kind != "say" for event in events)
         # Half of a moment's disks are those of its neighbours.
-        per_point = max(4, round(states / moments * 1.6))
+        per_point = max(4, round(states / moments * 2.2))
         every = max(1, round(moments * 4 / 1.6 / states))
         total = Tally()
         if jobs == 1:

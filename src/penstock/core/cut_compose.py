@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.core.cut_order import Positions, bytes_before, position_runs
-from penstock.core.history import StreamHistory
+from penstock.core.history import REMEMBERED_MAX, StreamHistory
 from penstock.model.cuts import NOT_STARTED
 from penstock.model.segments import KeyRange, SegmentId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class Counted(NamedTuple):
     """A segment at the tail, and what counts as its own: its bytes and those of earlier segments that held no key but its
     own. ``segments``: oldest first, itself last; ``earlier``: bytes of all but itself; ``end``: all its own bytes."""
 
@@ -34,14 +33,31 @@ class Counted:
 
 def counted_segments(history: StreamHistory, tail: Positions) -> list[Counted]:
     """What each segment of a tail counts, in key order. All of them are started."""
-    ranges = history.index.ranges
+    return [
+        Counted(keys, segments, earlier, earlier + tail[segments[-1]])
+        for keys, segments, earlier in _own_segments(history, tuple(tail))
+    ]
+
+
+def _own_segments(
+    history: StreamHistory, tail: tuple[SegmentId, ...]
+) -> Sequence[tuple[KeyRange, Sequence[SegmentId], int]]:
+    """For each segment at the tail its keys, the segments that count for it, and the bytes of all but itself. Remembered with
+    the history: only the offsets of a tail change from cycle to cycle."""
+    index = history.index
+    known = index.own.get(tail)
+    if known is not None:
+        return known
+    ranges = index.ranges
     found = []
     for segment in sorted(tail, key=lambda item: ranges[item].low):
         keys = ranges[segment]
-        ids = history.index.ids[: bisect_right(history.index.ids, segment)]
+        ids = index.ids[: bisect_right(index.ids, segment)]
         own = [item for item in ids if keys.low <= ranges[item].low and ranges[item].high <= keys.high]
-        earlier = sum(history.sealed_lengths.get(item, 0) for item in own[:-1])
-        found.append(Counted(keys=keys, segments=own, earlier=earlier, end=earlier + tail[segment]))
+        found.append((keys, own, sum(history.sealed_lengths.get(item, 0) for item in own[:-1])))
+    if len(index.own) >= REMEMBERED_MAX:
+        index.own.clear()
+    index.own[tail] = found
     return found
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import heapq
+import operator
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from penstock.core.history import StreamHistory
+from penstock.core.history import REMEMBERED_MAX, StreamHistory
 from penstock.model.cuts import NOT_STARTED
 from penstock.model.errors import InvalidCutError, SegmentNotFoundError
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
@@ -53,9 +54,21 @@ class _Profile:
 
 def compare(history: StreamHistory, a: Positions, b: Positions) -> CutOrder:
     """How cut ``a`` lies to cut ``b``. Raises ``InvalidCutError`` where one names an unknown segment or leaves a hole."""
-    quick = _compare_same_segments(a, b)
-    if quick is not None:
-        return quick
+    if a.keys() == b.keys():
+        less = greater = False
+        for segment, offset in a.items():
+            other = b[segment]
+            if offset == other:
+                continue
+            if offset < 0 or other < 0:
+                # Started in one, not started in the other: elsewhere an older segment may be the position.
+                break
+            if offset < other:
+                less = True
+            else:
+                greater = True
+        else:
+            return _order(less, greater)
     less = greater = False
     for _, here, there in _walk(_profile(history, a), _profile(history, b)):
         left = (here[0], max(here[1], 0))
@@ -63,12 +76,14 @@ def compare(history: StreamHistory, a: Positions, b: Positions) -> CutOrder:
         less = less or left < right
         greater = greater or left > right
         if less and greater:
-            return CutOrder.OVERLAPS
+            break
     return _order(less, greater)
 
 
 def at_or_after(history: StreamHistory, a: Positions, b: Positions) -> bool:
     """Whether ``a`` is behind ``b`` at no key. Raises as ``compare``."""
+    if a is b:
+        return True
     if a.keys() == b.keys():
         for segment, offset in a.items():
             other = b[segment]
@@ -141,7 +156,7 @@ def lower_bound(history: StreamHistory, cuts: Iterable[Positions]) -> dict[Segme
     Empty cuts take no part; without any other the result is empty. A segment that the bound reaches but that somebody
     has not started stays ``NOT_STARTED``. Valid where the cuts are.
     """
-    return _bound(history, cuts, min)
+    return _bound(history, cuts, min, operator.lt)
 
 
 def upper_bound(history: StreamHistory, cuts: Iterable[Positions]) -> dict[SegmentId, int]:
@@ -149,7 +164,7 @@ def upper_bound(history: StreamHistory, cuts: Iterable[Positions]) -> dict[Segme
 
     Empty cuts take no part; without any other the result is empty. Valid where the cuts are.
     """
-    return _bound(history, cuts, max)
+    return _bound(history, cuts, max, operator.gt)
 
 
 def segments_between(history: StreamHistory, start: Positions | None, end: Positions | None) -> list[SegmentId]:
@@ -188,20 +203,32 @@ def bytes_between(history: StreamHistory, start: Positions | None, end: Position
 
 def size_till(history: StreamHistory, positions: Positions) -> int:
     """Bytes of the whole history before the cut, truncated ones included. Raises as ``compare``."""
-    if not positions:
+    offsets = positions.values()
+    segments = tuple(positions)
+    passed = history.index.passed.get(segments)
+    if passed is None:
+        passed = _remember_passed(history, segments, positions)
+    size = passed + sum(offsets)
+    return size + list(offsets).count(NOT_STARTED) if NOT_STARTED in offsets else size
+
+
+def _remember_passed(history: StreamHistory, segments: tuple[SegmentId, ...], positions: Positions) -> int:
+    """Final lengths of all segments before the cut. Which these are depends on the segments that it names alone."""
+    if not segments:
         raise InvalidCutError("cut has no positions")
     index = history.index
-    oldest, newest = min(positions), max(positions)
     ids = index.ids
-    low, high = bisect_left(ids, oldest), bisect_right(ids, newest)
-    offsets = list(positions.values())
-    total = index.bytes_below[low] + sum(offsets) + offsets.count(NOT_STARTED)
-    if high - low != len(positions):
+    low, high = bisect_left(ids, min(segments)), bisect_right(ids, max(segments))
+    total = index.bytes_below[low]
+    if high - low != len(segments):
         # Some segment is neither older than all of the cut's nor one of them.
         profile = _profile(history, positions)
         for segment in ids[low:high]:
             if segment not in positions and profile.segment_at(index.ranges[segment].low) > segment:
                 total += history.sealed_lengths.get(segment, 0)
+    if len(index.passed) >= REMEMBERED_MAX:
+        index.passed.clear()
+    index.passed[segments] = total
     return total
 
 
@@ -273,28 +300,9 @@ def storage_offsets(positions: Positions) -> dict[SegmentId, int]:
     return {segment: positions[segment] for segment in sorted(positions) if positions[segment] != NOT_STARTED}
 
 
-def _compare_same_segments(a: Positions, b: Positions) -> CutOrder | None:
-    """The order of cuts of the same segments, or None where it takes key ranges to tell."""
-    if a.keys() != b.keys():
-        return None
-    less = greater = False
-    for segment, offset in a.items():
-        other = b[segment]
-        if offset == other:
-            continue
-        if offset < 0 or other < 0:
-            # Started in one, not started in the other: elsewhere an older segment may be the position.
-            return None
-        if offset < other:
-            less = True
-        else:
-            greater = True
-    return CutOrder.OVERLAPS if less and greater else _order(less, greater)
-
-
 def _order(less: bool, greater: bool) -> CutOrder:
     if less:
-        return CutOrder.BEFORE
+        return CutOrder.OVERLAPS if greater else CutOrder.BEFORE
     return CutOrder.AFTER if greater else CutOrder.EQUAL
 
 
@@ -372,28 +380,31 @@ def _walk(a: _Profile, b: _Profile) -> Iterator[tuple[float, tuple[SegmentId, in
         j += next_b == low
 
 
-def _bound(history: StreamHistory, cuts: Iterable[Positions], choose: _Choice) -> dict[SegmentId, int]:
+def _bound(history: StreamHistory, cuts: Iterable[Positions], choose: _Choice, beyond: _Choice) -> dict[SegmentId, int]:
+    """``choose``: of some positions, ``min`` or ``max``; ``beyond``: whether a position is the better one of two."""
     given = [cut for cut in cuts if cut]
     if not given:
         return {}
     first, rest = given[0], given[1:]
+    result = dict(first)
     if not rest:
-        return dict(first)
-    if _same_started_segments(given):
-        columns = [map(cut.__getitem__, first) for cut in given]
-        return dict(zip(first, map(choose, *columns), strict=True))
+        return result
+    segments = first.keys()
+    for cut in given:
+        if cut.keys() != segments or NOT_STARTED in cut.values():
+            break
+        for segment, offset in cut.items():
+            if beyond(offset, result[segment]):
+                result[segment] = offset
+    else:
+        return result
     bound = _profile(history, first)
     for cut in rest:
         bound = _chosen(bound, _profile(history, cut), choose)
-    result: dict[SegmentId, int] = {}
+    result = {}
     for segment, offset in zip(bound.segments, bound.offsets, strict=True):
         result[segment] = choose(offset, result.get(segment, offset))
     return dict(sorted(result.items()))
-
-
-def _same_started_segments(cuts: list[Positions]) -> bool:
-    segments = cuts[0].keys()
-    return all(cut.keys() == segments and NOT_STARTED not in cut.values() for cut in cuts)
 
 
 def _chosen(a: _Profile, b: _Profile, choose: _Choice) -> _Profile:

@@ -8,6 +8,9 @@ from itertools import accumulate
 
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 
+REMEMBERED_MAX = 256
+"""So many different cuts a history remembers something of, each time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRecord:
@@ -24,12 +27,18 @@ class HistoryIndex:
 
     ``ids``: all segments ever, oldest first. ``bytes_below[i]``: final lengths of ``ids[:i]``, an unknown one counting 0.
     ``last``: index into ``epochs`` of the last epoch in which a segment was active.
+
+    What depends on the segments of a cut alone is remembered by them, as far as somebody has asked. ``passed``: bytes of the
+    segments before the cut; ``own``: for each segment of a tail its keys, those that count for it and their bytes
+    (``cut_compose.Counted``).
     """
 
     ranges: Mapping[SegmentId, KeyRange]
     last: Mapping[SegmentId, int]
     ids: Sequence[SegmentId]
     bytes_below: Sequence[int]
+    passed: dict[tuple[SegmentId, ...], int] = field(default_factory=dict)
+    own: dict[tuple[SegmentId, ...], Sequence[tuple[KeyRange, Sequence[SegmentId], int]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,15 +88,15 @@ def explain(facts: RetentionFacts, *, now_ms: int) -> tuple[HeldRange, ...]:
 class _Cycle:
     """One decision in the making: what is derived from the facts, each thing once."""
 
-    __slots__ = ("bound", "facts", "history", "moves", "outlook", "truncate", "unused_due_ms", "unused_ms")
+    __slots__ = ("bound", "facts", "general", "history", "moves", "outlook", "truncate", "unused_due_ms", "unused_ms")
 
     def __init__(self, outlook: Outlook, moves: Moves) -> None:
         self.outlook = outlook
         self.moves = moves
         self.facts = outlook.facts
         self.history = outlook.history
-        # The bound is ordered per key over all epochs; who has published nothing does not vote.
-        self.bound: Positions | None = lower_bound(self.history, moves.cuts.values()) or None
+        self.bound = moves.bound
+        self.general: GeneralRule | None = None
         self.truncate: Positions | None = None
         self.unused_ms: int | None = None
         self.unused_due_ms: int | None = None
@@ -130,7 +130,7 @@ class _Cycle:
             drops=moves.drops,
             deletes_stream=moves.deletes_stream,
             writers=writers,
-            situation=Situation(outlook, moves, self.bound, self.truncate, choice.rule),
+            situation=Situation(outlook, moves, self.bound, self.truncate, choice.rule, self.general),
         )
 
     def _choose(self) -> Choice:
@@ -144,7 +144,8 @@ class _Cycle:
             return Choice(RetentionRule.NO_RECORD)
         if shape.pravega is not None and self._by_pravega(shape):
             return PravegaRules(outlook, shape.pravega, self.bound, tail.size_bytes).choose()
-        return GeneralRule(outlook, shape, self.bound, tail).choose()
+        self.general = GeneralRule(outlook, shape, self.bound, tail)
+        return self.general.choose()
 
     def _by_pravega(self, shape: PolicyShape) -> bool:
         """Whether Pravega could say the policy, and has a rule for the case: it never keeps what nobody subscribes to."""
@@ -195,8 +196,7 @@ class _Cycle:
         if self.truncate is None:
             return ()
         goal = Goal(self.outlook, self.truncate, rule, size)
-        found = (goal.advance(name, cuts[name]) for name in sorted(cuts))
-        return tuple(item for item in found if item is not None)
+        return tuple([item for name in sorted(cuts) if (item := goal.advance(name, cuts[name])) is not None])
 
     # --- when again -----------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.core.cut_order import Positions
-from penstock.core.retention_explain import Situation, held_ranges, range_at
+from penstock.core.retention_explain import Situation, held_bytes, held_ranges, range_at
 from penstock.core.retention_facts import (
     OPEN,
     Advance,
@@ -22,6 +22,10 @@ from penstock.core.retention_facts import (
 )
 from penstock.core.retention_plan import PlanSummary, summary_of
 from penstock.core.retention_words import sentence
+
+
+def _most_bytes_first(item: tuple[tuple[HolderKind, str], int]) -> int:
+    return -item[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +70,8 @@ class RetentionDecision:
     @property
     def held_by(self) -> tuple[Holder, ...]:
         """Who keeps what is left, most bytes first. Worked out when asked for; the larger part of a cycle's time."""
-        total: dict[tuple[HolderKind, str], int] = {}
-        for item in held_ranges(self.situation, due=False):
-            total[item.kind, item.name] = total.get((item.kind, item.name), 0) + item.bytes
-        holders = [Holder(kind=kind, name=name, bytes=size) for (kind, name), size in total.items()]
-        holders.sort(key=lambda holder: -holder.bytes)
-        return tuple(holders)
+        found = sorted(held_bytes(self.situation).items(), key=_most_bytes_first)
+        return tuple([Holder(kind=kind, name=name, bytes=size) for (kind, name), size in found])
 
     @property
     def stays(self) -> str:

@@ -5,11 +5,11 @@ Source: docs/design/0007-retention.md, "Explaining".
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from penstock.core.cut_order import Positions, at_or_after, lower_bound, size_till, upper_bound
+from penstock.core.cut_order import CutOrder, Positions, at_or_after, compare, lower_bound, size_till, upper_bound
 from penstock.core.retention_facts import HeldRange, HolderKind, RetentionRule, StreamCutRecord
 from penstock.core.retention_limits import GeneralRule
 from penstock.core.retention_moves import Moves
@@ -22,24 +22,68 @@ _TAKING = (RetentionRule.SUBSCRIBERS_MAXIMUM, RetentionRule.OVERLAP_MAXIMUM)
 @dataclass(slots=True)
 class Situation:
     """A stream after a cycle's decision. ``bound``: the lower bound of subscribers where the rules have moved them;
-    ``truncate``: the new head, None where it stays; ``rule``: which rule chose."""
+    ``truncate``: the new head, None where it stays; ``rule``: which rule chose; ``general``: the general rule, where it was
+    asked, with the floor that it has worked out."""
 
     outlook: Outlook
     moves: Moves
     bound: Positions | None
     truncate: Positions | None
     rule: RetentionRule
+    general: GeneralRule | None = None
 
 
-def held_ranges(situation: Situation, *, due: bool = True) -> tuple[HeldRange, ...]:
-    """Ranges from head to tail, in order, none empty, summing to the stream's size; none where the tail is not known.
+class _Piece(NamedTuple):
+    """A range in the making: the fields of ``HeldRange``, in their order."""
 
-    ``due=False``: without what goes with this decision.
-    """
-    outlook = situation.outlook
-    if outlook.tail is None:
+    kind: HolderKind
+    name: str
+    start_bytes: int
+    end_bytes: int
+    start: Positions | None
+    end: Positions | None
+    release_ms: int | None
+
+
+def held_ranges(situation: Situation) -> tuple[HeldRange, ...]:
+    """Ranges from head to tail, in order, none empty, summing to the stream's size; none where the tail is not known."""
+    tail = situation.outlook.tail
+    if tail is None:
         return ()
-    walk = _Walk(situation, outlook.tail)
+    walk = _Walk(situation, tail, timed=True)
+    _take_what_stays(walk, situation, tail)
+    if situation.truncate is not None:
+        _take_due(walk, situation)
+    return tuple(
+        HeldRange(
+            kind=item.kind,
+            name=item.name,
+            start_bytes=item.start_bytes,
+            end_bytes=item.end_bytes,
+            start=item.start,
+            end=item.end,
+            release_ms=item.release_ms,
+        )
+        for item in reversed(walk.found)
+    )
+
+
+def held_bytes(situation: Situation) -> dict[tuple[HolderKind, str], int]:
+    """Bytes of each holder, the one nearest to the head first, of what the decision leaves: the ranges without their times,
+    which take most of the work."""
+    tail = situation.outlook.tail
+    if tail is None:
+        return {}
+    walk = _Walk(situation, tail, timed=False)
+    _take_what_stays(walk, situation, tail)
+    total: dict[tuple[HolderKind, str], int] = {}
+    for kind, name, start_bytes, end_bytes, _, _, _ in reversed(walk.found):
+        total[kind, name] = total.get((kind, name), 0) + end_bytes - start_bytes
+    return total
+
+
+def _take_what_stays(walk: _Walk, situation: Situation, tail: StreamCutRecord) -> None:
+    outlook = situation.outlook
     for hold in outlook.holds:
         walk.take(HolderKind.HOLD, hold.id, walk.base if hold.positions is None else hold.positions, hold.until_ms)
     shape = outlook.shape
@@ -48,10 +92,7 @@ def held_ranges(situation: Situation, *, due: bool = True) -> tuple[HeldRange, .
     elif shape is None or not shape.policy.truncates:
         walk.take(HolderKind.NO_POLICY, "", walk.base)
     else:
-        _take_by_policy(walk, situation, shape, outlook.tail)
-    if due and situation.truncate is not None:
-        _take_due(walk, situation)
-    return tuple(reversed(walk.found))
+        _take_by_policy(walk, situation, shape, tail)
 
 
 def range_at(situation: Situation, position: Positions) -> HeldRange | None:
@@ -89,18 +130,18 @@ def _minimum_age_ms(shape: PolicyShape) -> int | None:
 def _take_by_policy(walk: _Walk, situation: Situation, shape: PolicyShape, tail: StreamCutRecord) -> None:
     outlook = situation.outlook
     for name, cut in _furthest_behind_first(situation):
-        walk.take(HolderKind.SUBSCRIBER, name, cut, _expires_ms(outlook, shape, name, walk.reached(cut)))
-    _take_minimum(walk, outlook, shape, situation.bound, tail)
+        release_ms = _expires_ms(outlook, shape, name, walk.reached(cut)) if walk.timed else None
+        walk.take(HolderKind.SUBSCRIBER, name, cut, release_ms)
+    _take_minimum(walk, situation, shape, tail)
     if situation.bound is None and not shape.releases:
-        walk.take(HolderKind.UNSUBSCRIBED, "", walk.base, _aged_ms(outlook, walk.base, shape.policy.max_age_ms))
+        release_ms = _aged_ms(outlook, walk.base, shape.policy.max_age_ms) if walk.timed else None
+        walk.take(HolderKind.UNSUBSCRIBED, "", walk.base, release_ms)
     rest = HolderKind.TRUNCATING if outlook.facts.truncating else HolderKind.UNRECORDED
     walk.take(rest, "", walk.base)
 
 
-def _take_minimum(
-    walk: _Walk, outlook: Outlook, shape: PolicyShape, bound: Positions | None, tail: StreamCutRecord
-) -> None:
-    limits = shape.floor
+def _take_minimum(walk: _Walk, situation: Situation, shape: PolicyShape, tail: StreamCutRecord) -> None:
+    outlook, limits = situation.outlook, shape.floor
     if limits.unlimited:
         walk.take(HolderKind.MINIMUM, "", walk.base)
         return
@@ -111,13 +152,15 @@ def _take_minimum(
         place = outlook.place_aged(age_ms)
         cut = outlook.cut_at(place) if place >= 0 else walk.base
     if shape.by_segment and size is not None:
-        floor = GeneralRule(outlook, shape, bound, tail).floor()
+        rule = situation.general or GeneralRule(outlook, shape, situation.bound, tail)
+        floor = rule.floor()
         walk.take(HolderKind.MINIMUM, "", walk.base if floor is None else floor)
     elif cut is None:
         if size is not None:
             walk.take_down_to(HolderKind.MINIMUM, size)
     elif size is None or (size_till(outlook.history, cut) >= size) == (limits.combine is Combine.ANY):
-        walk.take(HolderKind.MINIMUM, "", cut, _aged_ms(outlook, walk.reached(cut), age_ms))
+        release_ms = _aged_ms(outlook, walk.reached(cut), age_ms) if walk.timed else None
+        walk.take(HolderKind.MINIMUM, "", cut, release_ms)
     else:
         # By any of two minimums age alone lets these bytes go one day; by both, only what is written behind them does.
         record = outlook.records[place] if (place := outlook.until_size(size)) < len(outlook.records) else tail
@@ -129,11 +172,8 @@ def _aged_ms(outlook: Outlook, cut: Positions, age_ms: int | None) -> int | None
     """When the first data behind the cut is known to have this age; None: never."""
     if age_ms is None or outlook.tail is None:
         return None
-    records = outlook.records
-    start = bisect_left(
-        range(len(records)), True, key=lambda i: not at_or_after(outlook.history, cut, records[i].positions)
-    )
-    record = records[start] if start < len(records) else outlook.tail
+    start = outlook.records_passed(cut)
+    record = outlook.records[start] if start < len(outlook.records) else outlook.tail
     if at_or_after(outlook.history, cut, record.positions):
         return None
     return record.time_ms + age_ms
@@ -178,10 +218,16 @@ def _furthest_behind_first(situation: Situation) -> list[tuple[str, Positions]]:
 
 
 class _Walk:
-    """From the tail towards the head: each holder takes what lies behind its cut and is not taken yet."""
+    """From the tail towards the head: each holder takes what lies behind its cut and is not taken yet.
 
-    def __init__(self, situation: Situation, tail: StreamCutRecord) -> None:
+    ``timed``: whether anybody wants to know when holders let go.
+    """
+
+    __slots__ = ("at", "at_bytes", "at_cut", "base", "base_bytes", "found", "history", "outlook", "timed")
+
+    def __init__(self, situation: Situation, tail: StreamCutRecord, *, timed: bool) -> None:
         outlook = situation.outlook
+        self.timed = timed
         self.outlook = outlook
         self.history = outlook.history
         self.base: Positions = outlook.head
@@ -191,7 +237,7 @@ class _Walk:
         self.at: Positions | None = tail.positions
         self.at_cut: Positions = tail.positions
         self.at_bytes = tail.size_bytes
-        self.found: list[HeldRange] = []
+        self.found: list[_Piece] = []
 
     def rebase(self, base: Positions, base_bytes: int) -> None:
         """Walk down to this cut from here on."""
@@ -204,9 +250,11 @@ class _Walk:
     def take(self, kind: HolderKind, name: str, cut: Positions, release_ms: int | None = None) -> None:
         """Give the holder all that is left behind ``cut``, but nothing before the base."""
         if cut is not self.base:
-            if at_or_after(self.history, cut, self.at_cut):
+            order = compare(self.history, cut, self.at_cut)
+            if order is CutOrder.AFTER or order is CutOrder.EQUAL:
                 return
-            cut = self.outlook.lower(cut, self.at_cut)
+            if order is CutOrder.OVERLAPS:
+                cut = lower_bound(self.history, [cut, self.at_cut])
             if not at_or_after(self.history, cut, self.base):
                 cut = upper_bound(self.history, [cut, self.base])
         size = self.base_bytes if cut is self.base else size_till(self.history, cut)
@@ -222,15 +270,5 @@ class _Walk:
 
     def _give(self, kind: HolderKind, name: str, size: int, cut: Positions | None, release_ms: int | None) -> None:
         if size < self.at_bytes:
-            self.found.append(
-                HeldRange(
-                    kind=kind,
-                    name=name,
-                    start_bytes=size,
-                    end_bytes=self.at_bytes,
-                    start=cut,
-                    end=self.at,
-                    release_ms=release_ms,
-                )
-            )
+            self.found.append(_Piece(kind, name, size, self.at_bytes, cut, self.at, release_ms))
         self.at, self.at_bytes = cut, size

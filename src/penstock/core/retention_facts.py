@@ -59,13 +59,17 @@ class RecordColumns(Sequence[StreamCutRecord]):
     def plus(self, record: StreamCutRecord) -> RecordColumns:
         """The same with one more. Raises CorruptDataError."""
         own = self._positions
-        return RecordColumns(
-            [*self.times, record.time_ms],
-            [*self.sizes, record.size_bytes],
-            [*self._cuts, record],
-            [*(self._counts or [None] * len(self.times)), record.event_count],
-            positions=lambda cut: cut.positions if isinstance(cut, StreamCutRecord) else own(cut),
+        more = RecordColumns(
+            (), (), (), positions=lambda cut: cut.positions if isinstance(cut, StreamCutRecord) else own(cut)
         )
+        if self.times and (record.time_ms <= self.times[-1] or record.size_bytes < self.sizes[-1]):
+            raise CorruptDataError("records of the retention set are out of order")
+        more.times = [*self.times, record.time_ms]
+        more.sizes = [*self.sizes, record.size_bytes]
+        more._cuts = [*self._cuts, record]
+        if self._counts is not None or record.event_count is not None:
+            more._counts = [*(self._counts or [None] * len(self.times)), record.event_count]
+        return more
 
     def __len__(self) -> int:
         return len(self.times)
@@ -171,7 +175,20 @@ class RetentionFacts:
             before = record
 
 
-class RetentionRule(enum.Enum):
+class _Word(enum.Enum):
+    """A word of the planner's answer. ``word`` is its value, and cheap: an answer has a dozen of them, and the ``value``
+    and the hash of an enumeration are calls into Python."""
+
+    word: str
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    # There is one object for each word, whoever unpickles it.
+    __hash__ = object.__hash__
+
+
+class RetentionRule(_Word):
     """Which rule chose, or why none did. Numbers in brackets are the cases of the source document.
 
     The last ones move or drop subscribers, stop writers, or delete the stream; they never choose a cut.
@@ -197,7 +214,7 @@ class RetentionRule(enum.Enum):
     IDLE_STREAM = "idle-stream"
 
 
-class HolderKind(enum.Enum):
+class HolderKind(_Word):
     """Why bytes are still there. ``DUE`` ones go in the next cycle."""
 
     DUE = "due"
@@ -298,7 +315,7 @@ class Drop:
     rule: RetentionRule = RetentionRule.IDLE_SUBSCRIBER
 
 
-class WriterState(enum.Enum):
+class WriterState(_Word):
     """What an append that passes the totals of a verdict meets: nothing, a wait, a refusal, or eviction soon after."""
 
     OPEN = "open"

@@ -8,6 +8,7 @@ overrules subscribers and never the floor. Source: docs/design/0007-retention.md
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Protocol
 
 from penstock.core.cut_compose import Counted, compose, counted_segments
@@ -19,6 +20,7 @@ from penstock.core.retention_rules import Choice
 from penstock.model.cuts import NOT_STARTED
 from penstock.model.policies import LONG_MAX
 from penstock.model.retention import Combine
+from penstock.model.segments import KeyRange, SegmentId
 
 
 class ByteMeter(Protocol):
@@ -70,7 +72,8 @@ class SegmentMeter:
 
     def __init__(self, outlook: Outlook, tail: StreamCutRecord) -> None:
         self._outlook = outlook
-        self._counted: list[Counted] = []
+        self._floors: dict[int, Positions | None] = {}
+        self._counted: Sequence[Counted] = ()
         # A tail with a segment that is not started is none; whatever it is, nothing is known to be above a limit.
         if NOT_STARTED not in tail.positions.values():
             self._counted = counted_segments(outlook.history, tail.positions)
@@ -80,15 +83,26 @@ class SegmentMeter:
 
     def _leaving(self, item: Counted, limit: int) -> int:
         """How many records, from the oldest on, leave the segment at least so much."""
-        records, cut_at = self._outlook.records, self._outlook.cut_at
-        return bisect_left(range(len(records)), True, key=lambda i: self._left(item, cut_at(i)) < limit)
+        cut_at, segment, most = self._outlook.cut_at, item.segments[-1], item.end - item.earlier - limit
+
+        def leaves_less(place: int) -> bool:
+            cut = cut_at(place)
+            offset = cut.get(segment, NOT_STARTED)
+            return offset > most if offset >= 0 else self._left(item, cut) < limit
+
+        return bisect_left(range(len(self._outlook.records)), True, key=leaves_less)
 
     def floor(self, limit: int) -> Positions | None:
+        if limit not in self._floors:
+            self._floors[limit] = self._floor(limit)
+        return self._floors[limit]
+
+    def _floor(self, limit: int) -> Positions | None:
         head = self._outlook.head
         pieces = [(item.keys, self._floor_of(item, limit)) for item in self._counted]
         if all(piece is head for _, piece in pieces):
             return None
-        floor = compose(self._outlook.history, pieces)
+        floor = self._composed(pieces)
         return floor if self._outlook.behind(head, floor) else None
 
     def _floor_of(self, item: Counted, limit: int) -> Positions:
@@ -111,11 +125,24 @@ class SegmentMeter:
             (item.keys, self._cap_of(item, cut, limit) if self._left(item, cut) > limit else cut)
             for item in self._counted
         ]
-        return None if all(piece is cut for _, piece in pieces) else compose(self._outlook.history, pieces)
+        return None if all(piece is cut for _, piece in pieces) else self._composed(pieces)
+
+    def _composed(self, pieces: Sequence[tuple[KeyRange, Positions]]) -> Positions:
+        """One cut of the pieces, one for each segment at the tail."""
+        positions: dict[SegmentId, int] = {}
+        for item, (_, cut) in zip(self._counted, pieces, strict=True):
+            offset = cut.get(item.segments[-1], NOT_STARTED)
+            if offset < 0:
+                return compose(self._outlook.history, pieces)
+            positions[item.segments[-1]] = offset
+        # Segments of one epoch, all of them started: any offsets of theirs are a valid cut.
+        return dict(sorted(positions.items()))
 
     def _cap_of(self, item: Counted, cut: Positions, limit: int) -> Positions:
         """The cut that leaves most of what leaves no more than the limit; where none does, the one that leaves least."""
         records = self._outlook.records
+        if records and not self._outlook.facts.boundaries:
+            return self._outlook.cut_at(min(self._leaving(item, limit + 1), len(records) - 1))
         found: list[Positions] = []
         if records:
             found.append(self._outlook.cut_at(min(self._leaving(item, limit + 1), len(records) - 1)))
@@ -142,6 +169,7 @@ class GeneralRule:
         self.bound = bound
         self.tail = tail
         self.meter = meter_of(outlook, shape, tail)
+        self._floor: tuple[Positions | None] | None = None
 
     def choose(self) -> Choice:
         """The cut, by whichever rule decided about its furthest part."""
@@ -157,9 +185,12 @@ class GeneralRule:
         if self.shape.floor.unlimited:
             return Choice(RetentionRule.BELOW_MINIMUM)
         consumed, rule = self._consumed()
+        permitted = consumed is None or self._permitted(consumed)
+        if permitted and not self.shape.has_maximum:
+            return Choice(rule, consumed)
         floor = self.floor()
         start: Positions | None = consumed
-        if consumed is not None and not self._permitted(consumed):
+        if consumed is not None and not permitted:
             start = None if floor is None else self.outlook.lower(consumed, floor)
             rule = RetentionRule.MINIMUM if self.bound is None else RetentionRule.SUBSCRIBERS_MINIMUM
             if start is None:
@@ -191,6 +222,11 @@ class GeneralRule:
 
     def floor(self) -> Positions | None:
         """The latest cut that the minimums let go, for bytes of boundaries too; None: none. The tail where all may go."""
+        if self._floor is None:
+            self._floor = (self._worked_out_floor(),)
+        return self._floor[0]
+
+    def _worked_out_floor(self) -> Positions | None:
         limits, outlook = self.shape.floor, self.outlook
         if limits.unlimited:
             return None
@@ -217,12 +253,13 @@ class GeneralRule:
         limits = self.shape.floor
         if limits.is_none:
             return True
-        met: list[bool] = []
-        if limits.size_bytes is not None:
-            met.append(self.meter.leaves(cut, limits.size_bytes))
-        if limits.age_ms is not None:
-            met.append(self._is_aged(cut, limits.age_ms))
-        return any(met) if limits.combine is Combine.ANY else all(met)
+        enough = limits.combine is Combine.ANY
+        # The first minimum that settles it by itself: one that is met by any, one that is not met by all.
+        if limits.size_bytes is not None and self.meter.leaves(cut, limits.size_bytes) is enough:
+            return enough
+        if limits.age_ms is not None and self._is_aged(cut, limits.age_ms) is enough:
+            return enough
+        return not enough
 
     def _is_aged(self, cut: Positions, age_ms: int) -> bool:
         """Whether all data before the cut is certainly so old."""

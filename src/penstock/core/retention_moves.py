@@ -7,11 +7,11 @@ is late by up to one recording period and never early.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.core.cut_order import CutOrder, Positions, at_or_after, compare, lower_bound, size_till, upper_bound
+from penstock.core.retention_candidates import ByteCuts, Spot
 from penstock.core.retention_facts import (
     OPEN,
     Advance,
@@ -40,10 +40,12 @@ class Stage:
 
 @dataclass(slots=True)
 class Moves:
-    """What the rules before truncation do. ``cuts``: where published subscribers stand after; ``due``: times at which the
-    passing of time may change any of it; ``stages``: the rules that moved or dropped somebody, in order."""
+    """What the rules before truncation do. ``cuts``: where published subscribers stand after; ``bound``: their lower bound,
+    None where nobody has published; ``due``: times at which the passing of time may change any of it; ``stages``: the rules
+    that moved or dropped somebody, in order."""
 
     cuts: Mapping[str, Positions]
+    bound: Positions | None = None
     expirations: tuple[Advance, ...] = ()
     evictions: tuple[Advance, ...] = ()
     drops: tuple[Drop, ...] = ()
@@ -61,7 +63,8 @@ class Moves:
 def moves_of(outlook: Outlook) -> Moves:
     """Apply TTL, then quotas by bytes, events and age, then idleness."""
     if outlook.policy is None or outlook.shape is None or not outlook.shape.moves:
-        return Moves(outlook.published)
+        # The bound is ordered per key over all epochs; who has published nothing does not vote.
+        return Moves(outlook.published, lower_bound(outlook.history, outlook.published.values()) or None)
     return _Mover(outlook, outlook.policy).moves()
 
 
@@ -88,10 +91,11 @@ class Goal:
         What lay before the head was lost earlier, and reported then.
         """
         outlook, history = self.outlook, self.outlook.history
-        if at_or_after(history, cut, self.cut):
+        order = compare(history, cut, self.cut)
+        if order is CutOrder.AFTER or order is CutOrder.EQUAL:
             return None
         end, stop, size = self.cut, self.stop, self.size
-        if not at_or_after(history, end, cut):
+        if order is CutOrder.OVERLAPS:
             end, stop = upper_bound(history, [end, cut]), upper_bound(history, [stop, cut])
             size = size_till(history, stop)
         start = cut if at_or_after(history, cut, outlook.head) else upper_bound(history, [cut, outlook.head])
@@ -174,12 +178,15 @@ class _Mover:
         self.end = 0 if tail is None else tail.size_bytes
         self.events: dict[str, int | None] = {}
         self.oldest: dict[str, int] = {}
+        self.spots = ByteCuts(outlook, outlook.facts.boundaries)
         for name, item in outlook.facts.activity.items():
             if name in self.cuts:
                 self.events[name] = item.backlog_events
                 if item.oldest_unacked_ms is not None:
                     self.oldest[name] = item.oldest_unacked_ms
         self.result = Moves(self.cuts)
+        self._slowest: Positions | None = None
+        self._passed: int | None = None
 
     def moves(self) -> Moves:
         result = self.result
@@ -190,27 +197,37 @@ class _Mover:
         result.writers = self._writers()
         result.mover = self if self.policy.limits_backlog else None
         result.deletes_stream = self._deletes_stream()
+        result.bound = self._bound() or None
         return result
+
+    def _bound(self) -> Positions:
+        """The lower bound of where subscribers stand now. As how many records it has ``_passed``, kept until one moves."""
+        if self._slowest is None:
+            self._slowest = lower_bound(self.history, self.cuts.values())
+        return self._slowest
+
+    def _passes(self, target: Positions) -> bool:
+        """Whether no subscriber is behind the cut anywhere, so that no rule moves anybody there."""
+        return at_or_after(self.history, self._bound(), target)
 
     # --- moving -----------------------------------------------------------------------------------------------
 
-    def _candidates(self) -> Iterable[StreamCutRecord]:
-        yield from self.outlook.records
-        yield from self.outlook.facts.boundaries
-
-    def _aged(self, age_ms: int) -> StreamCutRecord | None:
+    def _aged(self, age_ms: int) -> Positions | None:
         """The latest record or boundary before which all data is at least so old."""
         outlook = self.outlook
         place = outlook.place_aged(age_ms)
-        best = outlook.records[place] if place >= 0 else None
+        best: Spot | None = place if place >= 0 else None
         for item in outlook.facts.boundaries:
-            if item.time_ms <= self.now_ms - age_ms and (best is None or item.size_bytes > best.size_bytes):
+            aged = item.time_ms <= self.now_ms - age_ms
+            if aged and (best is None or item.size_bytes > self.spots.size(best)):
                 best = item
-        return best
+        return None if best is None else self.spots.cut(best)
 
-    def _advance(self, names: Iterable[str], target: StreamCutRecord, rule: RetentionRule) -> list[Advance]:
+    def _advance(self, names: Iterable[str], target: Positions, rule: RetentionRule) -> list[Advance]:
+        if self._passes(target):
+            return []
         found: list[Advance] = []
-        goal = Goal(self.outlook, target.positions, rule)
+        goal = Goal(self.outlook, target, rule)
         for name in names:
             item = goal.advance(name, self.cuts[name])
             if item is None:
@@ -223,18 +240,19 @@ class _Mover:
 
     def _move(self, name: str, cut: Positions) -> None:
         self.cuts[name] = cut
+        self._slowest = self._passed = None
         self.sizes[name] = size_till(self.history, cut)
         self.oldest.pop(name, None)
         self.events[name] = self._events_left(cut)
 
     def writers_after(self, advances: Iterable[Advance]) -> WriterVerdict:
         """As ``Moves.writers_after``. Leaves the cuts of the result as they were."""
-        kept = self.cuts
+        kept, slowest = self.cuts, self._slowest
         self.cuts = dict(kept)
         for item in advances:
             self._move(item.subscriber, item.end)
         verdict = self._writers()
-        self.cuts = kept
+        self.cuts, self._slowest, self._passed = kept, slowest, None
         return verdict
 
     def _events_left(self, cut: Positions) -> int | None:
@@ -244,6 +262,9 @@ class _Mover:
             return None
         before = events_before(outlook, cut)
         return None if before is None else tail.event_count - before
+
+    def _left_bytes(self, record: StreamCutRecord) -> int:
+        return self.end - record.size_bytes
 
     def _left_events(self, record: StreamCutRecord) -> int | None:
         tail = self.outlook.tail
@@ -269,14 +290,12 @@ class _Mover:
     def _due_when_aged(self, age_ms: int) -> None:
         """Note when the next cut that somebody is behind comes to this age."""
         outlook, history = self.outlook, self.history
-        records = outlook.records
-        slowest = lower_bound(history, self.cuts.values())
-        first = outlook.place_aged(age_ms) + 1
-        behind = bisect_left(
-            range(first, len(records)), True, key=lambda i: not at_or_after(history, slowest, records[i].positions)
-        )
-        if first + behind < len(records):
-            self.result.due.append(records[first + behind].time_ms + age_ms)
+        slowest = self._bound()
+        if self._passed is None:
+            self._passed = outlook.records_passed(slowest)
+        behind = max(outlook.place_aged(age_ms) + 1, self._passed)
+        if behind < len(outlook.records):
+            self.result.due.append(outlook.time_at(behind) + age_ms)
         for item in outlook.facts.boundaries:
             if item.time_ms > self.now_ms - age_ms and not at_or_after(history, slowest, item.positions):
                 self.result.due.append(item.time_ms + age_ms)
@@ -292,11 +311,17 @@ class _Mover:
                 RetentionRule.BACKLOG_BYTES,
                 policy.backlog_bytes,
                 self._backlog,
-                lambda item: self.end - item.size_bytes,
+                self._left_bytes,
+                self._records_around,
             )
         if evicts and policy.backlog_events is not None:
             found += self._evict(
-                RetentionRule.BACKLOG_EVENTS, policy.backlog_events, self.events.get, self._left_events
+                RetentionRule.BACKLOG_EVENTS,
+                policy.backlog_events,
+                self.events.get,
+                self._left_events,
+                # Not all may have a count: each is looked at.
+                lambda share: self.outlook.records,
             )
         if policy.backlog_age_ms is not None:
             found += self._evict_aged(policy.backlog_age_ms, evicts=evicts)
@@ -308,29 +333,40 @@ class _Mover:
         limit: int,
         backlog: Callable[[str], int | None],
         left: Callable[[StreamCutRecord], int | None],
+        records_around: Callable[[int], Sequence[StreamCutRecord]],
     ) -> list[Advance]:
         """Where the slowest subscriber has the limit behind it, bring everybody down to the share of it that is left."""
-        known = {name: size for name in self._slowest_first() if (size := backlog(name)) is not None}
+        known = {name: size for name in self.cuts if (size := backlog(name)) is not None}
         if not known or max(known.values()) < limit:
             return []
         share = math.floor(limit * self.policy.evict_to)
-        target = self._cut_leaving(left, limit, share)
+        candidates = [*records_around(share), *self.outlook.facts.boundaries]
+        target = self._cut_leaving(left, candidates, limit, share)
         if target is None:
             return []
         lagging = [name for name, size in known.items() if size > share]
         lagging.sort(key=lambda name: (-known[name], name))
         return self._advance(lagging, target, rule)
 
+    def _records_around(self, share: int) -> Sequence[StreamCutRecord]:
+        """The last records that leave more bytes than this, of equal ones the oldest, and the first that leaves no more."""
+        outlook = self.outlook
+        place = outlook.until_size(self.end - share - 1)
+        before = [] if place == 0 else [outlook.records[outlook.until_size(outlook.size_at(place - 1) - 1)]]
+        return [*before, *outlook.records[place : place + 1]]
+
     def _cut_leaving(
-        self, left: Callable[[StreamCutRecord], int | None], limit: int, share: int
-    ) -> StreamCutRecord | None:
+        self,
+        left: Callable[[StreamCutRecord], int | None],
+        candidates: Sequence[StreamCutRecord],
+        limit: int,
+        share: int,
+    ) -> Positions | None:
         """The earliest cut that leaves no more than the share; where only the tail does, the latest below the limit, if
         there is one: more is taken than was asked for only where no cut lies between."""
         tail = self.outlook.tail
         ends = () if tail is None else (tail,)
-        found = [
-            (size, item) for item in (*self._candidates(), *ends) if (size := left(item)) is not None and size >= 0
-        ]
+        found = [(size, item) for item in (*candidates, *ends) if (size := left(item)) is not None and size >= 0]
         fits = [pair for pair in found if pair[0] <= share]
         if not fits:
             return None
@@ -339,7 +375,7 @@ class _Mover:
         chosen: tuple[int, StreamCutRecord] = best
         if best[0] == 0 < share and between:
             chosen = min(between, key=lambda pair: pair[0])
-        return chosen[1]
+        return chosen[1].positions
 
     def _evict_aged(self, limit_ms: int, *, evicts: bool) -> list[Advance]:
         found: list[Advance] = []
@@ -362,9 +398,9 @@ class _Mover:
             if name in self.cuts and self.now_ms - oldest_ms >= limit_ms and self._backlog(name):
                 return True
         target = self._aged(limit_ms)
-        if target is None:
+        if target is None or self._passes(target):
             return False
-        goal = Goal(self.outlook, target.positions, RetentionRule.BACKLOG_AGE)
+        goal = Goal(self.outlook, target, RetentionRule.BACKLOG_AGE)
         return any(goal.advance(name, cut) is not None for name, cut in self.cuts.items())
 
     # --- who is forgotten, who may write ------------------------------------------------------------------------
@@ -375,14 +411,16 @@ class _Mover:
             return []
         found = []
         before = dict(self.cuts)
-        for name in sorted(self.outlook.facts.subscribers):
-            activity = self.outlook.facts.activity.get(name)
-            if activity is None or activity.last_active_ms is None:
+        heard = self.outlook.facts.activity
+        for name in sorted(name for name in heard if name in self.outlook.facts.subscribers):
+            activity = heard[name]
+            if activity.last_active_ms is None:
                 continue
             if self.now_ms - activity.last_active_ms < idle_ms:
                 self.result.due.append(activity.last_active_ms + idle_ms)
                 continue
             cut = self.cuts.pop(name, {})
+            self._slowest = self._passed = None
             found.append(Drop(subscriber=name, start=cut, last_active_ms=activity.last_active_ms))
         if len(before) > len(self.cuts):
             self.result.stages.append(Stage(RetentionRule.IDLE_SUBSCRIBER, before))
@@ -392,7 +430,7 @@ class _Mover:
         policy, tail = self.policy, self.outlook.tail
         if not policy.limits_backlog or not self.cuts:
             return OPEN
-        slowest = self._slowest_first()[0]
+        slowest = min(self.cuts, key=lambda name: (self.sizes[name], name))
         # What was acknowledged beyond the tail gives nobody room: those bytes are not written yet.
         read = min(self.sizes[slowest], self.end) if tail is not None else self.sizes[slowest]
         verdicts: list[tuple[bool, RetentionRule, str]] = []

@@ -138,6 +138,7 @@ class Outlook:
     """
 
     __slots__ = (
+        "_aged",
         "facts",
         "head",
         "head_bytes",
@@ -160,6 +161,7 @@ class Outlook:
         self.policy = None if facts.unreadable else facts.policy
         self.shape = None if self.policy is None else shape_of(self.policy)
         self.record_due_ms: int | None = None
+        self._aged: dict[int, int] = {}
         given = facts.retention_set
         self.records: Sequence[StreamCutRecord] = given
         self.record = self._due_record()
@@ -169,7 +171,9 @@ class Outlook:
         self.head: Positions = facts.head or head_of(facts.history)
         self.head_bytes = size_till(facts.history, self.head) if facts.head else 0
         self.published: Mapping[str, Positions] = {name: cut for name, cut in facts.subscribers.items() if cut}
-        self.holds: Sequence[Hold] = [hold for hold in facts.holds if hold.until_ms is None or now_ms < hold.until_ms]
+        self.holds: Sequence[Hold] = ()
+        if facts.holds:
+            self.holds = [hold for hold in facts.holds if hold.until_ms is None or now_ms < hold.until_ms]
 
     def _due_record(self) -> StreamCutRecord | None:
         facts, tail = self.facts, self.facts.tail
@@ -217,8 +221,11 @@ class Outlook:
         return records[place].positions
 
     def place_aged(self, age_ms: int) -> int:
-        """Place of the newest record that is at least so old; -1: none is."""
-        return self.until_time(self.now_ms - age_ms) - 1
+        """Place of the newest record that is at least so old; -1: none is. Searched once for each age."""
+        place = self._aged.get(age_ms)
+        if place is None:
+            place = self._aged[age_ms] = self.until_time(self.now_ms - age_ms) - 1
+        return place
 
     def until_time(self, time_ms: int) -> int:
         """How many records are no later."""
@@ -242,6 +249,18 @@ class Outlook:
         if not upto or at_or_after(history, cut, self.cut_at(upto - 1)):
             return upto
         return bisect_left(range(upto), True, key=lambda i: not at_or_after(history, cut, self.cut_at(i)))
+
+    def records_passed(self, cut: Positions) -> int:
+        """How many records, from the oldest on, the cut is behind nowhere, by the cuts alone.
+
+        Sizes say where to look first, and no more: where the length of a sealed segment is not given they are off.
+        """
+        history, count = self.history, len(self.records)
+        guess = self.until_size(size_till(history, cut))
+        behind_none = guess == 0 or at_or_after(history, cut, self.cut_at(guess - 1))
+        if behind_none and (guess == count or not at_or_after(history, cut, self.cut_at(guess))):
+            return guess
+        return bisect_left(range(count), True, key=lambda place: not at_or_after(history, cut, self.cut_at(place)))
 
     def behind(self, cut: Positions, other: Positions) -> bool:
         """Whether ``cut`` is behind ``other`` at some key."""

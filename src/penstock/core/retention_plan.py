@@ -26,9 +26,11 @@ class PlanSummary:
 def summary_of(situation: Situation, frees: int, advances: Sequence[Advance], drops: Sequence[Drop]) -> PlanSummary:
     """The summary of a decision that frees so many bytes. None: no events, no times."""
     outlook, truncate = situation.outlook, situation.truncate
-    hurt = sorted({item.subscriber for item in advances} | {item.subscriber for item in drops})
+    hurt: tuple[str, ...] = ()
+    if advances or drops:
+        hurt = tuple(sorted({item.subscriber for item in advances} | {item.subscriber for item in drops}))
     if truncate is None or not frees:
-        return PlanSummary(events=0, since_ms=None, until_ms=None, subscribers=tuple(hurt))
+        return PlanSummary(events=0, since_ms=None, until_ms=None, subscribers=hurt)
     before = after = None
     if outlook.counts_events:
         after = events_before(outlook, truncate)
@@ -37,13 +39,16 @@ def summary_of(situation: Situation, frees: int, advances: Sequence[Advance], dr
     # The last record nowhere ahead of the head was made before any of it, the first nowhere behind the cut after all.
     first = outlook.records_till(outlook.head, outlook.head_bytes) - 1
     fewer = outlook.until_size(outlook.head_bytes + frees - 1)
-    last = next((i for i in range(fewer, len(records)) if at_or_after(history, outlook.cut_at(i), truncate)), -1)
-    until_ms = outlook.time_at(last) if last >= 0 else None
+    until_ms = None
+    for place in range(fewer, len(records)):
+        if at_or_after(history, outlook.cut_at(place), truncate):
+            until_ms = outlook.time_at(place)
+            break
     if until_ms is None and outlook.tail is not None and at_or_after(history, outlook.tail.positions, truncate):
         until_ms = outlook.tail.time_ms
     return PlanSummary(
         events=None if before is None or after is None else after - before,
         since_ms=outlook.time_at(first) if first >= 0 else None,
         until_ms=until_ms,
-        subscribers=tuple(hurt),
+        subscribers=hurt,
     )

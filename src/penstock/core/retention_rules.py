@@ -5,7 +5,7 @@ Source: docs/design/0007-retention.md, rules R1 to R10; "low", "top", "edge" and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.core.cut_order import CutOrder, Positions, at_or_after, compare, size_till
 from penstock.core.retention_candidates import ByteCuts, Spot
@@ -13,8 +13,7 @@ from penstock.core.retention_facts import RetentionRule
 from penstock.core.retention_outlook import Outlook, PravegaForm
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """The cut that the rules choose, the rule, the time of the record where it is one (a boundary is none), and the size till
     the cut where it is known already."""
 

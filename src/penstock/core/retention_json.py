@@ -57,9 +57,6 @@ FIELDS = (
     "last_append_ms",
     "hold",
 )
-_KNOWN = frozenset(FIELDS)
-_NESTED = (dict, list)
-_COUNTED_APART = ("id", "policy")
 _STREAM_FIELDS = ("scope", "name", "epochs", "sealed")
 _ACTIVITY_FIELDS = ("oldest_unacked_ms", "backlog_bytes", "backlog_events", "last_active_ms")
 _SUBSCRIBER_FIELDS = ("cut", *_ACTIVITY_FIELDS)
@@ -82,12 +79,16 @@ class FactsLine:
 
 
 def plan_line(text: str) -> dict[str, Any]:
-    """The plan for one line of JSON; for one that cannot be used, ``{"id", "error": {"kind", "field", "message"}}``."""
+    """The plan for one line of JSON; for one that cannot be used, ``{"id", "error": {"kind", "field", "message"}}``.
+
+    The explaining way: it finds what is wrong with a line, and where. ``retention_lines`` is the fast one, for many lines.
+    """
     line_id = None
     try:
         value = take_object(_parse(text, _QUICK), None)
         line_id = value.get("id")
-        line = _line(text, value)
+        parse_strictly(text)
+        line = decode_facts(value)
         return encode_plan(line.id, decide(line.facts, now_ms=line.now_ms))
     except _TwiceError as error:
         return encode_error(None, InvalidArgumentError(error.message, **error.fields))
@@ -108,29 +109,13 @@ def decode_facts(value: Mapping[str, Any]) -> FactsLine:
 
     Raises: InvalidArgumentError or InvalidCutError, each with the path of the field in ``field``.
     """
-    return _decoded(value)[0]
-
-
-def _decoded(value: Mapping[str, Any]) -> tuple[FactsLine, int]:
-    """The facts, and how many names the line has: a quick look first, and a close one where that is not enough."""
-    if not _KNOWN.issuperset(value):
-        check_known(value, FIELDS, "")
+    check_known(value, FIELDS, "")
     if value.get("version", VERSION) != VERSION:
         refuse("version of the facts is not known", "version", version=value["version"], known=VERSION)
     stream = take_object(value.get("stream"), "stream")
     check_known(stream, _STREAM_FIELDS, "stream.")
     epochs, history = take_stream(stream)
-    cuts = Cuts(epochs, history, quick=True)
-    line = _facts_line(value, stream, history, cuts)
-    if not cuts.are_whole():
-        cuts = Cuts(epochs, history)
-        line = _facts_line(value, stream, history, cuts)
-    names = cuts.names + len(value) + len(stream) + epochs.keys + len(stream.get("sealed") or ())
-    for name in _COUNTED_APART:
-        item = value.get(name)
-        if type(item) in _NESTED:
-            names += _count_names(item)
-    return line, names
+    return _facts_line(value, stream, history, Cuts(epochs, history))
 
 
 def _facts_line(value: Mapping[str, Any], stream: Mapping[str, Any], history: StreamHistory, cuts: Cuts) -> FactsLine:
@@ -176,10 +161,10 @@ def encode_decision(line_id: Any, decision: RetentionDecision) -> dict[str, Any]
         "id": line_id,
         "candidate": candidate,
         "truncate": candidate if decision.truncate is decision.candidate else encode_cut(decision.truncate),
-        "rule": decision.rule.value,
+        "rule": decision.rule.word,
         "record": None if record is None else encode_record(record),
         "prune_through_ms": decision.prune_through_ms,
-        "held_by": [{"kind": item.kind.value, "name": item.name, "bytes": item.bytes} for item in decision.held_by],
+        "held_by": [{"kind": item.kind.word, "name": item.name, "bytes": item.bytes} for item in decision.held_by],
         "expire": [encode_advance(item) for item in decision.expirations],
         "evict": [encode_advance(item) for item in decision.evictions],
         "drop": [encode_drop(item) for item in decision.drops],
@@ -195,12 +180,11 @@ def encode_plan(line_id: Any, decision: RetentionDecision) -> dict[str, Any]:
     """A decision with its summary: events and times of what would go, and which subscribers are hurt."""
     found = decision.summary()
     known = found.since_ms is not None or found.until_ms is not None
-    return {
-        **encode_decision(line_id, decision),
-        "events": found.events,
-        "time_range_ms": [found.since_ms, found.until_ms] if known else None,
-        "subscribers": list(found.subscribers),
-    }
+    body = encode_decision(line_id, decision)
+    body["events"] = found.events
+    body["time_range_ms"] = [found.since_ms, found.until_ms] if known else None
+    body["subscribers"] = list(found.subscribers)
+    return body
 
 
 def encode_advance(item: Advance) -> dict[str, Any]:
@@ -211,7 +195,7 @@ def encode_advance(item: Advance) -> dict[str, Any]:
         "to": encode_cut(item.end),
         "bytes": item.bytes,
         "events": item.events,
-        "rule": item.rule.value,
+        "rule": item.rule.word,
     }
 
 
@@ -221,18 +205,18 @@ def encode_drop(item: Drop) -> dict[str, Any]:
         "subscriber": item.subscriber,
         "from": encode_cut(item.start),
         "last_active_ms": item.last_active_ms,
-        "rule": item.rule.value,
+        "rule": item.rule.word,
     }
 
 
 def encode_verdict(item: WriterVerdict) -> dict[str, Any]:
     """How far writers may go."""
     return {
-        "state": item.state.value,
+        "state": item.state.word,
         "total_bytes": item.total_bytes,
         "total_events": item.total_events,
         "exceeded": item.exceeded,
-        "rule": None if item.rule is None else item.rule.value,
+        "rule": None if item.rule is None else item.rule.word,
         "subscriber": item.subscriber,
     }
 
@@ -241,7 +225,7 @@ def encode_ranges(ranges: Sequence[HeldRange]) -> list[dict[str, Any]]:
     """What ``explain`` answers: ranges from head to tail, each with its one holder."""
     return [
         {
-            "kind": item.kind.value,
+            "kind": item.kind.word,
             "name": item.name,
             "bytes": item.bytes,
             "from": encode_cut(item.start),
@@ -268,24 +252,9 @@ def encode_cut(positions: Positions | None) -> dict[str, int] | None:
 # --- in -----------------------------------------------------------------------------------------------------------
 
 
-def _line(text: str, value: dict[str, Any]) -> FactsLine:
-    """The facts of the line, unless it has a field twice, which the quick parser does not see."""
-    try:
-        line, names = _decoded(value)
-    except PenstockError:
-        _parse(text, _STRICT)
-        raise
-    # Each name has one colon behind it. Only where there are more of them, in texts or behind names that were given twice,
-    # is the line parsed again to tell which.
-    if text.count(":") != names:
-        _parse(text, _STRICT)
-    return line
-
-
-def _count_names(value: Any) -> int:
-    own = len(value) if type(value) is dict else 0
-    items = value.values() if type(value) is dict else value
-    return own + sum(_count_names(item) for item in items if type(item) in _NESTED)
+def parse_strictly(text: str) -> Any:
+    """The value, in which no object has a name twice. Raises InvalidArgumentError."""
+    return _parse(text, _STRICT)
 
 
 def _parse(text: str, decoder: json.JSONDecoder) -> Any:
@@ -320,12 +289,10 @@ def _subscribers(cuts: Cuts, value: Any) -> tuple[dict[str, Positions], dict[str
         item = take_object(entry, f"subscribers.{name}")
         cut = item.get("cut")
         positions[name] = cuts.cut(cut, f"subscribers.{name}.cut") if cut else {}
-        cuts.names += len(item)
         if len(item) > ("cut" in item):
             check_known(item, _SUBSCRIBER_FIELDS, f"subscribers.{name}.")
             known = {key: take_optional(item.get(key), f"subscribers.{name}.{key}") for key in _ACTIVITY_FIELDS}
             activity[name] = SubscriberActivity(**known)
-    cuts.names += len(given)
     return positions, activity
 
 
@@ -347,7 +314,6 @@ def _holds(cuts: Cuts, value: Any) -> tuple[Hold, ...]:
 def _hold(cuts: Cuts, value: Any, field: str) -> Hold:
     item = take_object(value, field)
     check_known(item, _HOLD_FIELDS, f"{field}.")
-    cuts.names += len(item)
     return Hold(
         id=take_text(item.get("id", "hold"), f"{field}.id"),
         owner=take_text(item.get("owner", ""), f"{field}.owner"),

@@ -1,7 +1,7 @@
 """The stream, its cuts and its records out of the planner's JSON.
 
-Checking is whole for each line. What only the epochs decide is kept for the next line with the same epochs, in a cache of
-bounded size: a fleet has few different ones.
+Everything is checked, one by one, so that an error names the very field: ``retention_lines`` is for speed. What only the
+epochs decide is kept for the next line with the same epochs, in a cache of bounded size: a fleet has few different ones.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import functools
 import marshal
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any
 
-from penstock.core.cut_order import Positions, check_cut
+from penstock.core.cut_order import check_cut
 from penstock.core.history import EpochRecord, StreamHistory
-from penstock.core.retention_facts import RecordColumns, StreamCutRecord
+from penstock.core.retention_facts import StreamCutRecord
 from penstock.core.retention_json_values import (
     check_known,
     refuse,
@@ -25,8 +24,7 @@ from penstock.core.retention_json_values import (
     take_segment,
     take_whole,
 )
-from penstock.model.errors import CorruptDataError, InvalidCutError
-from penstock.model.policies import LONG_MAX
+from penstock.model.errors import InvalidCutError
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, epoch_of, number_of
 
 _CACHED_MAX = 256
@@ -34,20 +32,22 @@ _CACHED_BYTES_MAX = 64 * 1024
 _SPELLINGS_MAX = 64
 _NAMES_MAX = 4096
 _RECORD_FIELDS = ("time_ms", "size_bytes", "cut", "event_count")
-_INTS = {int}
 
 
 class Epochs:
-    """All epochs of a stream, checked. ``keys``: how many names its JSON has."""
+    """All epochs of a stream, checked."""
 
-    __slots__ = ("_names", "_sets", "_spelled", "history", "keys")
+    __slots__ = ("_names", "_sets", "_spelled", "history")
 
-    def __init__(self, history: StreamHistory, keys: int) -> None:
+    def __init__(self, history: StreamHistory) -> None:
         self.history = history
-        self.keys = keys
         self._names = {name_of(segment): segment for segment in history.index.ids}
         self._sets = {frozenset(item.segment for item in record.segments) for record in history.epochs}
         self._spelled: dict[tuple[str, ...], tuple[SegmentId, ...] | None] = {}
+
+    def segment_named(self, name: str) -> SegmentId | None:
+        """The segment that is written so, if the stream ever had it."""
+        return self._names.get(name)
 
     def segments_named(self, names: tuple[str, ...]) -> tuple[SegmentId, ...] | None:
         """The segments, in the same order, where they are all those of one epoch: then any offsets make a valid cut."""
@@ -91,10 +91,10 @@ def _epochs(value: Any) -> Epochs:
         # Version 2 writes equal values alike, whoever else refers to their parts.
         key = marshal.dumps(value, 2)
     except ValueError:
-        return _checked_epochs(value)
+        return checked_epochs(value)
     found = _cached.get(key)
     if found is None:
-        found = _checked_epochs(value)
+        found = checked_epochs(value)
         if len(key) <= _CACHED_BYTES_MAX:
             if len(_cached) >= _CACHED_MAX:
                 _cached.clear()
@@ -102,7 +102,8 @@ def _epochs(value: Any) -> Epochs:
     return found
 
 
-def _checked_epochs(value: Any) -> Epochs:
+def checked_epochs(value: Any) -> Epochs:
+    """All epochs out of their JSON. Raises InvalidArgumentError."""
     epochs = take_list(value, "stream.epochs")
     if not epochs:
         refuse("a stream has at least one epoch", "stream.epochs")
@@ -120,8 +121,7 @@ def _checked_epochs(value: Any) -> Epochs:
         if len(before) != len(segments):
             refuse("a segment is named twice in one epoch", field)
         records.append(EpochRecord(epoch=number, segments=tuple(segments)))
-    history = StreamHistory(epochs=tuple(records))
-    return Epochs(history, sum(len(item) for items in epochs for item in items))
+    return Epochs(StreamHistory(epochs=tuple(records)))
 
 
 def _range(value: Any, field: str) -> SegmentRange:
@@ -164,34 +164,16 @@ def _check_segment(
 
 
 class Cuts:
-    """Takes cuts and records of one stream.
+    """Takes cuts and records of one stream, each checked whole, so that an error names the very field."""
 
-    ``quick``: numbers are collected, and held to be whole ones of 63 bits only by ``are_whole``, all at once. Where that says
-    no, or a quick look is not enough, the line is taken again without it, to find which one is at fault.
-    """
+    __slots__ = ("_epochs", "_history")
 
-    __slots__ = ("_epochs", "_history", "_numbers", "_quick", "names")
-
-    def __init__(self, epochs: Epochs, history: StreamHistory, *, quick: bool = False) -> None:
+    def __init__(self, epochs: Epochs, history: StreamHistory) -> None:
         self._epochs = epochs
         self._history = history
-        self._quick = quick
-        self._numbers: list[Any] = []
-        self.names = 0
-
-    def are_whole(self) -> bool:
-        """Whether all numbers that a quick look has passed are what they must be."""
-        numbers = self._numbers
-        return not numbers or (set(map(type, numbers)) == _INTS and min(numbers) >= 0 and max(numbers) <= LONG_MAX)
 
     def cut(self, value: Any, field: str) -> dict[SegmentId, int]:
         """A valid cut. Raises InvalidArgumentError, InvalidCutError."""
-        if self._quick and type(value) is dict:
-            segments = self._epochs.segments_named(tuple(value))
-            if segments is not None:
-                self._numbers += value.values()
-                self.names += len(value)
-                return dict(zip(segments, value.values(), strict=True))
         positions: dict[SegmentId, int] = {}
         for name, offset in take_object(value, field).items():
             segment = take_segment(name, field)
@@ -204,7 +186,6 @@ class Cuts:
             check_cut(self._history, positions)
         except InvalidCutError as error:
             raise InvalidCutError(error.message, field=field, **error.fields) from error
-        self.names += len(positions)
         return positions
 
     def optional(self, value: Any, field: str) -> dict[SegmentId, int] | None:
@@ -215,7 +196,6 @@ class Cuts:
         """A record of the retention set, the tail, or a boundary."""
         item = take_object(value, field)
         check_known(item, _RECORD_FIELDS, f"{field}.")
-        self.names += len(item)
         return StreamCutRecord(
             time_ms=take_whole(item.get("time_ms"), f"{field}.time_ms"),
             size_bytes=take_whole(item.get("size_bytes"), f"{field}.size_bytes"),
@@ -226,10 +206,6 @@ class Cuts:
     def records(self, value: Any) -> Sequence[StreamCutRecord]:
         """The retention set, oldest first."""
         items = take_list([] if value is None else value, "retention_set")
-        columns = self._columns(items) if items and self._quick else None
-        return self._each(items) if columns is None else columns
-
-    def _each(self, items: Sequence[Any]) -> tuple[StreamCutRecord, ...]:
         records = tuple(self.record(item, f"retention_set[{place}]") for place, item in enumerate(items))
         for place in range(1, len(records)):
             before, record = records[place - 1], records[place]
@@ -238,37 +214,3 @@ class Cuts:
             if record.size_bytes < before.size_bytes:
                 refuse("a record is smaller than the one before it", f"retention_set[{place}].size_bytes")
         return records
-
-    def _columns(self, items: Sequence[Any]) -> RecordColumns | None:
-        """All records checked together; None where any of them wants to be looked at by itself."""
-        if set(map(type, items)) != {dict} or set(map(len, items)) not in ({3}, {4}):
-            return None
-        try:
-            times = [item["time_ms"] for item in items]
-            sizes = [item["size_bytes"] for item in items]
-            cuts = [item["cut"] for item in items]
-            counts = [item["event_count"] for item in items] if len(items[0]) == 4 else None
-        except KeyError:
-            return None
-        if set(map(type, cuts)) != {dict} or any(
-            self._epochs.segments_named(names) is None for names in set(map(tuple, cuts))
-        ):
-            return None
-        own = [*times, *sizes, *chain.from_iterable(map(dict.values, cuts)), *(counts or ())]
-        if set(map(type, own)) != _INTS:
-            # Their order cannot even be asked for.
-            return None
-        try:
-            columns = RecordColumns(times, sizes, cuts, counts, positions=self._positions)
-        except CorruptDataError:
-            # Which of them is out of order is found one by one.
-            return None
-        self._numbers += own
-        self.names += len(items) * len(items[0]) + sum(map(len, cuts))
-        return columns
-
-    def _positions(self, cut: Mapping[str, int]) -> Positions:
-        segments = self._epochs.segments_named(tuple(cut))
-        if segments is None:
-            return self.cut(cut, "retention_set")
-        return dict(zip(segments, cut.values(), strict=True))

@@ -52,8 +52,14 @@ _ENCODER = json.JSONEncoder(default=str, ensure_ascii=False)
 
 
 def print_json(value: Any) -> None:
+    """One line with the value."""
+    print_text(_ENCODER.encode(value))
+
+
+def print_text(text: str) -> None:
+    """One line of JSON that is made already."""
     # Half of a surrogate pair, which JSON lets in as an escape, goes out as one.
-    print(_ENCODER.encode(value).encode("utf-8", "backslashreplace").decode())
+    print(text if text.isascii() else text.encode("utf-8", "backslashreplace").decode())
 
 
 _WIDTH_MAX = 1 << 20

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from penstock.app.cli.audit import audit
-from penstock.app.cli.output import print_facts, print_json, print_rows, say
+from penstock.app.cli.output import print_facts, print_json, print_rows, print_text, say
 from penstock.app.cli.plans import Plan, ask, plan_change
 from penstock.app.cli.policies import as_fields, sentence
 from penstock.app.cli.policy_options import (
@@ -281,7 +281,8 @@ def plan(
 
 
 def _plan_facts(source: str) -> None:
-    from penstock.core.retention_json import plan_line
+    from penstock.core.retention_json import encode_error
+    from penstock.core.retention_lines import plan_text
 
     if source != "-" and not Path(source).is_file():
         raise InvalidArgumentError("no such file of facts", facts=source)
@@ -290,13 +291,12 @@ def _plan_facts(source: str) -> None:
         for line in _bounded_lines(lines):
             text, wrong = _text(line)
             if wrong is not None:
-                decision: dict[str, Any] = {"id": None, "error": {"kind": "invalid", "field": None, "message": wrong}}
+                failed = True
+                print_json(encode_error(None, InvalidArgumentError(wrong)))
             elif text.strip():
-                decision = plan_line(text)
-            else:
-                continue
-            failed = failed or "error" in decision
-            print_json(decision)
+                decision = plan_text(text)
+                failed = failed or not decision.usable
+                print_text(decision.text)
     raise typer.Exit(1 if failed else 0)
 
 

@@ -125,6 +125,12 @@ def malformed(bench: Bench) -> None:
     Sender, writer and server share the machine: what the sender takes by itself is no cost of the server's.
     """
     seconds = bench.seconds
+    with bench.server("assaulted") as server:
+        spent, started = cpu_s_of(pid_of(server)), time.monotonic()
+        _beside(server.store_port, Load(port=0, segment="", writers=0), seconds / 4)
+        core = (cpu_s_of(pid_of(server)) - spent) / (time.monotonic() - started)
+    met = core <= 0.2
+    bench.show("malformed", "what they take of the core that the server runs on", f"{core:.0%}", "<= 20 %", met=met)
     with bench.server("malformed") as server, loaded(server, "healthy", 1, 16) as load, _sink() as elsewhere:
         rate_over(load, 1)
         pid = pid_of(server)

@@ -27,6 +27,8 @@ _SEGMENT_BYTES = 3 << 10
 """A segment in memory with one writer and one chunk, measured."""
 _LOADED_MIN, _LOADED_MAX = 250, 10_000
 _UNFLUSHED_MIN_BYTES = 8 << 20
+_CONNECTION_BYTES = 96 << 10
+"""A connection that is in use: its objects, and a small receive buffer."""
 
 
 def store_settings(settings: EmbeddedSettings) -> StoreSettings:
@@ -61,6 +63,8 @@ def wire_limits(settings: EmbeddedSettings) -> WireLimits:
         held_bytes=min(16 << 20, share),
         held_bytes_total=share,
         arena_bytes=share,
+        receiving_bytes=share,
+        connections=max(256, min(4096, settings.working_bytes // _CONNECTION_BYTES)),
         replies_bytes=max(1 << 20, settings.working_bytes // 16),
         write_buffer_bytes=max(256 << 10, min(4 << 20, settings.working_bytes // 64)),
     )

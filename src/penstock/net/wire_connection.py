@@ -33,6 +33,7 @@ from penstock.net.wire_share import ServerShare
 
 log = logging.getLogger(__name__)
 
+_CROWDED_BYTES = 64 << 10
 _BLOCK, _BLOCK_END = 3, 4
 
 
@@ -81,7 +82,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._share.silent[self] = self._loop.time()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._receiver.buffer()
+        return self._receiver.buffer()[: _CROWDED_BYTES if self._share.crowded else None]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._share.telemetry.add("wire_received_bytes", nbytes)
@@ -198,9 +199,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._paused = False
             transport.resume_reading()
 
-    def late(self) -> None:
-        self._share.warn("wire connection closed: nothing was asked in time", self._fields())
-        self.abort()
+    def late(self, reason: str) -> None:
+        if not self._paused:
+            self._share.warn("wire connection closed", {**self._fields(), "reason": reason}, kind=reason)
+            self.abort()
 
     def look(self, now: float) -> None:
         receiver = self._receiver
@@ -211,9 +213,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not awaits or before != receiver.place or self._paused:
             self._place_since = now
             return
-        limit_s = self._share.frame_s
-        if now - self._place_since >= limit_s:
-            self.fail(ProtocolError("a frame did not arrive in time", limit_s=limit_s))
+        if now - self._place_since >= self._share.frame_s:
+            self.late("a frame did not arrive in time")
 
     def _run_of_appends(self) -> None:
         """Take this append, and those that follow it directly: only bytes can run out between them."""

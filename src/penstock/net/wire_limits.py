@@ -40,6 +40,9 @@ class WireLimits:
     """From the first byte of a frame to its last: 16 MiB at 1.2 Mbit/s."""
     frame_crowded_s: float = 10.0
     """The same while others wait for receive memory."""
+    turn_s: float = 0.25
+    """While others wait for receive memory, who may go on sends 64 KiB in this time, or is closed: many that stall on purpose
+    hold up the others for no more than this each."""
     sweep_s: float = 1.0
     """How often connections are looked at: for those that are late, and those that are quiet, which hold no memory."""
     errors_per_s: int = 20

@@ -21,6 +21,7 @@ _WARN_S = 1.0
 _WAKES = 64
 """Waiting reads that are answered in one pass of the loop: about a millisecond of work."""
 _PARTIAL_FREE_BYTES = 16 << 10
+_TURN_BYTES = 64 << 10
 
 
 class SharedConnection(Protocol):
@@ -39,8 +40,8 @@ class SharedConnection(Protocol):
         """End what is late, and hold no memory for what is quiet."""
         ...
 
-    def late(self) -> None:
-        """Close: nothing was asked in time."""
+    def late(self, reason: str) -> None:
+        """Close at once, and log why; not where it is the server that does not read."""
         ...
 
     def drain(self) -> None:
@@ -94,6 +95,8 @@ class ServerShare:
         self._partial: dict[SharedConnection, int] = {}
         self._partial_bytes = 0
         self._sweep: asyncio.TimerHandle | None = None
+        self._turn: asyncio.TimerHandle | None = None
+        self._turn_of: tuple[SharedConnection | None, int] = None, 0
         self._errors = 0
         self._errors_since = float("-inf")
         self._kept: dict[SharedConnection, None] = {}
@@ -156,26 +159,41 @@ class ServerShare:
 
     def must_pause(self, connection: SharedConnection) -> bool:
         """Whether the rest of its frame has to wait. The one that began first may always go on."""
-        return (
-            self._partial_bytes > self.limits.receiving_bytes
-            and connection in self._partial
-            and next(iter(self._partial)) is not connection
-        )
+        if not self.crowded or connection not in self._partial or next(iter(self._partial)) is connection:
+            return False
+        if self._turn is None:
+            self._turn = self.loop.call_later(self.limits.turn_s, self._turn_over)
+        return True
+
+    def _turn_over(self) -> None:
+        """See that who may go on does."""
+        self._turn = None
+        holder = next(iter(self._partial), None)
+        if holder is None or not self.crowded:
+            self._turn_of = None, 0
+            return
+        size_bytes = self._partial[holder]
+        before, before_bytes = self._turn_of
+        self._turn_of = holder, size_bytes
+        self._turn = self.loop.call_later(self.limits.turn_s, self._turn_over)
+        if before is holder and 0 <= size_bytes - before_bytes < _TURN_BYTES:
+            holder.late("others wait, and it sends nothing")
 
     def watch(self) -> None:
         """Look at all connections from time to time, until ``unwatch``."""
         self._sweep = self.loop.call_later(self.limits.sweep_s, self._look)
 
     def unwatch(self) -> None:
-        if self._sweep is not None:
-            self._sweep.cancel()
+        for timer in (self._sweep, self._turn):
+            if timer is not None:
+                timer.cancel()
 
     def _look(self) -> None:
         self.watch()
         now = self.loop.time()
         late = [one for one, since in self.silent.items() if now - since >= self.limits.hello_s]
         for connection in late:
-            connection.late()
+            connection.late("nothing was asked in time")
         for connection in list(self.connections):
             connection.look(now)
 

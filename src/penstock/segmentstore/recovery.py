@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from penstock.codec import operations as codec
 from penstock.codec import records
-from penstock.model.errors import CorruptDataError
+from penstock.model.errors import CorruptDataError, InternalError
 from penstock.ports.segment_service import NO_EVENT
 from penstock.segmentstore import transitions
 from penstock.segmentstore.segment import Segment
@@ -71,7 +71,7 @@ class Recovery:
         for operation in codec.decode_operations(frame):
             if address <= self._complete_upto:
                 await self._collect(operation, address)
-            else:
+            elif type(operation) is not codec.AppendOperation or not self._append(operation, address, header.time_ms):
                 await self._apply(operation, address, header.time_ms)
         container.applied_address = max(container.applied_address, address)
 
@@ -162,6 +162,22 @@ class Recovery:
             raise CorruptDataError("log changes an unknown segment", container=self._container.index, uid=uid)
         return segment
 
+    def _append(self, operation: codec.AppendOperation, address: int, time_ms: int) -> bool:
+        """Apply an append of a segment and a writer in memory; False: they are to be loaded first. A log holds a million."""
+        segment = self._container.segments.by_uid.get(operation.uid)
+        state = None if segment is None else segment.attributes.get(operation.writer)
+        if segment is None or state is None:
+            return False
+        _expect(segment, operation.offset)
+        transitions.append(
+            self._container, segment, operation.offset, operation.data, operation.event_count, address, time_ms
+        )
+        if operation.data:
+            segment.cache.wrote(operation.writer, operation.event_number, state.durable)
+        state.durable = state.pending = operation.event_number
+        segment.dirty_attributes[operation.writer] = None
+        return True
+
     async def _apply(self, operation: codec.Operation, address: int, time_ms: int) -> None:
         container = self._container
         if isinstance(operation, codec.CreateOperation):
@@ -170,15 +186,9 @@ class Recovery:
         segment = await self._require(operation.uid)
         match operation:
             case codec.AppendOperation():
-                _expect(segment, operation.offset)
-                state = await container.segments.attribute(segment, operation.writer)
-                transitions.append(
-                    container, segment, operation.offset, operation.data, operation.event_count, address, time_ms
-                )
-                if operation.data:
-                    segment.cache.wrote(operation.writer, operation.event_number, state.durable)
-                state.durable = state.pending = operation.event_number
-                segment.dirty_attributes[operation.writer] = None
+                await container.segments.attribute(segment, operation.writer)
+                if not self._append(operation, address, time_ms):
+                    raise InternalError("segment left memory while the log was replayed", segment=segment.name)
             case codec.SealOperation():
                 transitions.seal(container, segment, time_ms)
             case codec.TruncateOperation():

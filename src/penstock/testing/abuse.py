@@ -1,4 +1,4 @@
-"""What tests and benchmarks of a real server abuse it with: raw peers, what a process holds, and stores made large cheaply."""
+"""What tests and benchmarks abuse a real server with: raw peers, what a process holds, and stores made large cheaply."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Every decoder against bytes that nobody meant: seeded mutations of real inputs. ``python -m penstock.testing.fuzz --help``."""
+"""Every decoder against bytes that nobody meant: seeded mutations of real inputs; ``python -m penstock.testing.fuzz``."""

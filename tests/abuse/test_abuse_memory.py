@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.app.embedded import store_settings
 from penstock.app.memory_watch import MemoryWatch
-from penstock.app.settings import MEMORY_MIN_BYTES, EmbeddedSettings
+from penstock.app.segments import store_settings
+from penstock.app.settings import MEMORY_MIN_BYTES, SERVER_MEMORY_MIN_BYTES, EmbeddedSettings, StandaloneSettings
 from penstock.app.standalone import wire_limits
 from penstock.core.throttle import cache_allowance
 from penstock.model.errors import InvalidArgumentError
@@ -110,7 +110,7 @@ def test_where_the_system_does_not_tell_the_shares_stay(tmp_path):
     assert store.cached_bytes == settings.cache_bytes
 
 
-@pytest.mark.parametrize("memory", [MEMORY_MIN_BYTES, 256 * MIB, 512 * MIB, 4096 * MIB])
+@pytest.mark.parametrize("memory", [MEMORY_MIN_BYTES, SERVER_MEMORY_MIN_BYTES, 256 * MIB, 512 * MIB, 4096 * MIB])
 def test_the_shares_of_a_budget_fit_into_it(tmp_path, memory):
     given = EmbeddedSettings(data=tmp_path, memory_bytes=memory)
     settings, limits = store_settings(given), wire_limits(given)
@@ -126,6 +126,8 @@ def test_the_shares_of_a_budget_fit_into_it(tmp_path, memory):
 def test_less_than_the_least_budget_is_refused(tmp_path):
     with pytest.raises(InvalidArgumentError, match="too small"):
         EmbeddedSettings(data=tmp_path, memory_bytes=MEMORY_MIN_BYTES - 1)
+    with pytest.raises(InvalidArgumentError, match="too small for a server"):
+        StandaloneSettings(store=EmbeddedSettings(data=tmp_path, memory_bytes=SERVER_MEMORY_MIN_BYTES - 1))
 
 
 def test_segments_that_are_asked_for_leave_memory_before_the_next_checkpoint():

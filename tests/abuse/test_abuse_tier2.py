@@ -5,14 +5,15 @@ import asyncio
 import contextlib
 import errno
 import logging
+from dataclasses import replace
 
 import pytest
 
 import penstock
-from penstock.app import embedded
+from penstock.app import segments
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.app.standalone import open_standalone
-from penstock.app.tier2 import open_tier2
+from penstock.app.tier2 import open_tier
 from penstock.model.errors import DeadlineExceededError
 
 EVENT = bytes(65536)
@@ -41,11 +42,11 @@ def run(tmp_path, monkeypatch, scene):
 
     @contextlib.asynccontextmanager
     async def faulty(*given, **named):
-        async with open_tier2(*given, **named) as chunks:
-            made.append(FaultyChunks(chunks))
-            yield made[0]
+        async with open_tier(*given, **named) as tier:
+            made.append(FaultyChunks(tier.chunks))
+            yield replace(tier, chunks=made[0])
 
-    monkeypatch.setattr(embedded, "open_tier2", faulty)
+    monkeypatch.setattr(segments, "open_tier", faulty)
 
     async def whole():
         settings = StandaloneSettings(

@@ -11,11 +11,13 @@ from penstock.model.errors import InvalidArgumentError
 CONTROLLER_PORT = 9090
 STORE_PORT = 12345
 HTTP_PORT = 9091
-MEMORY_MIN_BYTES = 96 << 20
+MEMORY_MIN_BYTES = 64 << 20
+SERVER_MEMORY_MIN_BYTES = 96 << 20
 MEMORY_BASE_BYTES = 80 << 20
 """What a server takes with nothing in it: code and libraries."""
 WORKERS_MAX = 64
 """More processes than that no machine serves that one controller suffices for."""
+WORKING_MIN_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +25,9 @@ class EmbeddedSettings:
     """A store inside this process.
 
     ``memory_bytes`` is what a server may hold in all, and what an embedded store adds to its process at most (default
-    512 MiB; at least 96 MiB, of which 80 are code and libraries). ``log_bytes`` is the disk that tier 1 may take (default
-    256 MiB, taken as needed); ``log_file_bytes`` must hold one frame of the largest append, 17 MiB. ``retention_cycle_ms`` is
-    how often streams with a policy are looked at (default 60 s).
+    512 MiB, of which 80 are code and libraries; at least 64 MiB, and 96 for a server). ``log_bytes`` is the disk that tier 1
+    may take (default 256 MiB, taken as needed); ``log_file_bytes`` must hold one frame of the largest append, 17 MiB.
+    ``retention_cycle_ms`` is how often streams with a policy are looked at (default 60 s).
 
     ``tier2`` is where chunks lie: None for the data directory (or where the store has them already), ``s3://bucket/prefix``,
     or another directory. ``tier2_endpoint`` is the URL of an S3 that is not Amazon's. In an object store a segment is written
@@ -70,7 +72,7 @@ class EmbeddedSettings:
     @property
     def working_bytes(self) -> int:
         """What of the memory is there for data."""
-        return self.memory_bytes - MEMORY_BASE_BYTES
+        return max(WORKING_MIN_BYTES, self.memory_bytes - MEMORY_BASE_BYTES)
 
     def plain_http_allowed(self, host: str) -> bool:
         """Whether tier 2 may be reached at that host without TLS."""
@@ -104,6 +106,12 @@ class StandaloneSettings:
                 raise InvalidArgumentError("no such port", **{name: getattr(self, name)})
         if self.workers is not None and not 1 <= self.workers <= WORKERS_MAX:
             raise InvalidArgumentError("no such number of workers", workers=self.workers, most=WORKERS_MAX)
+        if self.store.memory_bytes < SERVER_MEMORY_MIN_BYTES:
+            raise InvalidArgumentError(
+                "memory budget is too small for a server",
+                memory_bytes=self.store.memory_bytes,
+                least_bytes=SERVER_MEMORY_MIN_BYTES,
+            )
         if not self.insecure and not is_loopback(self.host):
             raise InvalidArgumentError(
                 "refusing to listen beyond loopback without authentication; --insecure allows it", host=self.host

@@ -262,7 +262,7 @@ class TierWriter:
         A sync costs as much as writing megabytes: what has gathered while the run before was written shares one.
         """
         settings, cache = self._container.settings, segment.cache
-        found = cache.next_blocks(settings.flush_bytes, settings.tier_run_bytes)
+        found = cache.next_blocks(min(settings.flush_bytes, self._limit_of(segment)), settings.tier_run_bytes)
         left = cache.untiered_bytes
         # Once a run is worth its write, it takes every full block that there is.
         least_bytes = min(least_bytes, settings.flush_bytes)

@@ -442,7 +442,11 @@ class LocalLog:
     async def _write_mark(self) -> None:
         active = self._active
         if active is not None and active.header_written and self._marked < self._last:
-            await self._epoch.check()
+            try:
+                await self._epoch.check()
+            except ContainerOfflineError:
+                # Opened anew by somebody else, who has made sure of all that was acknowledged.
+                return
             if await self._append_mark(active):
                 await active.file.sync()
 

@@ -66,7 +66,7 @@ class ServerProcess:
             raise UnavailableError("the server did not start in time", log=self.tail())
         line = out.readline()
         if not line or not (facts := json.loads(line)).get("serving"):
-            self.process.wait(5)
+            self.kill()
             raise UnavailableError("the server did not start", log=self.tail())
         self.http_port = int(facts["http"].rpartition(":")[2])
         self.workers = facts["workers"]

@@ -23,7 +23,7 @@ demo: setup
 	@$(BIN)/penstock demo --data ./data
 
 test: setup lint
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 test-fast: setup
 	$(BIN)/python -m pytest -q -m "not spark and not server"

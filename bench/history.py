@@ -32,7 +32,7 @@ class HistoryBench:
         shutil.rmtree(self.directory, ignore_errors=True)
         try:
             with (
-                ServerProcess(self.directory / "store", "--memory", "64MiB") as server,
+                ServerProcess(self.directory / "store", "--memory", "96MiB") as server,
                 penstock.connect(server.address) as store,
             ):
                 stream = store.create_stream("bench/history", segments=1, create_scope=True)

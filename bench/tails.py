@@ -112,7 +112,7 @@ class TailsBench:
             with ServerProcess(self.directory / "tails") as server, penstock.connect(server.address) as store:
                 figures = self._tails(server, store)
             with (
-                ServerProcess(self.directory / "mixed", "--memory", "64MiB") as server,
+                ServerProcess(self.directory / "mixed", "--memory", "96MiB") as server,
                 penstock.connect(server.address) as store,
             ):
                 return figures + self._mixed(server, store)

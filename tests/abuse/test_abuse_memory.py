@@ -52,8 +52,9 @@ def test_a_process_that_shrinks_gives_its_caches_their_share_back():
 class CachesOnly:
     """A store, as the watch sees it: so many bytes are in its caches, and all the rest of the process in none."""
 
-    def __init__(self, cached, rest):
-        self.cached_bytes = cached
+    def __init__(self, settings, rest):
+        self.settings = settings
+        self.cached_bytes = settings.cache_bytes
         self.rest = rest
         self.unflushed_bytes = None
 
@@ -69,10 +70,9 @@ class Gauges(dict):
         self[name] = value
 
 
-def watch_of(store, settings, resident, given_back):
+def watch_of(store, resident, given_back):
     return MemoryWatch(
         store,
-        settings=settings,
         budget_bytes=512 * MIB,
         drop=lambda: given_back.append("arenas") or 0,
         telemetry=Gauges(),
@@ -83,9 +83,9 @@ def watch_of(store, settings, resident, given_back):
 
 def test_the_watch_takes_from_the_caches_what_is_too_much_and_tells_when_they_have_no_more(caplog, tmp_path):
     settings = store_settings(EmbeddedSettings(data=tmp_path))
-    store = CachesOnly(settings.cache_bytes, 400 * MIB)
+    store = CachesOnly(settings, 400 * MIB)
     given_back = []
-    watch = watch_of(store, settings, lambda: store.rest + store.cached_bytes, given_back)
+    watch = watch_of(store, lambda: store.rest + store.cached_bytes, given_back)
     before = store.rest + store.cached_bytes
     assert watch.look(0.0)
     assert store.cached_bytes == settings.cache_bytes - (before - 512 * MIB)
@@ -105,8 +105,8 @@ def test_the_watch_takes_from_the_caches_what_is_too_much_and_tells_when_they_ha
 
 def test_where_the_system_does_not_tell_the_shares_stay(tmp_path):
     settings = store_settings(EmbeddedSettings(data=tmp_path))
-    store = CachesOnly(settings.cache_bytes, 0)
-    assert not watch_of(store, settings, lambda: None, []).look(0.0)
+    store = CachesOnly(settings, 0)
+    assert not watch_of(store, lambda: None, []).look(0.0)
     assert store.cached_bytes == settings.cache_bytes
 
 

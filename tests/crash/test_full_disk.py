@@ -88,7 +88,7 @@ def wait_for_space(path, tail=str):
 
 
 def test_a_full_disk_is_survived_and_left_by_truncation(small_disk):
-    options = ("--log", "80MiB", "--memory", "64MiB")
+    options = ("--log", "80MiB", "--memory", "96MiB")
     server = ServerProcess(small_disk / "data", *options)
     with server:
         with penstock.connect(server.address) as store:
@@ -113,7 +113,7 @@ def test_a_full_disk_is_survived_and_left_by_truncation(small_disk):
 
 
 def test_all_clients_wait_for_space_and_go_on_by_themselves(small_disk):
-    server = ServerProcess(small_disk / "data", "--log", "80MiB", "--memory", "64MiB")
+    server = ServerProcess(small_disk / "data", "--log", "80MiB", "--memory", "96MiB")
     with server, penstock.connect(server.address) as store:
         full = store.create_stream("full/st", segments=1, create_scope=True)
         own = store.create_stream("full/own", segments=1)

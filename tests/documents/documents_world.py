@@ -268,7 +268,7 @@ async def life(
 ) -> AsyncIterator[World]:
     """One life of a process on these disks. ``cycle_s``: how often it runs retention by itself; never unless given."""
     clock, rng = SimClock(loop), SimRng(loop.fork(name))
-    quiet = {"flush_interval_s": 1e6, "checkpoint_interval_s": 1e6}
+    quiet = {"flush_interval_s": 1e6, "checkpoint_interval_s": 1e6, "tier_gather_bytes": 1}
     async with AsyncExitStack() as stack:
         segments = await stack.enter_async_context(
             open_segment_store(

@@ -95,7 +95,7 @@ def test_a_query_whose_driver_is_killed_leaves_no_process_and_no_file_elsewhere(
         )
         close_links()
         try:
-            assert seen.wait(60), child.tail()
+            assert seen.wait(180), child.tail()
             running = child.members()
             names = {process: Path(f"/proc/{process}/cmdline").read_text().split("\0") for process in running}
             java = [process for process, words in names.items() if Path(words[0]).name == "java"]

@@ -104,7 +104,7 @@ def _serve(order: Mapping[str, Any], ready: int) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     settings = StandaloneSettings(
-        store=EmbeddedSettings(data=Path(order["data"]), memory_bytes=64 << 20, log_bytes=120 << 20),
+        store=EmbeddedSettings(data=Path(order["data"]), memory_bytes=96 << 20, log_bytes=120 << 20),
         controller_port=order["controller_port"],
         store_port=order["store_port"],
         http_port=0,

@@ -61,13 +61,13 @@ app.add_typer(subscribers.app, name="subscriber")
 app.add_typer(groups.app, name="group")
 app.add_typer(inspect.wal, name="wal")
 app.add_typer(inspect.chunk, name="chunk")
-app.command("scrub")(scrub.scrub)
-app.command("doctor")(doctor.doctor)
-app.command("rebuild")(rebuild.rebuild)
 app.command("standalone")(servers.standalone)
 app.command("demo")(servers.demo)
 app.command("write")(data.write)
 app.command("read")(data.read)
+app.command("scrub")(scrub.scrub)
+app.command("doctor")(doctor.doctor)
+app.command("rebuild")(rebuild.rebuild)
 
 
 def _version(asked: bool) -> None:

@@ -301,7 +301,12 @@ def _decode(view: memoryview, position: int) -> tuple[Operation, int]:
     kind = view[position]
     if kind == KIND_APPEND:
         _, uid, offset, writer, number, count, length = APPEND.unpack_from(view, position)
-        data, position = _take(view, position + APPEND.size, length)
+        start = position + APPEND.size
+        end = start + length
+        data = view[start:end]
+        # Not by ``_take``: a log holds millions of these.
+        if len(data) != length:
+            raise CorruptDataError("log frame ends within an operation", position=start, size_bytes=len(view))
         operation: Operation = AppendOperation(
             uid=uid,
             offset=offset,
@@ -310,7 +315,7 @@ def _decode(view: memoryview, position: int) -> tuple[Operation, int]:
             event_count=count,
             data=data,
         )
-        return operation, position
+        return operation, end
     if kind == KIND_TABLE:
         return _decode_table(view, position)
     if kind == KIND_CREATE:

@@ -50,6 +50,8 @@ class SegmentDirectory:
         self._crowded = crowded
         self._evict_at = _crowd(settings.max_loaded_segments)
         self._check = check
+        self.held = 0
+        """While above 0, no segment leaves because others come: who counts them needs several in memory at one instant."""
         self.by_uid: dict[int, Segment] = {}
         self._names: dict[str, Segment | _Removed] = {}
         self._visible: dict[str, Segment] = {}
@@ -172,13 +174,10 @@ class SegmentDirectory:
 
     def _make_room(self) -> None:
         """Before one more comes: a client may ask for each of a million segments between two checkpoints."""
-        if len(self._visible) < self._evict_at:
+        if len(self._visible) < self._evict_at or self.held:
             return
         limit = self._settings.max_loaded_segments
         self.evict_idle(limit)
-        if len(self._visible) > limit:
-            # All were in use lately: the second look takes who was not since the first.
-            self.evict_idle(limit)
         if len(self._visible) > limit:
             self._crowded()
 

@@ -395,6 +395,15 @@ class SegmentStore:
     # --- what retention asks ------------------------------------------------------------------------------
 
     async def limit_appends(self, limits: Sequence[AppendLimit]) -> None:
+        for container in self.containers:
+            container.segments.held += 1
+        try:
+            await self._limit_appends(limits)
+        finally:
+            for container in self.containers:
+                container.segments.held -= 1
+
+    async def _limit_appends(self, limits: Sequence[AppendLimit]) -> None:
         for limit in limits:
             absent: dict[str, None] = {}
             while True:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.client.frontier import normalised, readable
-from penstock.model.cuts import NOT_STARTED
+from penstock.model.cuts import NOT_STARTED, StreamCut
 from penstock.model.errors import InvalidCutError, SegmentNotFoundError, TruncatedError
 from penstock.model.segments import KeyRange
 
@@ -116,6 +116,40 @@ def test_a_block_that_is_asked_for_ends_the_one_that_a_loop_was_in():
         assert sorted(seen) == [0, 1, 2]
 
     simulate(test)
+
+
+@pytest.mark.parametrize("merged_at", [NOT_STARTED, 0])
+@pytest.mark.parametrize("unread", [0, 1])
+def test_a_merged_segment_waits_for_the_older_one_of_a_start_and_is_read_once(unread, merged_at):
+    async def test(world):
+        stream = await world.store.create_stream("a/s", create_scope=True)
+        await stream.scale(2)
+        halves = [item.segment for item in await world.controller.current_segments(stream.name)]
+        keys = [f"k{number}" for number in range(20)]
+        async with stream.writer(block_bytes=1024) as writer:
+            for number in range(40):
+                await writer.write_many([f"{key}:{number}".encode() for key in keys], keys)
+                if number == 19:
+                    await writer.flush()
+                    await stream.scale(1)
+        await stream.seal()
+        (merged,) = {item.range.segment for item in await world.controller.successors(stream.name, halves[0])}
+        # One half is read to its end, the other one is not begun.
+        start = StreamCut(stream.name, {halves[unread]: 0, merged: merged_at})
+        found = defaultdict(list)
+        order = []
+        async with stream.reader(start=start) as reader:
+            assert await world.controller.is_cut_valid(stream.name, reader.position())
+            async for event in reader:
+                key, _, number = event.data.decode().partition(":")
+                found[key].append(int(number))
+                if event.segment not in order:
+                    order.append(event.segment)
+        assert order == [halves[unread], merged]
+        assert set(found) == set(keys)
+        assert {tuple(numbers) for numbers in found.values()} == {tuple(range(40)), tuple(range(20, 40))}
+
+    simulate(test, seed=unread)
 
 
 def test_a_bounded_read_ends_at_its_cut_across_epochs():

@@ -395,7 +395,7 @@ def test_a_server_that_is_not_ours_raises_the_nearest_errors() -> None:
                 (remote.commit_transaction(stream, UUID(int=1)), ConflictError),
                 (remote.list_streams("s"), ConflictError),
                 (remote.get_config(stream), NotFoundError),
-                (remote.head(stream), InternalError),
+                (remote.current_segments(stream), InternalError),
                 (remote.tail(stream), UnsupportedError),
             ]
             for call, kind in expected:

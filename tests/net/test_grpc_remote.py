@@ -319,7 +319,7 @@ def test_unexpected_failures_are_logged_once_and_told_without_details(caplog: py
             with pytest.raises(InternalError) as caught:
                 await remote.head(S)
             assert "secret" not in str(caught.value)
-            assert caught.value.fields == {"rpc": "getSegments"}
+            assert caught.value.fields == {"rpc": "Head"}
 
     asyncio.run(play())
     records = [record for record in caplog.records if record.exc_info is not None]

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from penstock.controller.controller import open_controller
-from penstock.model.cuts import StreamCut
+from penstock.model.cuts import NOT_STARTED, StreamCut
 from penstock.model.errors import (
     InvalidCutError,
     NotEmptyError,
@@ -148,6 +148,34 @@ def test_a_stream_lives_from_creation_to_deletion() -> None:
             await remote.delete_scope("s")
 
     asyncio.run(asyncio.wait_for(play(), 60))
+
+
+def test_a_head_tells_which_segment_waits_for_an_older_one() -> None:
+    async def play() -> None:
+        async with running() as run:
+            remote = run.remote
+            await remote.create_scope("s")
+            await remote.create_stream(S, StreamConfig(scaling=ScalingPolicy(min_segments=1)))
+            halves = [KeyRange(low=0.0, high=0.5), KeyRange(low=0.5, high=1.0)]
+            left, right = (item.segment for item in (await remote.scale(S, sealed=[FIRST], new_ranges=halves)).segments)
+            end = await run.append(segment_name(S, right), b"0123456789")
+            whole = KeyRange(low=0.0, high=1.0)
+            (merged,) = (await remote.scale(S, sealed=[left, right], new_ranges=[whole])).segments
+            cut = StreamCut(S, {right: end - 5, merged.segment: NOT_STARTED})
+            await remote.truncate_stream(S, cut)
+            head = await remote.head(S)
+            assert head == cut
+            assert await remote.is_cut_valid(S, head)
+            assert list(await remote.segments_between(S, head, await remote.tail(S))) == [right, merged.segment]
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{run.port}") as channel:
+                stub = Controller_pb2_grpc.ControllerServiceStub(channel)
+                request = pb.GetSegmentsRequest(streamInfo=pb.StreamInfo(scope="s", stream="events"))
+                reply = await stub.getSegments(request)
+            # Pravega's readers take no other offset.
+            told = {item.segmentId.segmentId: item.offset for item in reply.segments}
+            assert told == {right: end - 5, merged.segment: 0}
+
+    asyncio.run(play())
 
 
 def test_transactions_and_batches_are_committed() -> None:

@@ -88,7 +88,9 @@ class AsyncReader:
             self._limits = {segment: max(0, offset) for segment, offset in end.positions.items()}
         self._ranges.update(await retrying(lambda: controller.segment_ranges(stream, list(start.positions)), self._rng))
         self._opened = True
-        for segment, offset in start.positions.items():
+        # Whoever gave the cut may tell one that waits for an older one as at 0. Begun at once, it would overtake the older
+        # one, whose end would then name it as new: it would be read twice.
+        for segment, offset in normalised(start.positions, self._ranges).items():
             if offset == NOT_STARTED:
                 self._waiting[segment] = None
             else:

@@ -31,6 +31,7 @@ class NativeCalls:
         return {
             "Info": self.info,
             "DescribeStream": self.describe,
+            "Head": self.head,
             "Tail": self.tail,
             "SegmentRanges": self.segment_ranges,
             "Endpoint": self.endpoint,
@@ -56,6 +57,9 @@ class NativeCalls:
 
     async def describe(self, request: native.StreamRequest) -> native.StreamDescription:
         return own.description_message(await self._controller.describe_stream(mapping.stream_of(request.stream)))
+
+    async def head(self, request: native.StreamRequest) -> pb.StreamCut:
+        return mapping.cut_message(await self._controller.head(mapping.stream_of(request.stream)))
 
     async def tail(self, request: native.StreamRequest) -> pb.StreamCut:
         return mapping.cut_message(await self._controller.tail(mapping.stream_of(request.stream)))

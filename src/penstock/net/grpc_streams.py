@@ -97,7 +97,12 @@ class SegmentCalls:
         return mapping.ranges_message(stream, await self._controller.epoch_segments(stream, request.epoch))
 
     async def head(self, request: pb.GetSegmentsRequest) -> pb.SegmentsAtTime:
-        """The head, at whatever time: so does Pravega."""
+        """The head, at whatever time: so does Pravega.
+
+        A segment that has not started is told as one at 0: Pravega's readers would send any other offset to the store, and
+        find a segment that was left out only once all its predecessors had ended within their own sight. Not a cut, then:
+        the native ``Head`` gives that.
+        """
         stream = mapping.stream_of(request.streamInfo)
         head = await self._controller.head(stream)
         return pb.SegmentsAtTime(

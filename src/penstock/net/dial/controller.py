@@ -125,9 +125,8 @@ class _Segments:
         return mapping.ranges_of(reply.segmentRanges)
 
     async def head(self, stream: StreamName) -> StreamCut:
-        request = pb.GetSegmentsRequest(streamInfo=mapping.stream_message(stream))
-        reply: pb.SegmentsAtTime = await self._connection.controller("getSegments", request)
-        return mapping.positions_of(stream, {item.segmentId.segmentId: item.offset for item in reply.segments})
+        # Pravega's getSegments does not tell a segment that must wait for an older one from one that begins at 0.
+        return mapping.cut_of(await self._connection.native("Head", stream_request(stream)))
 
     async def tail(self, stream: StreamName) -> StreamCut:
         return mapping.cut_of(await self._connection.native("Tail", stream_request(stream)))

@@ -45,6 +45,11 @@ class NativeStub:
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
                 response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamDescription.FromString,
                 _registered_method=True)
+        self.Head = channel.unary_unary(
+                '/penstock.v1.Native/Head',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_Controller__pb2.StreamCut.FromString,
+                _registered_method=True)
         self.Tail = channel.unary_unary(
                 '/penstock.v1.Native/Tail',
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
@@ -215,6 +220,12 @@ class NativeServicer:
     def DescribeStream(self, request, context):
         """Streams.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Head(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -424,6 +435,11 @@ def add_NativeServicer_to_server(servicer, server):
                     servicer.DescribeStream,
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.FromString,
                     response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamDescription.SerializeToString,
+            ),
+            'Head': grpc.unary_unary_rpc_method_handler(
+                    servicer.Head,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_Controller__pb2.StreamCut.SerializeToString,
             ),
             'Tail': grpc.unary_unary_rpc_method_handler(
                     servicer.Tail,
@@ -635,6 +651,33 @@ class Native:
             '/penstock.v1.Native/DescribeStream',
             penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
             penstock_dot_net_dot_proto_dot_native__pb2.StreamDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Head(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/Head',
+            penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_Controller__pb2.StreamCut.FromString,
             options,
             channel_credentials,
             insecure,

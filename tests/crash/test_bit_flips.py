@@ -1,7 +1,12 @@
 """A bit that rots in a file of a stopped store is harmless or refused, and nothing is taken away for it."""
 
+import pytest
+
 from penstock.testing.crash import flips
 from penstock.testing.crash.model import Belief
+
+# They fork the process that they run in: beside the threads of other tests (gRPC, Spark) a child may wait for a lock for ever.
+pytestmark = pytest.mark.slow
 
 
 def test_flipped_bits_are_harmless_or_refused():

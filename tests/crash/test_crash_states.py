@@ -9,7 +9,8 @@ from penstock.testing.crash.disk import PowerLossDisk
 from penstock.testing.crash.model import Belief, Subject
 from penstock.testing.crash.trace import Event, read_trace, strace_path
 
-pytestmark = pytest.mark.server
+# They fork the process that they run in: beside the threads of other tests (gRPC, Spark) a child may wait for a lock for ever.
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 ROOT, JOURNAL = "/s/data", "/s/journal"
 
 

@@ -5,7 +5,8 @@ import pytest
 from penstock.testing.crash.faults import Fault, Sweep
 from penstock.testing.crash.trace import strace_path
 
-pytestmark = pytest.mark.server
+# They fork the process that they run in: beside the threads of other tests (gRPC, Spark) a child may wait for a lock for ever.
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 SAMPLE = [
     *(Fault("pwritev2", "EIO", number) for number in (3, 20, 45)),

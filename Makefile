@@ -2,15 +2,18 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help setup demo test test-fast test-pulsar-admin test-java setup-s3 test-s3 lint format bench soak proto lock clean
+.PHONY: help setup demo test test-fast test-pulsar-admin test-java setup-s3 test-s3 setup-peers lint format bench soak proto lock clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    set up, then run the main job: flights through a store, Spark and retention (2 minutes)"
 	@echo "make test    set up, then lint, type-check and run the tests (under 15 minutes on two cores; make soak runs the long ones)"
-	@echo "make test-pulsar-admin test-java  run Pulsar's own admin tools against the HTTP port (JDK, Maven, 82 MB of jars)"
+	@echo "make test-fast    the tests that need neither Spark nor a server process"
+	@echo "make test-pulsar-admin  run Pulsar's own admin tools against the HTTP port (JDK, Maven, 82 MB of jars)"
 	@echo "make test-s3 run the tests of tier 2 against two real S3 servers (Swift; Versity's, built with Go in minutes)"
 	@echo "make test-java  run Pravega's own Java client against a server (JDK, Maven, 100 MB of jars)"
+	@echo "make setup-s3  only fetch and build those two servers"
+	@echo "make setup-peers  fetch Kafka, Pravega, NATS, Redis and their clients, for make bench to measure beside ours (1 GB, ten minutes)"
 	@echo "make setup   only set up: .venv from the hash-locked requirements"
 	@echo "make soak    the long forms of all that shows reliability, one line for each promise (about two hours)"
 	@echo "make lint | format | bench | proto | lock | clean"
@@ -29,7 +32,7 @@ test-fast: setup
 	$(BIN)/python -m pytest -q -m "not spark and not server"
 
 test-pulsar-admin: setup
-	PENSTOCK_PULSAR_ADMIN=1 $(BIN)/python -m pytest -q tests/compat/test_pulsar_admin_clients.py
+	PENSTOCK_PULSAR_ADMIN=1 $(BIN)/python -m pytest -q -m slow tests/compat/test_pulsar_admin_clients.py
 
 test-java: setup
 	$(BIN)/python -m pytest -q -m java tests/compat
@@ -39,7 +42,10 @@ setup-s3: setup
 
 test-s3: setup
 	@$(BIN)/python scripts/s3_servers.py --all
-	$(BIN)/python -m pytest -q tests/storage/test_object_chunks.py tests/storage/test_object_chunks_faults.py tests/storage/test_object_tier.py
+	$(BIN)/python -m pytest -q tests/storage/test_object_chunks.py tests/storage/test_object_chunks_faults.py tests/storage/test_object_tier.py tests/storage/test_object_tier_erasure.py tests/spark/test_spark_s3.py
+
+setup-peers:
+	@$(PYTHON) scripts/peers.py
 
 lint: setup
 	$(BIN)/ruff check .

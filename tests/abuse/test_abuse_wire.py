@@ -11,6 +11,8 @@ import pytest
 
 from penstock.codec import wire
 from penstock.codec import wire_commands as c
+from penstock.codec.wire_layout import WireKey
+from penstock.ports.segment_service import ANY_VERSION, TABLE_BATCH_MAX, VALUE_MAX_BYTES, TablePut
 from penstock.testing.abuse import append, event
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "net"))
@@ -221,5 +223,147 @@ def test_what_no_protocol_allows_ends_its_connection_and_no_other(case):
             assert await peer.closed_by_server()
             assert await other.ask(c.KeepAlive()) == c.KeepAlive()
             assert scene.telemetry.counts["wire_protocol_errors"] == 1
+
+    run(main())
+
+
+def test_reads_that_wait_keep_neither_tokens_nor_a_name_each():
+    async def main():
+        async with stage() as scene:
+            name = "s/" + "t" * 4000 + "/0.#epoch.0"
+            await scene.store.create_segment(name)
+            peer = await scene.peer()
+            await peer.send(*[c.ReadSegment(name, 0, 1024, "x" * 60_000, rid) for rid in range(20)])
+            await until(lambda: scene.store.waiting_reads == 20)
+            (connection,) = scene.server._share.connections
+            waiting = [parked.command for parked in connection._reads._parked]
+            assert [command.token for command in waiting] == [""] * 20
+            assert len({id(command.segment) for command in waiting}) == 1
+
+    run(main())
+
+
+TABLE = "s/h_kvtable/0.#epoch.0"
+LARGE_ENTRIES = 40
+
+
+@contextlib.asynccontextmanager
+async def large_table(**limits):
+    """A server of a table whose entries do not fit into a frame together, and how many it was asked for at a time."""
+    async with stage(**limits) as scene:
+        await scene.store.create_table(TABLE)
+        value = bytes(VALUE_MAX_BYTES)
+        puts = [TablePut(key=b"%03d" % number, value=value) for number in range(LARGE_ENTRIES)]
+        await scene.store.table_update(TABLE, puts)
+        asked = []
+        for method in ("table_get", "table_scan", "table_delta"):
+            _count_answers(scene.store, method, asked)
+        yield scene, asked
+
+
+def _count_answers(store, method, asked):
+    original = getattr(type(store), method)
+
+    async def counting(*arguments, **named):
+        found = await original(store, *arguments, **named)
+        asked.append(len(getattr(found, "entries", found)))
+        return found
+
+    setattr(store, method, counting)
+
+
+def large_requests():
+    keys = tuple(WireKey(b"%03d" % (number % LARGE_ENTRIES), ANY_VERSION) for number in range(TABLE_BATCH_MAX))
+    return {
+        "get": c.ReadTable(1, TABLE, "", keys),
+        "scan": c.ReadTableEntries(1, TABLE, "", 1000, b"", 0, b"", b""),
+        "keys": c.ReadTableKeys(1, TABLE, "", 1000, b"", 0, b"", b""),
+        "delta": c.ReadTableEntriesDelta(1, TABLE, "", 0, 1000),
+    }
+
+
+@pytest.mark.parametrize("case", large_requests())
+def test_no_request_gathers_more_of_a_table_than_a_reply_holds(case):
+    async def main():
+        async with large_table() as (scene, asked):
+            peer = await scene.peer()
+            answer = await peer.ask(large_requests()[case])
+            if case == "get":
+                assert isinstance(answer, c.ErrorMessage)
+            else:
+                assert 0 < len(answer.keys if case == "keys" else answer.entries) < LARGE_ENTRIES
+            assert max(asked) <= 4
+            assert sum(asked) <= 24
+
+    run(main())
+
+
+def test_a_delta_of_large_entries_is_read_to_its_end_page_by_page():
+    async def main():
+        async with large_table() as (scene, _):
+            peer = await scene.peer()
+            position, keys = 0, []
+            while True:
+                answer = await peer.ask(c.ReadTableEntriesDelta(1, TABLE, "", position, 1000))
+                keys += [bytes(item.key) for item in answer.entries]
+                position = answer.last_position
+                if answer.reached_end:
+                    break
+            assert keys == [b"%03d" % number for number in range(LARGE_ENTRIES)]
+
+    run(main())
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_peers_that_do_not_collect_large_replies_hold_little_and_make_room_for_others(loop):
+    async def main():
+        limits = {"replies_bytes": 1 << 20, "write_buffer_bytes": 256 << 10, "frame_crowded_s": 0.3}
+        async with large_table(**limits) as (scene, asked):
+            stuck = [await scene.peer() for _ in range(3)]
+            for peer in stuck:
+                await peer.send(*[large_requests()["scan"] for _ in range(50)])
+            large = scene.server._share.large
+            await until(lambda: large.unsent_bytes >= 1 << 20)
+            assert large.unsent_bytes <= 3 << 20
+            # What the kernel takes aside: some megabytes for each, of the 150 that were asked for.
+            assert sum(asked) <= 200
+            honest = await scene.peer()
+            answer = await honest.ask(large_requests()["scan"])
+            assert answer.entries
+
+    run(main(), loop)
+
+
+def test_while_memory_is_short_what_is_kept_of_an_append_keeps_no_receive_buffer():
+    async def main():
+        async with stage() as scene:
+            await scene.store.create_segment(SEGMENT)
+            kept = []
+            submit = scene.store.submit_append
+            scene.store.submit_append = lambda request, done: (kept.append(request.data), submit(request, done))
+            peer, writer = await scene.writer(SEGMENT, 1)
+            for number, is_short in enumerate((False, True)):
+                scene.server.memory_is_short(is_short)
+                await peer.ask(append(writer, event(bytes(20_000)), number))
+            assert [type(data) for data in kept] == [memoryview, bytes]
+
+    run(main())
+
+
+def test_writers_of_all_connections_are_bounded_and_make_room_when_they_go():
+    async def main():
+        async with stage(writers_total=3) as scene:
+            await scene.store.create_segment(SEGMENT)
+            first, _ = await scene.writer(SEGMENT, 1)
+            await scene.writer(SEGMENT, 2, peer=first)
+            # One that is not set up takes no place, and one that is set up again no second.
+            assert isinstance(await first.ask(c.SetupAppend(1, UUID(int=9).bytes, "absent/t/0", "")), c.NoSuchSegment)
+            await scene.writer(SEGMENT, 2, peer=first)
+            second, _ = await scene.writer(SEGMENT, 3)
+            await second.send(c.SetupAppend(1, UUID(int=4).bytes, SEGMENT, ""))
+            assert await second.closed_by_server()
+            await until(lambda: scene.server._share.writers == 2)
+            await first.close()
+            await until(lambda: scene.server._share.writers == 0)
 
     run(main())

@@ -253,3 +253,22 @@ def test_the_planner_decides_on_paper_and_names_lines_that_cannot_be_used(pensto
     assert decisions[1]["id"] == "two"
     assert decisions[1]["error"]["field"]
     assert json.loads(penstock("retention", "schema", data=False)[1])["$schema"]
+
+
+def test_a_command_of_a_room_above_is_listed_without_being_imported(penstock):
+    status, out, _ = penstock("--help", data=False)
+    assert status == 0
+    assert "  spark  " in out
+    code = (
+        "import sys; sys.argv = ['penstock', '--help']\n"
+        "from penstock.app.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "assert 'penstock.spark' not in sys.modules and 'pyspark' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_wrong_job_is_refused_by_name(penstock):
+    status, _, err = penstock("spark", "laod", data=False)
+    assert status == 2
+    assert "laod" in err

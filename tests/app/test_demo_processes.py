@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.app.demo.processes import Child
+from penstock.model.errors import UnavailableError
 
 # The grandchild leaves the process group, as Spark's Python daemon does, and does not listen to SIGTERM.
 GRANDCHILD = (
@@ -53,3 +54,13 @@ def test_a_child_takes_what_it_started_with_it(way: str, tmp_path: Path, monkeyp
         assert not child.running
     finally:
         child.kill()
+
+
+@pytest.mark.parametrize(("words", "told"), [("", "is empty"), ("why it ended", "ends:\nwhy it ended")])
+def test_a_child_that_fails_is_told_with_its_log(words: str, told: str, tmp_path: Path) -> None:
+    code = f"import sys; print({words!r}, end='', file=sys.stderr); sys.exit(3)"
+    child = Child("child", ["-c", code], tmp_path / "log", lambda *_: None)
+    with pytest.raises(UnavailableError) as caught:
+        child.finish(20)
+    assert str(caught.value) == f"the child failed with status 3; its log {tmp_path / 'log'} {told}"
+    child.stop()

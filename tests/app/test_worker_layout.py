@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import penstock
+from penstock.app.integrity.offline import open_offline
+from penstock.app.integrity.rebuild import rebuild
+from penstock.app.segments import open_segments
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
+from penstock.app.telemetry import Counters
 from penstock.app.tier2 import tier2_of_worker
-from penstock.app.worker_layout import RECORD, load_layout, settle_layout, workers_of
-from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
+from penstock.app.worker_layout import RECORD, load_layout, settle_layout, worker_directory, workers_of
+from penstock.model.errors import ContainerOfflineError, CorruptDataError, InvalidArgumentError, VersionTooNewError
 from penstock.storage.data_directory import DataDirectory
+from penstock.storage.real_clock import RealClock
+from penstock.storage.real_offload import ThreadOffload
+from penstock.storage.real_rng import RealRng
 
 
 def settled(data: Path, workers: int) -> Path:
@@ -107,3 +116,49 @@ def test_each_worker_has_a_part_of_tier_2_of_its_own(tmp_path: Path) -> None:
     bucket = EmbeddedSettings(data=data, tier2="s3://bucket/prefix/")
     assert tier2_of_worker(bucket, 0) == "s3://bucket/prefix/worker-0"
     assert tier2_of_worker(EmbeddedSettings(data=data), 0) is None
+
+
+def test_a_store_of_several_workers_is_looked_at_worker_by_worker_and_raises_no_false_alarm(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    own = worker_directory(data, 0)
+
+    async def make() -> None:
+        with DataDirectory.open(data):
+            layout = settle_layout(data, 2)
+            with DataDirectory.open(own):
+                async with open_segments(
+                    EmbeddedSettings(data=own),
+                    clock=RealClock(),
+                    rng=RealRng(),
+                    telemetry=Counters(),
+                    containers=layout.containers,
+                    owned=layout.owned(0),
+                ) as store:
+                    for number in range(20):
+                        with suppress(ContainerOfflineError):
+                            await store.create_segment(f"s/t/{number}.#epoch.0")
+
+    async def damage(place: Path) -> list[object]:
+        async with ThreadOffload() as offload, open_offline(place, offload=offload) as store:
+            scrubber, found, cursor = store.scrubber(offload), list(store.damage), None
+            while (page := await scrubber.page(cursor, 1 << 22)).cursor is not None:
+                found += page.damage
+                cursor = page.cursor
+            return [*found, *page.damage]
+
+    asyncio.run(make())
+    with pytest.raises(InvalidArgumentError, match="several workers") as refused:
+        asyncio.run(damage(data))
+    assert refused.value.fields["first"] == str(own)
+    assert asyncio.run(damage(own)) == []
+    for place in (data, own):
+        with pytest.raises(InvalidArgumentError, match="cannot be rebuilt"):
+            asyncio.run(rebuild(str(place), tmp_path / "new"))
+    # As tier 2 alone, which does not say whose it is but by what it holds.
+    tier = tmp_path / "tier2"
+    tier.mkdir()
+    (own / "catalogue").rename(tier / "catalogue")
+    (own / "chunks").rename(tier / "chunks") if (own / "chunks").exists() else (tier / "chunks").mkdir()
+    with pytest.raises(InvalidArgumentError, match="cannot be rebuilt"):
+        asyncio.run(rebuild(str(tier), tmp_path / "new"))
+    assert not (tmp_path / "new").exists()

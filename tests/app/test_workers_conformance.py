@@ -23,6 +23,7 @@ from penstock.model.errors import (
 from penstock.ports.segment_service import NO_EVENT, Append, Appended, AppendLimit, LimitAction, TableKind, TablePut
 from penstock.storage.data_directory import DataDirectory
 from penstock.testing.conformance import laws
+from penstock.testing.conformance.erasure import ErasureLaws
 from penstock.testing.conformance.segments import SegmentLaws
 
 PATIENCE_S = 30.0
@@ -31,7 +32,7 @@ NAMES = [f"{STREAM}/{number}.#epoch.0" for number in range(4)]
 WRITER = UUID(int=9)
 
 
-class InProcessLaws(SegmentLaws):
+class InProcessLaws(SegmentLaws, ErasureLaws):
     def __init__(self, *, checkpoint: bool) -> None:
         self.world = WorkersWorld()
         self.checkpoint = checkpoint
@@ -42,7 +43,7 @@ class InProcessLaws(SegmentLaws):
             yield segments
 
 
-class ProcessLaws(SegmentLaws):
+class ProcessLaws(SegmentLaws, ErasureLaws):
     """Two real processes, started anew for each opening."""
 
     def __init__(self, data: Path) -> None:
@@ -57,7 +58,7 @@ class ProcessLaws(SegmentLaws):
 
 
 @pytest.mark.parametrize("checkpoint", [True, False], ids=["clean", "killed"])
-@pytest.mark.parametrize("law", laws(SegmentLaws))
+@pytest.mark.parametrize("law", [*laws(SegmentLaws), *laws(ErasureLaws)])
 def test_laws_of_segments_over_two_workers(law: str, checkpoint: bool) -> None:
     async def main() -> None:
         suite = InProcessLaws(checkpoint=checkpoint)
@@ -89,7 +90,7 @@ def test_laws_of_segments_over_two_processes(law: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.server
-@pytest.mark.parametrize("law", [law for law in laws(SegmentLaws) if law not in FEW])
+@pytest.mark.parametrize("law", [law for law in [*laws(SegmentLaws), *laws(ErasureLaws)] if law not in FEW])
 def test_all_laws_of_segments_over_two_processes(law: str, tmp_path: Path) -> None:
     run_in_processes(law, tmp_path)
 

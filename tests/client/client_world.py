@@ -67,7 +67,17 @@ class LossyService:
     It offers no ``submit_append``: the writer sees it as a remote store.
     """
 
-    LOSSY = ("setup_append", "append", "read", "table_update", "table_get", "create_transient", "merge", "successors")
+    LOSSY = (
+        "setup_append",
+        "append",
+        "read",
+        "table_update",
+        "table_get",
+        "create_transient",
+        "merge",
+        "successors",
+        "commit_transaction",
+    )
 
     def __init__(self, inner: Any, rng: random.Random, rate: float) -> None:
         self._inner = inner
@@ -105,7 +115,7 @@ class World:
         self.real_segments = segments
         self.controller = controller
         self.clock = SimClock(loop)
-        rng = SimRng(loop.fork("client"))
+        self.rng = rng = SimRng(loop.fork("client"))
         self.segments = LossyService(segments, loop.fork("loss"), loss) if loss else segments
         lossy_controller = LossyService(controller, loop.fork("controller"), loss) if loss else controller
         self.store = AsyncStore(self.segments, lossy_controller, self.clock, rng)

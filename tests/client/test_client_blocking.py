@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
 from collections import defaultdict
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 
 import pytest
@@ -345,3 +347,58 @@ def test_importing_the_client_loads_no_event_loop():
     script = "import sys, penstock.client; print([m for m in ('asyncio', 'numpy', 'pyarrow') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_call_that_is_given_up_before_it_begins_is_ended_and_not_forgotten(store, recwarn):
+    thread = store._thread
+    begun, held, go_on = [], threading.Event(), threading.Event()
+
+    async def work():
+        begun.append(True)
+
+    def hold():
+        held.set()
+        go_on.wait()
+
+    thread.post(hold)
+    held.wait()
+    # The loop stands still: given up before its task is made, and between that and its first step.
+    early = thread.submit(work())
+    early.cancel()
+    late = thread.submit(work())
+    thread.post(lambda: [task.cancel() for task in list(thread._calls)])
+    go_on.set()
+    for future in (early, late):
+        with pytest.raises(NotConnectedError, match="closed"):
+            thread.wait(future)
+    thread.call(asyncio.sleep(0))
+    gc.collect()
+    assert begun == []
+    assert [str(item.message) for item in recwarn if "never awaited" in str(item.message)] == []
+
+
+def test_what_was_submitted_while_the_store_closed_is_ended_and_not_forgotten(recwarn):
+    store = Store(lambda: open_services(RealClock(), RealRng()))
+    thread = store._thread
+    inner = thread._drop_submitted
+    late = []
+
+    async def work():
+        late.append("ran")
+
+    def after_the_last_step():
+        # The loop takes nothing any more: as if it had been posted just before it was closed.
+        answer = Future()
+        thread._submitted[answer] = work()
+        inner()
+        late.append(answer)
+
+    thread._drop_submitted = after_the_last_step
+    store.close()
+    (answer,) = late
+    with pytest.raises(NotConnectedError, match="closed"):
+        thread.wait(answer)
+    with pytest.raises(InvalidArgumentError, match="closed"):
+        thread.submit(work())
+    gc.collect()
+    assert [str(item.message) for item in recwarn if "never awaited" in str(item.message)] == []

@@ -24,6 +24,7 @@ class OneSegment:
     def __init__(self, data, rng, *, loss=0.0, short=0.0, sealed=False):
         self.data, self.rng, self.loss, self.short, self.sealed = data, rng, loss, short, sealed
         self.start = 0
+        self.erased = []
         self.gone = False
         self.under_way = self.most_under_way = self.asked_bytes = 0
         self.grown = asyncio.Event()
@@ -52,6 +53,15 @@ class OneSegment:
             return SegmentRead(offset=offset, parts=(part,), at_tail=at_tail, end_of_segment=at_tail and self.sealed)
         finally:
             self.under_way -= 1
+
+    def erase(self, start, end):
+        """From now on the payload is zeros; a read that is under way may bring what was there, or zeros."""
+        self.erased.append((start, end))
+        self.data = self.data[:start] + bytes(end - start) + self.data[end:]
+
+    async def erased_ranges(self, name, start, end):
+        await asyncio.sleep(self.rng.random() / 100)
+        return sorted(item for item in self.erased if item[0] < end and start < item[1])
 
     async def info(self, name):
         await asyncio.sleep(self.rng.random() / 100)
@@ -111,6 +121,73 @@ def test_every_event_comes_once_and_in_order_whatever_answers_when(seed):
         await fetcher.close()
 
     simulate(seed, test)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_event_that_is_erased_while_it_is_read_in_pieces_comes_whole_or_not_at_all(seed):
+    async def test(rng):
+        chance = random.Random(seed)
+        size = (70_000, 900_000, 5_000_000)[seed % 3]
+        events = [chance.randbytes(chance.randint(1000, size)) for _ in range(8_000_000 // size + 2)]
+        segment = OneSegment(frame_events(events), chance, short=0.3 if seed % 2 else 0.0, sealed=True)
+        places = {}
+        at = 0
+        for event in events:
+            places[event] = (at + 8, at + 8 + len(event))
+            at += 8 + len(event)
+
+        async def erase():
+            for event in chance.sample(events, len(events) // 2):
+                await asyncio.sleep(chance.random() / 200)
+                segment.erase(*places[event])
+
+        erasing = asyncio.get_running_loop().create_task(erase())
+        fetcher = SegmentFetcher(segment, rng, skip_truncated=False)
+        fetcher.add(STREAM, 0, 0)
+        found, _ = await drained(fetcher, holes=len(events))
+        await erasing
+        await fetcher.close()
+        known = iter(events)
+        assert all(event in known for event in found), "whole, and in order"
+        missing = {places[event] for event in set(events) - set(found)}
+        assert missing <= set(segment.erased)
+        assert missing or size > 70_000
+
+    simulate(seed, test)
+
+
+class TruncatedWhenAsked(OneSegment):
+    """The head moves between a read and the question what was erased in it; of what is gone nobody knows."""
+
+    def __init__(self, data, rng, start):
+        super().__init__(data, rng, sealed=True)
+        self.start_when_asked = start
+
+    async def erased_ranges(self, name, start, end):
+        self.start = self.start_when_asked
+        self.gone = self.start > len(self.data)
+        if self.gone:
+            raise SegmentNotFoundError("no such segment", segment=name)
+        return [item for item in await super().erased_ranges(name, start, end) if item[0] >= self.start]
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("kept", [2, 5, 6])
+def test_zeros_of_an_event_that_is_truncated_before_anybody_can_say_what_they_were_are_not_shown(kept, skip):
+    async def test(rng):
+        events = [b"first", b"second", b"third", b"fourth", b"fifth"]
+        heads = [len(frame_events(events[:index])) for index in range(6)]
+        start = heads[kept] if kept < 6 else 1 << 20
+        segment = TruncatedWhenAsked(frame_events(events), random.Random(1), start)
+        segment.erase(heads[1] + 8, heads[2])
+        fetcher = SegmentFetcher(segment, rng, skip_truncated=skip)
+        fetcher.add(STREAM, 0, 0)
+        found, end = await drained(fetcher)
+        assert found == (events[kept:] if skip else [])
+        assert isinstance(end, SegmentEnd) if skip else isinstance(end.error, TruncatedError)
+        await fetcher.close()
+
+    simulate(1, test)
 
 
 def test_a_limit_is_not_read_beyond():

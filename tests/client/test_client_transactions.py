@@ -7,19 +7,31 @@ import asyncio
 import pytest
 from client_world import read_all, simulate
 
-from penstock.model.errors import InvalidArgumentError, TransactionStateError
+from penstock.client.store import AsyncStore
+from penstock.model.errors import (
+    InvalidArgumentError,
+    QuotaExceededError,
+    QuotaHeldError,
+    StorageFullError,
+    ThrottledError,
+    TransactionStateError,
+    UnsupportedError,
+)
+from penstock.model.names import segment_name, transaction_segment_name
 from penstock.ports.controller_service import TransactionStatus
+from penstock.ports.segment_service import NO_EVENT, Append
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_transaction_is_read_once_whole_or_not_at_all_under_loss(seed):
+@pytest.mark.parametrize("block_bytes", [1024, 1 << 20], ids=["by the writer", "with the commit"])
+def test_a_transaction_is_read_once_whole_or_not_at_all_under_loss(seed, block_bytes):
     async def test(world):
         await world.safe.create_stream("a/s", create_scope=True)
         stream = world.store.stream("a/s")
         expected = []
         for number in range(8):
             try:
-                async with stream.transaction(block_bytes=1024) as txn:
+                async with stream.transaction(block_bytes=block_bytes) as txn:
                     for event in range(100):
                         await txn.write(f"{number}:{event}", "k")
                     assert await read_all(world.safe.stream("a/s")) == expected
@@ -34,6 +46,92 @@ def test_a_transaction_is_read_once_whole_or_not_at_all_under_loss(seed):
             assert await read_all(world.safe.stream("a/s")) == expected
 
     simulate(test, seed=seed, loss=0.1)
+
+
+class Refusing:
+    """A controller that takes a commit with events only after it has refused some, having stored the first block of each."""
+
+    def __init__(self, inner, segments, errors):
+        self._inner, self._segments, self._errors = inner, segments, errors
+        self.asked = 0
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    async def commit_transaction(self, stream, txn, *, blocks=()):
+        if not blocks:
+            return await self._inner.commit_transaction(stream, txn)
+        self.asked += 1
+        block = blocks[0]
+        await self._segments.append(
+            Append(
+                segment=transaction_segment_name(segment_name(stream, block.segment), txn),
+                writer=block.writer,
+                data=block.data,
+                event_number=block.event_count,
+                event_count=block.event_count,
+                previous=NO_EVENT,
+            )
+        )
+        raise self._errors.pop()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnsupportedError("an older server"),
+        ThrottledError("busy", resource="bytes", limit=1),
+        StorageFullError("disk is full"),
+        QuotaHeldError("backlog quota is reached"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_events_that_a_commit_cannot_take_go_by_the_writer_each_once(error):
+    async def test(world):
+        await world.safe.create_stream("a/s", segments=3, create_scope=True)
+        refusing = Refusing(world.controller, world.real_segments, [error])
+        stream = AsyncStore(world.segments, refusing, world.clock, world.rng).stream("a/s")
+        async with stream.transaction() as txn:
+            await txn.write_many([b"%d" % number for number in range(30)], [f"k{number}" for number in range(30)])
+        assert refusing.asked == 1
+        assert sorted(await read_all(world.safe.stream("a/s"))) == sorted(b"%d" % number for number in range(30))
+        assert await txn.status() is TransactionStatus.COMMITTED
+
+    simulate(test)
+
+
+def test_a_quota_that_refuses_a_commit_with_events_leaves_the_transaction_undecided():
+    async def test(world):
+        await world.safe.create_stream("a/s", create_scope=True)
+        refusing = Refusing(world.controller, world.real_segments, [QuotaExceededError("quota", stream="a/s")])
+        stream = AsyncStore(world.segments, refusing, world.clock, world.rng).stream("a/s")
+        txn = stream.transaction()
+        await txn.open()
+        await txn.write(b"x", "k")
+        with pytest.raises(QuotaExceededError):
+            await txn.commit()
+        assert await txn.status() is TransactionStatus.OPEN
+        await txn.abort()
+        assert await read_all(world.safe.stream("a/s")) == []
+
+    simulate(test)
+
+
+def test_more_than_waits_for_the_commit_is_sent_before_it_in_order():
+    async def test(world):
+        stream = await world.store.create_stream("a/s", create_scope=True)
+        event = bytes(1000)
+        async with stream.transaction() as txn:
+            for number in range(150):
+                await txn.write(b"%03d" % number + event, "k")
+            await txn.flush()
+            await txn.write(b"last", "k")
+        assert [data[:4].rstrip(b"\0") for data in await read_all(stream)] == [
+            *(b"%03d" % number for number in range(150)),
+            b"last",
+        ]
+
+    simulate(test)
 
 
 def test_a_transaction_outlives_a_scale_of_its_stream():

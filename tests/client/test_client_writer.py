@@ -362,3 +362,35 @@ def test_an_idle_writer_sends_a_single_event_without_a_flush():
             assert world.loop.time() - began < 1
 
     simulate(test)
+
+
+def test_a_flush_of_very_many_segments_sends_them_in_slices_and_waits_for_all():
+    async def test(world):
+        stream = await world.store.create_stream("a/s", segments=700, create_scope=True)
+        keys = [f"key-{number}" for number in range(3000)]
+        async with stream.writer() as writer:
+            for key in keys:
+                await writer.write(f"{key}:0", key)
+            await writer.flush()
+            passes = 0
+
+            async def look():
+                nonlocal passes
+                while not flushed:
+                    passes += 1
+                    await asyncio.sleep(0)
+
+            for number in (1, 2):
+                for key in keys:
+                    writer._core.lanes[key].keys.append(key)
+                    writer._core.lanes[key].events.append(f"{key}:{number}".encode())
+            flushed = []
+            looking = asyncio.ensure_future(look())
+            await writer.flush()
+            flushed.append(True)
+            await looking
+            assert passes >= 3, "the loop has had turns between the slices"
+            assert not writer._core.pending_bytes
+        assert by_key(await read_all(stream)) == {key: [0, 1, 2] for key in keys}
+
+    simulate(test)

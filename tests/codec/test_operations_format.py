@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec import catalogue, chunk_index, records
+from penstock.codec import catalogue, chunk_index, erased, records
 from penstock.codec import operations as codec
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 
@@ -50,14 +50,20 @@ def layout(page: str, heading: str) -> struct.Struct:
         ("operations.md", "MERGE", codec.MERGE),
         ("operations.md", "TABLE", codec.TABLE),
         ("operations.md", "TABLE ITEM", codec.TABLE_ITEM),
+        ("operations.md", "ADOPT", codec.ADOPT),
+        ("operations.md", "ADOPT CHUNK", codec.ADOPT_CHUNK),
+        ("operations.md", "ADOPT BLOCK", codec.ADOPT_BLOCK),
         ("chunk-index.md", "RECORD", chunk_index.RECORD),
         ("records.md", "STORE", records._STORE),
         ("records.md", "CONTAINER", records._CONTAINER),
         ("records.md", "SEGMENT", records._SEGMENT),
         ("records.md", "CHUNK", records._CHUNK),
         ("records.md", "BLOCK", records._BLOCK),
+        ("records.md", "LEASE", records._LEASE),
         ("records.md", "FREE", records._FREE),
         ("records.md", "FLUSHED", records._FLUSHED),
+        ("records.md", "ERASED", erased.HEAD),
+        ("records.md", "ERASED CHANGE", erased.CHANGE),
         ("records.md", "CATALOGUE", records._CATALOGUE),
         ("catalogue.md", "OBJECT", catalogue.OBJECT),
         ("catalogue.md", "BATCH", catalogue.BATCH),
@@ -81,6 +87,12 @@ I64 = st.integers(-(1 << 63), (1 << 63) - 1)
 U128 = st.integers(0, (1 << 128) - 1)
 DATA = st.binary(max_size=50)
 ITEM = st.builds(codec.TableItem, key=DATA, value=st.none() | DATA, previous=I64)
+U32 = st.integers(0, (1 << 32) - 1)
+ADOPTED = st.builds(
+    codec.AdoptedChunk,
+    name=st.text(max_size=20),
+    blocks=st.lists(st.builds(codec.AdoptedBlock, size_bytes=U32, event_count=U32, crc32c=U32), max_size=3).map(tuple),
+)
 OPERATION = st.one_of(
     st.builds(
         codec.CreateOperation,
@@ -108,6 +120,7 @@ OPERATION = st.one_of(
     st.builds(codec.AttributeOperation, uid=U64, attribute=U128, value=I64),
     st.builds(codec.MergeOperation, uid=U64, source=U64, offset=I64, length=I64),
     st.builds(codec.TableOperation, uid=U64, position=I64, items=st.lists(ITEM, max_size=4).map(tuple)),
+    st.builds(codec.AdoptOperation, uid=U64, offset=I64, chunks=st.lists(ADOPTED, max_size=3).map(tuple)),
 )
 FRAME = st.tuples(st.integers(0, 65535), I64, st.lists(OPERATION, max_size=6))
 
@@ -125,16 +138,89 @@ def test_a_frame_decodes_to_what_was_encoded(frame) -> None:
 def test_a_cut_or_longer_frame_is_damage(frame, cut: int, tail: bytes) -> None:
     data = codec.encode_frame(*frame)
     short = data[: max(0, len(data) - cut)]
-    with pytest.raises(CorruptDataError):
-        list(codec.decode_operations(short))
-    if tail:
+    for decode in (codec.decode_operations, codec.decode_runs):
         with pytest.raises(CorruptDataError):
-            list(codec.decode_operations(data + tail))
+            list(decode(short))
+        if tail:
+            with pytest.raises(CorruptDataError):
+                list(decode(data + tail))
+
+
+@st.composite
+def appends_and_changes(draw) -> list[codec.Operation]:
+    """Appends to a few segments, most of which go on where the last one of the segment ended, with other operations between."""
+    lengths = [0, 0, 0]
+    found: list[codec.Operation] = []
+    for _ in range(draw(st.integers(0, 12))):
+        uid = draw(st.integers(0, 2))
+        if draw(st.integers(0, 5)) == 0:
+            found.append(
+                draw(st.sampled_from([codec.SealOperation(uid=uid), codec.TruncateOperation(uid=uid, offset=1)]))
+            )
+            continue
+        data = memoryview(draw(st.binary(max_size=5)))
+        lengths[uid] += draw(st.sampled_from([0, 0, 0, 1]))
+        found.append(
+            codec.AppendOperation(
+                uid=uid,
+                offset=lengths[uid],
+                writer=draw(st.integers(0, 2)),
+                event_number=draw(st.integers(0, 9)),
+                event_count=draw(st.integers(0, 3)),
+                data=data,
+            )
+        )
+        lengths[uid] += len(data)
+    return found
+
+
+def by_segment(items) -> list[object]:
+    """What each segment sees, between one change and the next."""
+    found: list[object] = [{}]
+    for item in items:
+        if isinstance(item, codec.AppendOperation | codec.AppendRun):
+            found[-1].setdefault(item.uid, []).append(item)
+        else:
+            found += [item, {}]
+    return found
+
+
+def one_by_one(run: codec.AppendRun) -> list[codec.AppendOperation]:
+    offset, found = run.offset, []
+    for data, events, writer, number in run.items:
+        found.append(
+            codec.AppendOperation(
+                uid=run.uid, offset=offset, writer=writer, event_number=number, event_count=events, data=data
+            )
+        )
+        offset += len(data)
+    assert offset == run.end
+    assert run.event_count == sum(events for _, events, _, _ in run.items)
+    assert run.last == {writer: number for _, _, writer, number in run.items}
+    return found
+
+
+@given(operations=appends_and_changes())
+def test_runs_are_the_appends_of_a_frame_in_the_order_of_each_segment(operations) -> None:
+    data = codec.encode_frame(1, 2, operations)
+    gathered = by_segment(codec.decode_runs(data))
+    apart = [
+        {uid: [one for run in runs for one in one_by_one(run)] for uid, runs in item.items()}
+        if isinstance(item, dict)
+        else item
+        for item in gathered
+    ]
+    assert apart == by_segment(operations)
 
 
 @given(data=st.binary(max_size=200))
 def test_no_bytes_crash_the_decoder(data: bytes) -> None:
-    for prefix in (b"", codec.FRAME.pack(1, 0, 0, 1, 0), codec.FRAME.pack(2, 0, 0, 1, 0)):
+    for prefix in (
+        b"",
+        codec.FRAME.pack(1, 0, 0, 1, 0),
+        codec.FRAME.pack(2, 0, 0, 1, 0),
+        codec.FRAME.pack(3, 0, 0, 1, 0),
+    ):
         try:
             list(codec.decode_operations(prefix + data))
         except (CorruptDataError, VersionTooNewError):
@@ -159,7 +245,7 @@ def test_golden_frame() -> None:
         codec.AttributeOperation(uid=1, attribute=6, value=-(1 << 63)),
     ]
     golden = bytes.fromhex(
-        "02000002" "00000005" "0000018bcfe56800"
+        "03000002" "00000005" "0000018bcfe56800"
         "01" "0000000700000001" "00" "0000" "0000000000000000" "0005" "612f622f30"
         "02" "0000000700000001" "0000000000000000" "00000000000000000000000000000005" "0000000000000002" "00000003"
         "00000003" "78797a"
@@ -171,7 +257,8 @@ def test_golden_frame() -> None:
     )  # fmt: skip
     assert codec.encode_frame(2, 1_700_000_000_000, operations) == golden
     assert list(codec.decode_operations(golden)) == operations
-    assert list(codec.decode_operations(b"\1" + golden[1:])) == operations, "as version 1 wrote it"
+    for version in (b"\1", b"\2"):
+        assert list(codec.decode_operations(version + golden[1:])) == operations, "as an earlier version wrote it"
 
 
 def test_golden_frame_of_truncations() -> None:
@@ -182,7 +269,7 @@ def test_golden_frame_of_truncations() -> None:
         codec.RestoreOperation(uid=7, offset=1 << 40),
     ]
     golden = bytes.fromhex(
-        "02000001" "00000004" "0000018bcfe56800"
+        "03000001" "00000004" "0000018bcfe56800"
         "04" "0000000000000001" "0000000000000002"
         "09" "0000000000000003" "0000000000000004"
         "0a" "0000000000000005" "0000000000000006"
@@ -190,6 +277,23 @@ def test_golden_frame_of_truncations() -> None:
     )  # fmt: skip
     assert codec.encode_frame(1, 1_700_000_000_000, operations) == golden
     assert list(codec.decode_operations(golden)) == operations
+
+
+def test_golden_frame_of_an_adoption() -> None:
+    blocks = (codec.AdoptedBlock(size_bytes=7, event_count=2, crc32c=0xDEADBEEF),) * 2
+    adopted = codec.AdoptedChunk(name="0/i1-2-3-0", blocks=blocks)
+    operations = [
+        codec.AdoptOperation(uid=1, offset=5, chunks=(adopted, codec.AdoptedChunk(name="0/i1-2-3-1", blocks=()))),
+    ]
+    golden = bytes.fromhex(
+        "03000001" "00000001" "0000018bcfe56800"
+        "0c" "0000000000000001" "0000000000000005" "0002"
+        "000a" "00000002" "302f69312d322d332d30" "00000007" "00000002" "deadbeef" "00000007" "00000002" "deadbeef"
+        "000a" "00000000" "302f69312d322d332d31"
+    )  # fmt: skip
+    assert codec.encode_frame(1, 1_700_000_000_000, operations) == golden
+    assert list(codec.decode_operations(golden)) == operations
+    assert (adopted.size_bytes, adopted.event_count) == (14, 4)
 
 
 def test_golden_rows_of_this_and_earlier_versions() -> None:
@@ -217,10 +321,23 @@ def test_golden_rows_of_this_and_earlier_versions() -> None:
     sizes = f"{10:016x}{4:016x}{2:08x}"
     now = bytes.fromhex("02" + sizes + f"{7:016x}" + b"0/1-2-3".hex())
     before = bytes.fromhex("01" + sizes + b"0/1-2-3".hex())
+    merged = bytes.fromhex("03" + sizes + f"{7:016x}{9:016x}" + b"0/1-2-3".hex())
     assert records.encode_chunk(chunk) == now
     assert records.decode_chunk(now) == chunk
     assert records.decode_chunk(before) == replace(chunk, event_count=None)
     assert records.encode_chunk(replace(chunk, event_count=None)) == before, "what is not known is not made up"
+    assert records.encode_chunk(replace(chunk, joined_ms=9)) == merged
+    assert records.decode_chunk(merged) == replace(chunk, joined_ms=9)
+    block = records.BlockRecord(end=10, event_count=3, crc32c=5, first_ms=6, last_ms=7)
+    now = bytes.fromhex(f"{10:016x}{3:016x}{5:08x}{6:016x}{7:016x}")
+    assert records.encode_block(block) == now
+    assert records.decode_block(now) == block
+    assert records.decode_block(now[:20]) == replace(block, first_ms=None, last_ms=None)
+    lease = records.LeaseRecord(until_ms=5, holder="me")
+    now = bytes.fromhex(f"{5:016x}6d65")
+    assert records.encode_lease(lease) == now
+    assert records.decode_lease(now) == lease
+    assert records.decode_lease(now[:8]) == replace(lease, holder="")
     free = records.FreeRecord(uid=1, size_bytes=2, segment="s")
     now = bytes.fromhex(f"{1:016x}{2:016x}73")
     assert records.encode_free(free) == now
@@ -230,7 +347,7 @@ def test_golden_rows_of_this_and_earlier_versions() -> None:
 
 def test_newer_versions_are_refused() -> None:
     frame = bytearray(codec.encode_frame(0, 0, []))
-    frame[0] = 3
+    frame[0] = codec.VERSION + 1
     with pytest.raises(VersionTooNewError):
         codec.decode_frame_header(bytes(frame))
     row = bytearray(records.encode_container(records.ContainerRecord(epoch=1, complete_upto=2)))
@@ -240,7 +357,7 @@ def test_newer_versions_are_refused() -> None:
     chunk = records.ChunkRecord(name="0/1-2-3", length=10, freed=4, block_count=2, event_count=7)
     for data, decode in ((records.encode_chunk(chunk), records.decode_chunk), (bytes(90), records.decode_segment)):
         with pytest.raises(VersionTooNewError):
-            decode(b"\3" + data[1:])
+            decode(b"\4" + data[1:])
 
 
 @given(
@@ -269,6 +386,8 @@ def test_other_rows_round_trip() -> None:
     assert records.decode_container(records.encode_container(container)) == container
     chunk = records.ChunkRecord(name="0/1-2-3", length=10, freed=4, block_count=2, event_count=None)
     assert records.decode_chunk(records.encode_chunk(chunk)) == chunk
+    merged = replace(chunk, joined_ms=1 << 41)
+    assert records.decode_chunk(records.encode_chunk(merged)) == merged
     block = records.BlockRecord(end=10, event_count=3, crc32c=0xFFFFFFFF)
     assert records.decode_block(records.encode_block(block)) == block
     free = records.FreeRecord(uid=1 << 63, size_bytes=5, segment="näme")

@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 
 from penstock.codec import wire
 from penstock.codec import wire_commands as c
-from penstock.codec.wire_layout import NO_VERSION, AttributeUpdate, WireChunk, WireEntry, WireKey
+from penstock.codec.wire_layout import (
+    LIST_MAX,
+    NO_VERSION,
+    AttributeUpdate,
+    Layout,
+    WireChunk,
+    WireEntry,
+    WireFailure,
+    WireHead,
+    WireKey,
+)
 from penstock.model.errors import InvalidArgumentError, ProtocolError
 
 W = bytes(range(16))
@@ -40,6 +50,8 @@ FIELDS = {
     "A": st.lists(st.builds(AttributeUpdate, st.uuids(), st.integers(-128, 127), INT64, INT64), max_size=4).map(tuple),
     "S": st.lists(st.text("abc/#.", max_size=20), max_size=4).map(tuple),
     "Q": st.lists(INT64, max_size=4).map(tuple),
+    "H": st.lists(st.builds(WireHead, INT32, INT32, INT64, INT32), max_size=4).map(tuple),
+    "F": st.lists(st.builds(WireFailure, INT32, DATA), max_size=4).map(tuple),
     "C": st.lists(st.builds(WireChunk, INT64, INT64, INT64, st.text("ab", max_size=9), st.booleans()), max_size=4).map(
         tuple
     ),
@@ -82,6 +94,19 @@ GOLDEN = [
     (
         c.AppendSetup(2, "a", W, -(1 << 63)),
         "00000002 00000023 0000000000000002 0001 61 000102030405060708090a0b0c0d0e0f 8000000000000000",
+    ),
+    (
+        c.AppendSetup(2, "a", W, 5, 7),
+        "00000002 00000027 0000000000000002 0001 61 000102030405060708090a0b0c0d0e0f 0000000000000005 00000007",
+    ),
+    (
+        c.AppendMany(9, (WireHead(7, 1, 6, 3), WireHead(8, 2, 1, 2)), b"xyzab"),
+        "000003e9 00000039 0000000000000009 00000002 00000007 00000001 0000000000000006 00000003"
+        "00000008 00000002 0000000000000001 00000002 78797a 6162",
+    ),
+    (
+        c.ManyAppended(9, (100, -1), (WireFailure(1, b"why"),)),
+        "000003ea 0000002b 0000000000000009 00000002 0000000000000064 ffffffffffffffff 00000001 00000001 00000003 776879",
     ),
     (c.AppendBlock(W, b"xyz"), "00000003 00000013 000102030405060708090a0b0c0d0e0f 78797a"),
     (
@@ -138,6 +163,13 @@ def test_frames_in_parts_are_the_same_bytes(writer, data, count, number, offset,
     assert b"".join(conditional) == wire.encode(c.ConditionalBlockEnd(writer, number, offset, data, rid))
     read = wire.segment_read_parts("é/ü", offset, True, False, [data[:3], data[3:]], rid)
     assert b"".join(read) == wire.encode(c.SegmentRead("é/ü", offset, True, False, data, rid))
+    heads = [wire.many_head(index, count, number, len(data)) for index in range(2)]
+    many = wire.append_many_parts(rid, heads, [data, data])
+    said = tuple(WireHead(index, count, number, len(data)) for index in range(2))
+    assert b"".join(many) == wire.encode(c.AppendMany(rid, said, data * 2))
+    assert wire.decode_many(body(b"".join(many))[1]) == (rid, list(said), 52)
+    told = wire.many_appended(rid, [number, offset], [(count, data)])
+    assert told == wire.encode(c.ManyAppended(rid, (number, offset), (WireFailure(count, data),)))
     acked = wire.data_appended(writer, number, offset, rid, offset)
     assert acked == wire.encode(c.DataAppended(writer, number, offset, rid, offset))
 
@@ -154,6 +186,7 @@ def test_fields_that_older_or_other_clients_leave_out_take_their_defaults():
     assert shortened(keys, 14) == c.ReadTableKeys(1, "a", "", 10, b"tok")
     assert shortened(c.InvalidEventNumber(W, 1, "", 5), 8) == c.InvalidEventNumber(W, 1, "", -1)
     assert shortened(c.AppendBlockEnd(W, 1, b"x", 1, 2, 3), 8) == c.AppendBlockEnd(W, 1, b"x", 1, 2, -1)
+    assert shortened(c.AppendSetup(1, "a", W, 2, 3), 4) == c.AppendSetup(1, "a", W, 2, None)
     assert shortened(c.DataAppended(W, 1, 2, 3, 4), 8) == c.DataAppended(W, 1, 2, 3, -1)
 
 
@@ -192,6 +225,14 @@ LIES = [
     (7, b"short"),
     (9, b""),
     (999, b""),
+    (1001, struct.pack(">qi", 1, 1 << 28)),
+    (1001, struct.pack(">qi", 1, 2) + bytes(20)),
+    (1002, struct.pack(">qi", 1, 1 << 28)),
+    (1002, struct.pack(">qi", 1, -1) + bytes(20)),
+    (1002, struct.pack(">qiqi", 1, 1, 5, 1 << 30)),
+    (1002, struct.pack(">qiqiii", 1, 1, 5, 1, 0, 99)),
+    (1002, struct.pack(">qiqiii", 1, 1, 5, 1, 0, -8)),
+    (1002, b"short"),
 ]
 
 
@@ -278,3 +319,13 @@ def test_the_page_of_the_format_says_what_the_codec_does():
     for code, _, _, direction in rows:
         expected = {"request": (True, False), "reply": (False, True), "both": (True, True)}[direction]
         assert (int(code) in wire.REQUEST_CODES, int(code) in wire.REPLY_CODES) == expected
+
+
+@pytest.mark.parametrize(("letter", "item_bytes"), [("S", 2), ("K", 8), ("E", 16), ("A", 33)])
+def test_a_list_of_more_items_than_a_request_has_is_refused_before_one_is_read(letter, item_bytes):
+    # Each item is as small as the wire allows: a frame would hold millions, for seconds of the loop and a gigabyte.
+    layout = Layout(letter)
+    item = {"K": struct.pack(">ii", 4, 0), "E": struct.pack(">iiii", 4, 0, 4, 0)}.get(letter, bytes(item_bytes))
+    assert len(layout.read(memoryview(struct.pack(">i", LIST_MAX) + item * LIST_MAX))[0]) == LIST_MAX
+    with pytest.raises(ProtocolError, match="too many items"):
+        layout.read(memoryview(struct.pack(">i", LIST_MAX + 1) + item * (LIST_MAX + 1)))

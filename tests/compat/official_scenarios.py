@@ -265,6 +265,24 @@ def audit(manager):
     return {"kind": found[-1]["kind"], "bytes": found[-1]["bytes"], "events": found[-1]["events"]}
 
 
+def inside_a_merge(manager):
+    """All that a group gets within ten seconds, having begun at the head."""
+    reader = manager.create_reader_group("inside", "merge", "st").create_reader("r1")
+    found = []
+
+    async def go():
+        while True:
+            part = await reader.get_segment_slice_async()
+            found.extend(bytes(event.data()).decode() for event in part)
+            reader.release_segment(part)
+
+    try:
+        asyncio.run(asyncio.wait_for(go(), 10))
+    except TimeoutError:
+        KEPT.append(reader)
+    return {"found": found}
+
+
 def main():
     address, scenario = sys.argv[1:3]
     manager = pravega_client.StreamManager(f"tcp://{address}", False, False)

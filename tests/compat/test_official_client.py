@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.model.cuts import NOT_STARTED, StreamCut
 from penstock.model.policies import ScaleType
 from penstock.testing.server import ServerProcess
 
@@ -127,6 +128,30 @@ def test_a_writer_and_a_reader_group_follow_manual_scales(server):
             client.wait()
         assert json.loads(out) == {"count": 2000, "unique": 2000, "ordered": True}
         assert stream.describe().epoch == 4
+
+
+def test_a_group_that_begins_inside_a_merge_reads_all_of_it_once(server):
+    """``getSegments`` tells the merged segment as one at 0, so it is begun beside the older one, and not a second time."""
+    with penstock.connect(server.address) as store:
+        stream = store.create_stream("merge/st", segments=1, create_scope=True)
+        stream.scale(segments=2)
+        keys = [f"k{number}" for number in range(8)]
+        with stream.writer() as writer:
+            for number in range(80):
+                writer.write(b"old %d" % number, key=keys[number % 8])
+        left = min(stream.tail().positions)
+        stream.scale(segments=1)
+        with stream.writer() as writer:
+            for number in range(20):
+                writer.write(b"new %d" % number, key=keys[number % 8])
+        (merged,) = stream.tail().positions
+        with stream.reader(until_tail=True) as reader:
+            kept = [event.data.decode() for event in reader if event.segment in (left, merged)]
+        stream.truncate(StreamCut(stream.name, {left: 0, merged: NOT_STARTED}))
+        seen = run(server, "inside_a_merge")["found"]
+    assert sorted(seen) == sorted(kept)
+    assert [item for item in seen if item.startswith("new")] == [f"new {number}" for number in range(20)]
+    assert 20 < len(kept) < 100
 
 
 def test_the_audit_stream_is_read_like_any_other(server):

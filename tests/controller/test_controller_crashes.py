@@ -6,6 +6,8 @@ the same state.
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from controller_crash_world import (
     ID,
@@ -38,9 +40,9 @@ from penstock.model.errors import (
     ScaleConflictError,
     StreamNotFoundError,
 )
-from penstock.model.names import StreamName
+from penstock.model.names import StreamName, transaction_segment_name
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType
-from penstock.ports.controller_service import ReaderGroupConfig, TransactionStatus
+from penstock.ports.controller_service import EventBlock, ReaderGroupConfig, TransactionStatus
 
 SECOND = StreamName("s", "u")
 
@@ -191,6 +193,27 @@ async def outcomes(controller: Controller, world: World) -> None:
     assert len(await controller.list_completed_transactions(STREAM)) == 3
 
 
+def blocks_of(text: bytes, writer: int) -> list[EventBlock]:
+    """The same event for each segment of the first epoch."""
+    return [
+        EventBlock(segment=seg(0, number), writer=UUID(int=writer + number), event_count=1, data=text)
+        for number in range(2)
+    ]
+
+
+async def prepare_commit_with_events(controller: Controller, world: World) -> None:
+    await base(controller, world)
+    for name in ("one", "two", "gone"):
+        world.facts[name] = (await controller.create_transaction(STREAM, lease_ms=10_000)).id
+
+
+async def commit_with_events(controller: Controller, world: World) -> None:
+    await controller.commit_transaction(STREAM, world.facts["two"], blocks=blocks_of(b"<two>", 20))
+    await controller.abort_transaction(STREAM, world.facts["gone"])
+    await controller.commit_transaction(STREAM, world.facts["one"], blocks=blocks_of(b"<one>", 10))
+    await controller.sweep()
+
+
 async def prepare_roll(controller: Controller, world: World) -> None:
     await prepare_commit(controller, world)
     await scale_to(controller, 3)
@@ -220,6 +243,34 @@ async def batched(controller: Controller, world: World) -> None:
     data = await stream_bytes(controller, world.segments)
     assert [data[seg(0, 0)], data[seg(0, 1)]] == [b"a" * 10 + b"<one><two>", b"b" * 20 + b"<one><two>"]
     assert await controller.transaction_status(STREAM, world.facts["gone"]) is TransactionStatus.OPEN
+
+
+KEY = UUID(int=77)
+
+
+async def join(controller: Controller, world: World) -> None:
+    """Two writers share a transaction, and it is committed."""
+    joined, again = [await controller.join_transaction(STREAM, KEY, lease_ms=10_000) for _ in range(2)]
+    assert joined == again
+    for item in joined.segments:
+        name = transaction_segment_name(name_of(item.segment), joined.id)
+        if not world.segments.segments[name].data:
+            world.segments.write(name, b"<joined>")
+    assert await controller.commit_batch(STREAM, writer="w", batch=1, transactions=[joined.id])
+
+
+async def join_again(controller: Controller, world: World) -> None:
+    if await controller.last_batch(STREAM, writer="w") is None:
+        await join(controller, world)
+
+
+async def joined(controller: Controller, world: World) -> None:
+    data = await stream_bytes(controller, world.segments)
+    assert [data[seg(0, 0)], data[seg(0, 1)]] == [b"a" * 10 + b"<joined>", b"b" * 20 + b"<joined>"]
+    await controller.sweep()
+    left = [key for table in world.segments.tables.values() for key in table.entries if key.startswith(b"join/")]
+    assert left == []
+    assert not [name for name in world.segments.segments if "#transaction" in name]
 
 
 async def prepare_retention(controller: Controller, world: World) -> None:
@@ -316,7 +367,9 @@ WORKFLOWS = {
     "seal": Workflow(prepare_sealing, seal, sealed),
     "commit and abort": Workflow(prepare_commit, commit, committed),
     "rolling commit": Workflow(prepare_roll, commit, rolled),
+    "commit with its events": Workflow(prepare_commit_with_events, commit_with_events, committed),
     "batch": Workflow(prepare_commit, batch, batched),
+    "join": Workflow(base, join, joined, join_again),
     "retention": Workflow(prepare_retention, retain, retained),
     "create group": Workflow(base, create_group, group_created),
     "update group": Workflow(prepare_group, move_group, group_moved),

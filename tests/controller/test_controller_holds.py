@@ -80,19 +80,37 @@ def test_segments_are_held_as_their_streams_are() -> None:
         segments = MemorySegments()
         async with with_stream(segments) as controller:
             segments.write(name_of(seg(0, 0)), b"x" * 10)
-            await controller.check_removal(name_of(seg(0, 0)), 10)
+            for check in (controller.check_removal, controller.check_client_removal):
+                await check(name_of(seg(0, 0)), 10)
             await controller.add_hold(STREAM, owner="o", reason="r", cut=cut_at({seg(0, 0): 4}), hold_id="cut")
-            await controller.check_removal(name_of(seg(0, 0)), 4)
-            for offset in (5, None):
-                with pytest.raises(RetentionHoldError):
-                    await controller.check_removal(name_of(seg(0, 0)), offset)
+            for check in (controller.check_removal, controller.check_client_removal):
+                await check(name_of(seg(0, 0)), 4)
+                for offset in (5, None):
+                    with pytest.raises(RetentionHoldError):
+                        await check(name_of(seg(0, 0)), offset)
             await controller.add_hold("s", owner="o", reason="r", hold_id="all")
-            with pytest.raises(RetentionHoldError):
-                await controller.check_removal(name_of(seg(0, 0)), 1)
-            for other in ("s/none/0.#epoch.0", "no/segment"):
-                await controller.check_removal(other, None)
-            with pytest.raises(InvalidArgumentError):
-                await controller.check_removal(f"{name_of(seg(0, 0))}#transaction.{'0' * 32}", None)
+            for check in (controller.check_removal, controller.check_client_removal):
+                with pytest.raises(RetentionHoldError):
+                    await check(name_of(seg(0, 0)), 1)
+                for other in ("s/none/0.#epoch.0", "no/segment"):
+                    await check(other, None)
+
+    run(work)
+
+
+def test_a_stream_loses_no_segment_to_a_client_that_knows_of_segments_alone() -> None:
+    async def work() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments) as controller:
+            whole = name_of(seg(0, 0))
+            transaction, transient = f"{whole}#transaction.{'0' * 32}", f"{whole}#transient.{'0' * 32}.{'1' * 32}"
+            for name, offset in ((whole, None), (transaction, None), (transaction, 1)):
+                await controller.check_removal(name, offset)
+                with pytest.raises(InvalidArgumentError, match="belongs to a stream"):
+                    await controller.check_client_removal(name, offset)
+            # The head of a segment is a state synchronizer's to remove, a large event's segment whoever made it.
+            for name, offset in ((whole, 5), (transient, None), ("s/none/0.#epoch.0", None), ("no/segment", None)):
+                await controller.check_client_removal(name, offset)
 
     run(work)
 

@@ -349,6 +349,20 @@ def test_truncation_past_a_scale_deletes_whole_segments_and_keeps_their_sizes() 
             # History answers for deleted segments too.
             assert [item.range.segment for item in await controller.successors(STREAM, seg(0, 0))] == [seg(1, 2)]
             assert await controller.segments_between(STREAM, cut_at({}), cut_at({})) == [seg(0, 1), seg(1, 2)]
+            spans = await controller.measure(STREAM, cut_at({seg(0, 0): 4, seg(0, 1): 0}), cut_at({}))
+            assert [(item.segment, item.start, item.end) for item in spans] == [
+                (seg(0, 0), 4, 10),
+                (seg(0, 1), 0, 20),
+                (seg(1, 2), 0, 5),
+            ]
+            assert spans[0].events is None, "nobody counted them before they went"
+            for start, end in (
+                ({}, {}),
+                ({seg(1, 2): 0, seg(0, 1): 1}, {seg(0, 0): 10, seg(0, 1): 1}),
+                ({seg(9, 0): 1}, {}),
+            ):
+                with pytest.raises(InvalidCutError):
+                    await controller.measure(STREAM, cut_at(start), cut_at(end))
             assert await controller.is_cut_valid(STREAM, cut_at({seg(0, 0): 1, seg(0, 1): 1}))
             assert not await controller.is_cut_valid(STREAM, cut_at({seg(0, 0): 1}))
             assert not await controller.is_cut_valid(STREAM, cut_at({seg(9, 0): 1}))

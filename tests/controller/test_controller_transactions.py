@@ -32,7 +32,8 @@ from penstock.model.errors import (
     TransactionStateError,
 )
 from penstock.model.names import StreamName, transaction_segment_name
-from penstock.ports.controller_service import PingStatus, TransactionStatus
+from penstock.ports.controller_service import EventBlock, PingStatus, TransactionStatus
+from penstock.ports.segment_service import NO_EVENT, Append
 
 UNKNOWN = UUID(int=99)
 
@@ -452,5 +453,119 @@ def test_a_batch_whose_lease_ended_but_was_not_swept_commits() -> None:
             assert await controller.commit_batch(STREAM, writer="w", batch=0, transactions=[txn])
             await controller.sweep()
             assert await controller.transaction_status(STREAM, txn) is TransactionStatus.COMMITTED
+
+    asyncio.run(run())
+
+
+def test_writers_that_know_the_key_share_a_transaction() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, 2) as controller:
+            found = await asyncio.gather(
+                *(controller.join_transaction(STREAM, UNKNOWN, lease_ms=10_000) for _ in range(20))
+            )
+            assert len({item.id for item in found}) == 1
+            shared = found[0]
+            other = await controller.join_transaction(STREAM, UUID(int=1), lease_ms=10_000)
+            assert other.id != shared.id
+            # Whatever scales meanwhile, all of them write to the segments in which it was begun.
+            await scale_to(controller, 3)
+            late = await controller.join_transaction(STREAM, UNKNOWN, lease_ms=10_000)
+            assert late == shared
+            for item in shared.segments:
+                segments.write(transaction_segment_name(name_of(item.segment), shared.id), b"x")
+            assert await controller.commit_batch(STREAM, writer="w", batch=0, transactions=[shared.id])
+            written = b"".join((await stream_bytes(controller, segments)).values())
+            assert written == b"xx"
+            assert not [key for key in table_keys(segments) if key == f"join/{STREAM}/{UNKNOWN.hex}"]
+            # The key is free: whoever comes late gets a transaction that nobody will commit.
+            assert (await controller.join_transaction(STREAM, UNKNOWN, lease_ms=10_000)).id != shared.id
+            await check_invariants(controller, segments)
+
+    asyncio.run(run())
+
+
+def test_a_shared_transaction_lives_as_long_as_one_of_its_writers_renews_it() -> None:
+    async def run() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            shared = await controller.join_transaction(STREAM, UNKNOWN, lease_ms=10_000)
+            for _ in range(5):
+                clock.ms += 8_000
+                assert await controller.join_transaction(STREAM, UNKNOWN, lease_ms=10_000) == shared
+                await controller.sweep()
+            clock.ms += 10_000
+            await controller.sweep()
+            assert await controller.transaction_status(STREAM, shared.id) is TransactionStatus.ABORTED
+            assert not [key for key in table_keys(segments) if key.startswith("join/")]
+            assert not [name for name in segments.segments if "#transaction" in name]
+            for lease_ms in (1, 10_000_000):
+                with pytest.raises(InvalidArgumentError):
+                    await controller.join_transaction(STREAM, UNKNOWN, lease_ms=lease_ms)
+            await controller.seal_stream(STREAM)
+            with pytest.raises(StreamSealedError):
+                await controller.join_transaction(STREAM, UNKNOWN, lease_ms=10_000)
+
+    asyncio.run(run())
+
+
+def filled(data: bytes, *, segments: int = 2, writer: int = 70) -> list[EventBlock]:
+    """A block of one event for each segment, every one of a writer of its own."""
+    return [
+        EventBlock(segment=seg(0, number), writer=UUID(int=writer + number), event_count=1, data=data)
+        for number in range(segments)
+    ]
+
+
+def test_events_that_come_with_a_commit_are_stored_once_however_often_it_is_repeated() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, 2) as controller:
+            txn = (await controller.create_transaction(STREAM, lease_ms=10_000)).id
+            before = segments.syncs
+            # What an attempt whose answer was lost has stored, of one segment.
+            name = transaction_segment_name(name_of(seg(0, 1)), txn)
+            block = filled(b"one")[1]
+            await segments.append(
+                Append(segment=name, writer=block.writer, data=b"one", event_number=1, previous=NO_EVENT)
+            )
+            commits = [controller.commit_transaction(STREAM, txn, blocks=filled(b"one")) for _ in range(3)]
+            assert set(await asyncio.gather(*commits)) == {TransactionStatus.COMMITTED}
+            assert segments.syncs > before
+            await finish_all(controller)
+            again = await controller.commit_transaction(STREAM, txn, blocks=filled(b"one"))
+            assert again is TransactionStatus.COMMITTED
+            assert set((await stream_bytes(controller, segments)).values()) == {b"one"}
+            await check_invariants(controller, segments)
+
+    asyncio.run(run())
+
+
+def test_a_commit_with_events_that_the_transaction_cannot_take_decides_nothing() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, 2) as controller:
+            txn = (await controller.create_transaction(STREAM, lease_ms=10_000)).id
+            foreign = EventBlock(segment=seg(0, 7), writer=UUID(int=7), event_count=1, data=b"x")
+            with pytest.raises(InvalidArgumentError, match="no segment of the transaction"):
+                await controller.commit_transaction(STREAM, txn, blocks=[foreign])
+            await controller.commit_transaction(STREAM, txn, blocks=[])
+            late = (await controller.create_transaction(STREAM, lease_ms=10_000)).id
+            (first, _), (other, _) = filled(b"1"), filled(b"22")
+            await controller.abort_transaction(STREAM, late)
+            await finish_all(controller)
+            with pytest.raises(TransactionStateError):
+                await controller.commit_transaction(STREAM, late, blocks=[first])
+            with pytest.raises(TransactionNotFoundError):
+                await controller.commit_transaction(STREAM, UNKNOWN, blocks=[first])
+            open_one = (await controller.create_transaction(STREAM, lease_ms=10_000)).id
+            name = transaction_segment_name(name_of(seg(0, 0)), open_one)
+            await segments.append(
+                Append(segment=name, writer=other.writer, data=b"22", event_number=2, event_count=2, previous=NO_EVENT)
+            )
+            with pytest.raises(InvalidArgumentError, match="something else"):
+                await controller.commit_transaction(STREAM, open_one, blocks=[first])
+            assert await controller.transaction_status(STREAM, open_one) is TransactionStatus.OPEN
+            assert set((await stream_bytes(controller, segments)).values()) == {b""}
 
     asyncio.run(run())

@@ -19,6 +19,7 @@ from penstock.codec.metadata import (
     DecisionRecord,
     EpochEntry,
     HeadRecord,
+    JoinRecord,
     LengthsRecord,
     MarkerRecord,
     ScopeRecord,
@@ -137,6 +138,13 @@ GOLDEN = [
         ),
         '{"v":1,"state":"open","epoch":1,"expires_ms":5,"deadline_ms":6,"pin":["w/é",3]}'.encode(),
     ),
+    (
+        TransactionRecord(state=TransactionState.OPEN, epoch=1, expires_ms=5, deadline_ms=6, key=TXN),
+        b'{"v":1,"state":"open","epoch":1,"expires_ms":5,"deadline_ms":6,"pin":null,"key":"'
+        + TXN_TEXT.encode()
+        + b'"}',
+    ),
+    (JoinRecord(transaction=TXN), b'{"v":1,"txn":"' + TXN_TEXT.encode() + b'"}'),
     (
         CompletedRecord(state=TransactionState.COMMITTED, completed_ms=8),
         b'{"v":1,"state":"committed","completed_ms":8}',

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.core import retention_json_stream, retention_outlook, retention_policy_json
 from penstock.core.retention_json import plan_line
-from penstock.core.retention_policy_json import decode_policy, encode_policy
-from penstock.model.policies import LONG_MAX, RetentionPolicy, RetentionType
+from penstock.core.retention_policy_json import decode_policy
+from penstock.model.policies import LONG_MAX
 from penstock.model.retention import EffectivePolicy
 
 
@@ -38,13 +38,6 @@ def limits(policy: EffectivePolicy | None) -> tuple[Any, ...] | None:
 )
 def test_policies_are_read_in_both_forms(value: Any, expected: tuple[Any, ...] | None) -> None:
     assert limits(decode_policy(value)) == expected
-
-
-def test_pravegas_form_is_written_as_it_is_read() -> None:
-    assert encode_policy(None) is None
-    policy = RetentionPolicy(type=RetentionType.SIZE, minimum=3, maximum=9)
-    assert encode_policy(policy) == {"type": "size", "min": 3, "max": 9}
-    assert limits(decode_policy(encode_policy(policy))) == (True, 3, 9, 0, None)
 
 
 def test_what_is_kept_between_lines_is_bounded() -> None:

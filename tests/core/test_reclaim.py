@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.history import EpochRecord, StreamHistory
-from penstock.core.reclaim import KeptRange, ReclaimFacts, SegmentFacts, Why, reclaim_report
+from penstock.core.reclaim import KeptRange, LeaseFacts, ReclaimFacts, SegmentFacts, Why, reclaim_report
 from penstock.core.retention_facts import Hold
 from penstock.model.segments import KeyRange, SegmentRange, make_segment_id
 
@@ -63,8 +63,10 @@ def test_a_hold_keeps_what_it_covers_and_all_that_waits_behind_it():
 
 
 def test_leases_blocks_and_checkpoints_have_their_names():
-    segments = {LEFT: space(90, 90, 60, 5, leased_bytes=20, leased_until_ms=77, partial_bytes=10)}
+    leases = (LeaseFacts(id="b", until_ms=77, holder="report"), LeaseFacts(id="a", until_ms=70))
+    segments = {LEFT: space(90, 90, 60, 5, leased_bytes=20, leased_until_ms=77, partial_bytes=10, leases=leases)}
     report = reclaim_report(facts(segments))
+    assert [item.leases for item in report.pending] == [leases, (), ()]
     assert found(report) == [("lease", 20, 77, ""), ("block", 10, None, ""), ("checkpoint", 30, None, "")]
     # What was deleted whole counts as given back.
     assert report.freed_bytes == 105

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core import routing
-from penstock.core.routing import Router, hash_key, hash_many
+from penstock.core.routing import Router, hash_key
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.segments import KeyRange, even_ranges
 
@@ -21,10 +21,6 @@ VECTORS = {
 @pytest.mark.parametrize(("key", "value"), list(VECTORS.items()))
 def test_hash_is_that_of_pravegas_java_client(key: str, value: float) -> None:
     assert hash_key(key) == value
-
-
-def test_many_keys_hash_as_each_of_them() -> None:
-    assert hash_many(VECTORS) == list(VECTORS.values())
 
 
 @given(st.text())

@@ -1,24 +1,30 @@
 """A bit that rots in a file of a stopped store is harmless or refused, and nothing is taken away for it."""
 
+import sys
+from pathlib import Path
+
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from apart import apart
 
 from penstock.testing.crash import flips
 from penstock.testing.crash.model import Belief
 
-# They fork the process that they run in: beside the threads of other tests (gRPC, Spark) a child may wait for a lock for ever.
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.server
 
 
-def test_flipped_bits_are_harmless_or_refused():
-    tally = flips.run(90, seed=11, scale=0.3)
+@pytest.mark.parametrize("count", [40, pytest.param(150, marks=pytest.mark.slow)])
+def test_flipped_bits_are_harmless_or_refused(count):
+    tally = apart(flips.run, count, seed=11, scale=0.3)
     assert not tally.wrong, "\n".join(tally.wrong)
-    assert tally.flips == 90
+    assert tally.flips == count
     detected = {name for name in tally.outcomes if name.endswith("detected")}
-    assert {"chunk detected", "metadata detected"} <= detected
+    assert {"chunk detected", "metadata detected"} <= detected, tally.outcomes
 
 
 def test_a_store_that_serves_other_bytes_is_seen(tmp_path):
-    files, belief = flips.make_store(tmp_path / "store", 3, scale=0.2)
+    files, belief = apart(flips.make_store, tmp_path / "store", 3, scale=0.2)
     assert belief.acked > 20
     other = Belief()
     other.subjects = {**belief.subjects}
@@ -33,6 +39,6 @@ def test_a_store_that_serves_other_bytes_is_seen(tmp_path):
     for path, data in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(data)
-    refused, wrong = flips.look(root, other)
+    refused, wrong = apart(flips.look, root, other)
     assert not refused
     assert len(wrong) == 1

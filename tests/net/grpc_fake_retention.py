@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.codec.effective_policy import PATHS
+from penstock.codec.policy_document import encode_document
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import AlreadyExistsError, ConflictError, NotFoundError, SubscriberNotFoundError
 from penstock.model.names import StreamName
@@ -82,6 +83,10 @@ class MemoryRetention:
         self._stream(stream)
         at = None if position is None else dict(sorted((str(k), v) for k, v in position.positions.items()))
         return {"version": 1, "truncate": None, "rule": "none", "frees_bytes": 0, "held_by": [], "at": at}
+
+    async def retention_facts(self, stream: StreamName, *, change: PolicyDocument | None = None) -> Mapping[str, Any]:
+        self._stream(stream)
+        return {"version": 1, "id": str(stream), "policy": None if change is None else encode_document(change)}
 
     async def reclaim_report(self, stream: StreamName) -> Mapping[str, Any]:
         self._stream(stream)

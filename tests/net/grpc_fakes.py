@@ -13,6 +13,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     AlreadyExistsError,
     BadKeyVersionError,
+    ConditionFailedError,
     GenerationMismatchError,
     InvalidArgumentError,
     InvalidCutError,
@@ -32,15 +33,18 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName, check_name
 from penstock.model.policies import ReaderGroupRetention, StreamConfig
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, even_ranges, make_segment_id, number_of
+from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
 from penstock.ports.controller_service import (
     LEASE_MAX_MS,
     LEASE_MIN_MS,
     PAGE_MAX,
     Endpoint,
+    EventBlock,
     PingStatus,
     ReaderGroupConfig,
     ScaleResult,
     ScaleStatus,
+    SegmentSpan,
     StreamDescription,
     SubscriberInfo,
     Successor,
@@ -53,6 +57,8 @@ from penstock.ports.segment_service import (
     ChunkBlock,
     ChunkRange,
     DiskSpace,
+    Lease,
+    SegmentInfo,
     SegmentSpace,
     TableEntry,
     TableKind,
@@ -70,6 +76,8 @@ class Stream:
     head: dict[SegmentId, int]
     sealed: bool = False
     transactions: dict[UUID, TransactionStatus] = field(default_factory=dict)
+    filled: dict[UUID, Sequence[EventBlock]] = field(default_factory=dict)
+    joined: dict[UUID, UUID] = field(default_factory=dict)
     batches: dict[str, int] = field(default_factory=dict)
     cuts: dict[str, StreamCut | None] = field(default_factory=dict)
 
@@ -217,6 +225,15 @@ class MemoryController(MemoryRetention):
                 )
         return ()
 
+    async def measure(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentSpan]:
+        self._stream(stream)
+        if start.is_unbounded:
+            raise InvalidCutError("measuring needs a cut to begin at", stream=str(stream))
+        return (
+            SegmentSpan(segment=make_segment_id(0, 0), start=max(start.positions.values()), end=1 << 40, events=0),
+            SegmentSpan(segment=make_segment_id(1, 3), start=0, end=len(end.positions), events=None),
+        )
+
     async def segments_between(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
         if not start.is_unbounded and not end.is_unbounded and max(start.positions) > max(end.positions):
             raise InvalidCutError("cuts are the wrong way round")
@@ -271,6 +288,15 @@ class MemoryController(MemoryRetention):
         found.transactions[txn] = TransactionStatus.OPEN
         return Transaction(id=txn, segments=tuple(found.active))
 
+    async def join_transaction(self, stream: StreamName, key: UUID, *, lease_ms: int) -> Transaction:
+        found = self._open(stream)
+        joined = found.joined.get(key)
+        if joined is not None and found.transactions[joined] is not TransactionStatus.OPEN:
+            raise TransactionStateError("shared transaction has ended", txn=joined)
+        if joined is None:
+            joined = found.joined[key] = (await self.create_transaction(stream, lease_ms=lease_ms)).id
+        return Transaction(id=joined, segments=tuple(found.active))
+
     async def ping_transaction(self, stream: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus:
         status = self._stream(stream).transactions.get(txn, TransactionStatus.UNKNOWN)
         if lease_ms > LEASE_MAX_MS:
@@ -289,7 +315,11 @@ class MemoryController(MemoryRetention):
             raise TransactionStateError("transaction is decided", txn=txn, state=transactions[txn].value)
         transactions[txn] = wanted
 
-    async def commit_transaction(self, stream: StreamName, txn: UUID) -> TransactionStatus:
+    async def commit_transaction(
+        self, stream: StreamName, txn: UUID, *, blocks: Sequence[EventBlock] = ()
+    ) -> TransactionStatus:
+        if blocks:
+            self._stream(stream).filled[txn] = tuple(blocks)
         again = self._stream(stream).transactions.get(txn) is TransactionStatus.COMMITTED
         self._finish(stream, txn, TransactionStatus.COMMITTED)
         # The first answer comes before the merge, a repeated one behind it.
@@ -373,9 +403,11 @@ class Refusing:
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
+        self.asked = 0
 
     def __getattr__(self, name: str) -> Any:
         async def refuse(*_args: object, **_kwargs: object) -> NoReturn:
+            self.asked += 1
             raise self.error
 
         return refuse
@@ -387,7 +419,8 @@ class MemorySegments:
     def __init__(self) -> None:
         self.tables: dict[str, dict[bytes, TableEntry]] = {}
         self.kinds: dict[str, tuple[TableKind, int]] = {}
-        self.leases: dict[UUID, tuple[str, int]] = {}
+        self.leases: dict[UUID, tuple[str, int, str]] = {}
+        self.adopted: list[tuple[str, int, tuple[ImportedChunk, ...]]] = []
         self.version = 0
 
     def _table(self, name: str) -> dict[bytes, TableEntry]:
@@ -439,19 +472,42 @@ class MemorySegments:
             raise SegmentNotFoundError("no such segment", segment=name)
         blocks = (
             ChunkBlock(start_offset=100, end_offset=150, crc32c=0xFFFFFFFF, event_count=3),
-            ChunkBlock(start_offset=150, end_offset=1 << 40, crc32c=7, event_count=1),
-            ChunkBlock(start_offset=(1 << 40) + 5, end_offset=(1 << 40) + 6, crc32c=0, event_count=0),
+            ChunkBlock(
+                start_offset=150, end_offset=1 << 40, crc32c=7, event_count=1, first_ms=1 << 41, last_ms=1 << 42
+            ),
+            ChunkBlock(
+                start_offset=(1 << 40) + 5, end_offset=(1 << 40) + 6, crc32c=0, event_count=0, first_ms=5, last_ms=5
+            ),
         )
         return (
             ChunkRange(name="0/a-1-0", location="/data/a", start_offset=90, end_offset=(1 << 40) + 6, blocks=blocks),
             ChunkRange(name="0/b-1-0", location=None, start_offset=(1 << 40) + 6, end_offset=1 << 41, blocks=()),
         )
 
-    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int) -> None:
-        self.leases[lease] = (name, until_ms)
+    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int, holder: str = "") -> None:
+        self.leases[lease] = (name, until_ms, holder)
 
     async def release_lease(self, lease: UUID) -> None:
         self.leases.pop(lease, None)
+
+    async def grant_import(self, name: str) -> ImportGrant:
+        return ImportGrant(
+            segment=name,
+            prefix="0/i1-2-3-",
+            location=None if name == "unseen" else "/data/chunks/0/i0-2-ff-0",
+            marker="0/i0-2-ff-0",
+            appends=name != "object",
+            chunk_bytes=1 << 24,
+            block_bytes=1 << 40,
+        )
+
+    async def adopt_chunks(self, name: str, offset: int, chunks: Sequence[ImportedChunk]) -> int:
+        if name == "none":
+            raise SegmentNotFoundError("no such segment", segment=name)
+        if offset == 7:
+            raise ConditionFailedError("segment has another length", expected=7, actual=8)
+        self.adopted.append((name, offset, tuple(chunks)))
+        return offset + sum(chunk.size_bytes for chunk in chunks)
 
     async def count_events(self, name: str, start: int, end: int) -> int:
         if name == "none":
@@ -463,9 +519,25 @@ class MemorySegments:
     async def disk(self) -> DiskSpace:
         return DiskSpace(total_bytes=1 << 40, free_bytes=1 << 39, used_bytes=7)
 
+    async def infos(self, names: Sequence[str]) -> Mapping[str, SegmentInfo]:
+        known = {
+            "a": SegmentInfo(name="a", start_offset=1, length=1 << 40, sealed=True, last_modified_ms=7, event_count=3),
+            "b": SegmentInfo(name="b", start_offset=5, length=5, sealed=False, last_modified_ms=0, kept_offset=0),
+        }
+        return {name: known[name] for name in names if name in known}
+
     async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]:
         return {
-            name: SegmentSpace(name=name, live_bytes=1, tiered_bytes=2, pending_free_bytes=3, freed_bytes=4)
+            name: SegmentSpace(
+                name=name,
+                live_bytes=1,
+                tiered_bytes=2,
+                pending_free_bytes=3,
+                freed_bytes=4,
+                leased_bytes=2,
+                leased_until_ms=9,
+                leases=(Lease(id=UUID(int=7), until_ms=9, holder="job"), Lease(id=UUID(int=8), until_ms=8)),
+            )
             for name in names
             if name != "none"
         }

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
+    ConditionFailedError,
     DeadlineExceededError,
     InternalError,
     InvalidArgumentError,
@@ -46,7 +47,9 @@ from penstock.net.dial.grpc_connection import GrpcConnection, parse_address
 from penstock.net.dial.native import dial_native
 from penstock.net.grpc_server import GrpcServer
 from penstock.net.proto import Controller_pb2 as pb
-from penstock.ports.controller_service import ControllerService, ReaderGroupConfig
+from penstock.net.proto import native_pb2 as native
+from penstock.ports.chunk_imports import ChunkImports, ImportedChunk
+from penstock.ports.controller_service import ControllerService, EventBlock, ReaderGroupConfig
 
 S = StreamName("s", "events")
 TXN = UUID(int=(0x8000_0000_0000_0001 << 64) + 1)
@@ -72,6 +75,7 @@ CONFIG = StreamConfig(
     rollover_bytes=1 << 33,
 )
 FIRST, SECOND, THIRD = (make_segment_id(0, number) for number in range(3))
+BLOCK = EventBlock(segment=FIRST, writer=UUID(int=(1 << 128) - 1), event_count=3, data=b"three events")
 DOCUMENT = PolicyDocument(
     retain=Retain(min_bytes=5, min_age_s=1.5, combine=Combine.ALL, max_bytes=None),
     backlog=Backlog(ttl_s=60, on_exceed=OnExceed.REJECT, evict_to=0.25),
@@ -127,6 +131,9 @@ SCRIPT: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("successors", (S, FIRST), {}),
     ("successors", (S, SECOND), {}),
     ("segments_between", (S, StreamCut(S, {}), StreamCut(S, {})), {}),
+    ("measure", (S, StreamCut(S, {FIRST: 3}), StreamCut(S, {})), {}),
+    ("measure", (S, StreamCut(S, {FIRST: 3}), StreamCut(S, {FIRST: 9})), {}),
+    ("measure", (S, StreamCut(S, {}), StreamCut(S, {})), {}),
     ("segments_between", (S, StreamCut(S, {make_segment_id(1, 3): 0}), StreamCut(S, {FIRST: 0})), {}),
     ("segment_ranges", (S, [SECOND, FIRST]), {}),
     ("segment_ranges", (S, [SECOND, make_segment_id(9, 9)]), {}),
@@ -134,10 +141,16 @@ SCRIPT: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("create_transaction", (S,), {"lease_ms": 20_000}),
     ("create_transaction", (S,), {"lease_ms": 1}),
     ("create_transaction", (S,), {"lease_ms": 20_000}),
+    ("join_transaction", (S, UNKNOWN_TXN), {"lease_ms": 20_000}),
+    ("join_transaction", (S, UNKNOWN_TXN), {"lease_ms": 20_000}),
+    ("join_transaction", (S, UNKNOWN_TXN), {"lease_ms": 1}),
     ("ping_transaction", (S, TXN), {"lease_ms": 20_000}),
     ("ping_transaction", (S, TXN), {"lease_ms": 10_000_000}),
     ("ping_transaction", (S, UNKNOWN_TXN), {"lease_ms": 20_000}),
     ("transaction_status", (S, TXN), {}),
+    ("commit_transaction", (S, UNKNOWN_TXN), {"blocks": [BLOCK]}),
+    ("commit_transaction", (S, TXN), {"blocks": [BLOCK]}),
+    ("commit_transaction", (S, TXN), {"blocks": [BLOCK]}),
     ("commit_transaction", (S, TXN), {}),
     ("commit_transaction", (S, TXN), {}),
     ("abort_transaction", (S, TXN), {}),
@@ -184,6 +197,9 @@ SCRIPT: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("explain_retention", (S,), {"position": StreamCut(S, {FIRST: 7})}),
     ("plan_retention", (S,), {}),
     ("plan_retention", (S,), {"change": DOCUMENT, "at_ms": 5}),
+    ("retention_facts", (S,), {}),
+    ("retention_facts", (StreamName("s", "absent"),), {}),
+    ("retention_facts", (S,), {"change": DOCUMENT}),
     ("reclaim_report", (S,), {}),
     ("forecast_retention", (S,), {}),
     ("list_evictions", (S,), {}),
@@ -268,6 +284,29 @@ def test_every_call_answers_and_raises_as_in_process(run: Callable[[Any], None])
                 assert actual == expected, (name, arguments, keywords)
 
     run(play())
+
+
+def test_blocks_of_a_commit_arrive_whole() -> None:
+    async def play() -> None:
+        controller = MemoryController()
+        async with serving(controller) as remote:
+            await remote.create_scope("s")
+            await remote.create_stream(S, CONFIG)
+            txn = (await remote.create_transaction(S, lease_ms=20_000)).id
+            blocks = (BLOCK, EventBlock(segment=SECOND, writer=UUID(int=1), event_count=2, data=bytes(300_000)))
+            await remote.commit_transaction(S, txn, blocks=blocks)
+            assert controller._stream(S).filled == {txn: blocks}
+            for wrong in ({"writer": b"short"}, {"events": 0}, {"data": b""}, {"segment": -1}):
+                fields = {"segment": 1, "writer": bytes(16), "events": 1, "data": b"x"} | wrong
+                request = native.CommitEventsRequest(
+                    stream=mapping.stream_message(S),
+                    transaction=mapping.transaction_message(txn),
+                    blocks=[native.EventBlock(**fields)],
+                )
+                with pytest.raises(InvalidArgumentError):
+                    await remote._connection.native("CommitEvents", request)
+
+    asyncio.run(play())
 
 
 def test_the_script_plays_every_call_of_the_port() -> None:
@@ -373,18 +412,45 @@ def test_native_segments_give_chunks_leases_and_spaces_as_they_are() -> None:
                 await remote.chunk_ranges("none", 0, 1)
             with pytest.raises(InvalidArgumentError):
                 await remote.chunk_ranges("a", 2, 1)
-            await remote.lease_chunks("a", lease, until_ms=1 << 45)
-            assert segments.leases == {lease: ("a", 1 << 45)}
+            await remote.lease_chunks("a", lease, until_ms=1 << 45, holder="job")
+            assert segments.leases == {lease: ("a", 1 << 45, "job")}
             await remote.release_lease(lease)
             assert segments.leases == {}
             assert await remote.count_events("a", 10, 50) == 4
             with pytest.raises(SegmentNotFoundError):
                 await remote.count_events("none", 0, 1)
             assert await remote.disk() == await segments.disk()
+            assert await remote.infos(["a", "none", "b"]) == await segments.infos(["a", "none", "b"])
             assert await remote.spaces(["a", "none", "b"]) == await segments.spaces(["a", "none", "b"])
             info = await remote.info()
             assert (info.version, info.store_id) == (penstock.__version__, "the store")
             assert "ChunkRanges" in info.capabilities
+
+    asyncio.run(play())
+
+
+def test_chunks_are_granted_and_adopted_over_the_wire_as_in_process() -> None:
+    async def play() -> None:
+        segments = MemorySegments()
+        async with (
+            GrpcServer(MemoryController(), segments, port=0) as server,
+            dial_native(f"localhost:{server.port}") as remote,
+        ):
+            assert isinstance(remote, ChunkImports)
+            for name in ("a", "unseen", "object"):
+                assert await remote.grant_import(name) == await segments.grant_import(name)
+            chunks = [
+                ImportedChunk(name="0/i1-2-3-0", size_bytes=1 << 40, event_count=0, index_crc32c=(1 << 32) - 1),
+                ImportedChunk(name="0/i1-2-3-1", size_bytes=1, event_count=1 << 33, index_crc32c=0),
+            ]
+            assert await remote.adopt_chunks("a", 5, chunks) == (1 << 40) + 6
+            assert segments.adopted == [("a", 5, tuple(chunks))]
+            with pytest.raises(SegmentNotFoundError):
+                await remote.adopt_chunks("none", 0, chunks)
+            with pytest.raises(ConditionFailedError):
+                await remote.adopt_chunks("a", 7, chunks)
+            with pytest.raises(InvalidArgumentError):
+                await remote.grant_import("")
 
     asyncio.run(play())
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rest_support import FIRST, Running, play
 
 from penstock.model.cuts import StreamCut
+from penstock.model.errors import UnavailableError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import (
     LONG_MAX,
@@ -370,6 +371,20 @@ def test_a_store_that_is_gone_is_an_error_of_the_server_and_may_be_tried_again()
         answer = await run.call("GET", "/v1/scopes/s/streams/events")
         assert answer.status == 503
         assert answer.headers["retry-after"] == "1"
+
+    play(scene)
+
+
+def test_a_stream_that_cannot_be_looked_up_makes_a_list_be_tried_again() -> None:
+    async def scene(run: Running) -> None:
+        await with_stream(run)
+
+        async def away(_: StreamName) -> StreamConfig:
+            raise UnavailableError("store is away")
+
+        run.controller.get_config = away
+        answer = await run.call("GET", "/v1/scopes/s/streams")
+        assert answer.status == 503
 
     play(scene)
 

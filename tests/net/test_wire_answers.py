@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
 import pytest
+from grpc_fakes import MemoryController
 from test_wire_over_store import InlineOffload
 from wire_memory_store import CountingTelemetry
 from wire_peers import Stage, run
 
 from penstock.codec import wire
 from penstock.codec import wire_commands as c
-from penstock.codec.wire_layout import AttributeUpdate, WireEntry, WireKey
+from penstock.codec.wire_layout import AttributeUpdate, WireEntry, WireHead, WireKey
+from penstock.model.names import StreamName
+from penstock.model.policies import StreamConfig
+from penstock.net.proto import Controller_pb2 as pb
+from penstock.net.wire_calls import controller_calls
+from penstock.net.wire_errors import OWN_TOKEN
 from penstock.net.wire_server import WireLimits, WireServer
 from penstock.ports.segment_service import ANY_VERSION, KEY_ABSENT, NO_EVENT
 from penstock.segmentstore.settings import StoreSettings
@@ -37,8 +44,8 @@ UNANSWERED = {"AppendBlock"}
 class Notes:
     """A peer that keeps the kinds of what it was answered."""
 
-    def __init__(self, scene, peer):
-        self.scene, self.peer, self.store = scene, peer, scene.store
+    def __init__(self, scene, peer, controller):
+        self.scene, self.peer, self.store, self.controller = scene, peer, scene.store, controller
         self.seen: set[str] = set()
         self.rid = 100
 
@@ -82,6 +89,7 @@ class Notes:
 @asynccontextmanager
 async def notes():
     rng, telemetry = RealRng(), CountingTelemetry()
+    controller = MemoryController()
     async with (
         open_segment_store(
             log=MemoryLog(),
@@ -93,11 +101,18 @@ async def notes():
             telemetry=telemetry,
             settings=StoreSettings(),
         ) as store,
-        WireServer(store, port=0, rng=rng, telemetry=telemetry, limits=WireLimits(drain_s=2)) as server,
+        WireServer(
+            store,
+            port=0,
+            rng=rng,
+            telemetry=telemetry,
+            limits=WireLimits(drain_s=2),
+            calls=controller_calls(controller),
+        ) as server,
     ):
         scene = Stage(server, store, telemetry)
         try:
-            yield Notes(scene, await scene.peer())
+            yield Notes(scene, await scene.peer(), controller)
         finally:
             for peer in scene.peers:
                 await peer.close()
@@ -115,6 +130,25 @@ async def with_tables(n):
 
 
 # --- one scene for each request ---
+
+
+async def call_controller(n):
+    stream = pb.StreamInfo(scope="s", stream="t")
+    ping = pb.PingTxnRequest(streamInfo=stream, txnId=pb.TxnId(lowBits=1), lease=1000)
+    await n.ask(c.CallController(1, "pingTransaction", b"\xff\xff"), c.ControllerRefused)
+    refused = await n.ask(c.CallController(2, "pingTransaction", ping.SerializeToString()), c.ControllerRefused)
+    assert json.loads(bytes(refused.error))["class"] == "ScopeNotFoundError"
+    await n.controller.create_scope("s")
+    await n.controller.create_stream(StreamName("s", "t"), StreamConfig())
+    begin = pb.CreateTxnRequest(streamInfo=stream, lease=20_000)
+    reply = await n.ask(
+        c.CallController(3, "createTransaction", begin.SerializeToString()), c.ControllerAnswered, note=b""
+    )
+    txn = pb.CreateTxnResponse.FromString(bytes(reply.message)).txnId
+    commit = pb.TxnRequest(streamInfo=stream, txnId=txn).SerializeToString()
+    await n.ask(c.CallController(4, "commitTransaction", commit), c.ControllerAnswered, note=b"")
+    await n.ask(c.CallController(5, "commitTransaction", commit), c.ControllerAnswered, note=b"committed")
+    await n.ask(c.CallController(6, "deleteStream", stream.SerializeToString()), c.OperationUnsupported)
 
 
 async def hello(n):
@@ -203,6 +237,32 @@ async def append_block_end(n):
         await n.append(n.next())
         await n.peer.send(c.AppendBlockEnd(writer, 0, b"", count, number, 1))
         assert await n.peer.closed_by_server()
+
+
+async def append_many(n):
+    await with_segments(n)
+    handles = []
+    for segment, writer in ((S, W), (T, UUID(int=8).bytes)):
+        reply = await n.quietly(c.SetupAppend(n.next(), writer, segment, OWN_TOKEN))
+        handles.append(reply.handle)
+
+    def both(number, rid):
+        return c.AppendMany(rid, [WireHead(handle, 1, number, len(EVENT)) for handle in handles], EVENT * 2)
+
+    size = len(EVENT)
+    await n.ask(both(0, 1), c.ManyAppended, lengths=(size, size), failures=())
+    await n.quietly(c.SealSegment(n.next(), T, ""))
+    sealed = wire.encode(c.SegmentIsSealed(2, T, "", 1))
+    await n.ask(both(1, 2), c.ManyAppended, lengths=(2 * size, -1), failures=((1, sealed),))
+    await n.ask(both(2, 3), c.ManyAppended, lengths=(3 * size, -1), failures=())
+    other = await n.scene.peer()
+    await other.ask(c.SetupAppend(1, W, S, ""))
+    await other.ask(c.AppendBlockEnd(W, size, EVENT, 1, 3, 2))
+    await n.ask(both(4, 4), c.InvalidEventNumber, writer=W)
+    assert await n.peer.closed_by_server()
+    await n.anew()
+    await n.peer.send(both(5, 5))
+    assert await n.peer.closed_by_server(), "handles are of one connection"
 
 
 async def conditional_append(n):
@@ -358,6 +418,9 @@ async def merge_segments(n):
     met = AttributeUpdate(key, 4, 7, NO_EVENT)
     await n.ask(c.MergeSegments(2, S, part, "", [met]), c.SegmentsMerged, target_length=2 * len(EVENT))
     assert (await n.quietly(c.GetSegmentAttribute(3, S, key, ""))).value == 7
+    for kind in (0, 2, 3, 5):  # of Pravega's own server: to replace instead would be a lie
+        await n.ask(c.MergeSegments(9, S, part, "", [AttributeUpdate(key, kind, 1, 1)]), c.ErrorMessage, code=0)
+    assert (await n.quietly(c.GetSegmentAttribute(10, S, key, ""))).value == 7
     part = await _part(n, 3, events=2)
     await n.quietly(c.TruncateSegment(4, part, len(EVENT), ""))
     await n.ask(c.MergeSegments(5, S, part, "", []), c.ErrorMessage, code=0)
@@ -549,6 +612,7 @@ SCENES = {
     c.SetupAppend: setup_append,
     c.AppendBlock: append_block,
     c.AppendBlockEnd: append_block_end,
+    c.AppendMany: append_many,
     c.ConditionalAppend: conditional_append,
     c.ConditionalBlockEnd: conditional_block_end,
     c.ReadSegment: read_segment,
@@ -575,6 +639,7 @@ SCENES = {
     c.ReadTableKeys: read_keys,
     c.ReadTableEntries: read_entries,
     c.ReadTableEntriesDelta: read_delta,
+    c.CallController: call_controller,
 }
 
 

@@ -82,6 +82,8 @@ def test_a_closed_receiver_lets_its_arena_go():
 class Host:
     """A connection that remembers."""
 
+    must_copy = False
+
     def __init__(self):
         self.released = 0
         self.due = []

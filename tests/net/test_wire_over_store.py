@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 from wire_memory_store import CountingTelemetry, OneEndpoint
 from wire_peers import LOOPS, run
 
+from penstock.codec.events import frame_events
 from penstock.model.errors import (
     ConditionFailedError,
     InvalidArgumentError,
@@ -42,6 +44,13 @@ class InlineOffload:
 
 @asynccontextmanager
 async def world(**settings):
+    async with whole_world(**settings) as (_, segments, telemetry):
+        yield segments, telemetry
+
+
+@asynccontextmanager
+async def whole_world(**settings):
+    """With the store itself, whose answers hold what the wire has no field for."""
     rng, telemetry = RealRng(), CountingTelemetry()
     settings.setdefault("flush_interval_s", 0.05)
     async with (
@@ -67,7 +76,7 @@ async def world(**settings):
         ) as segments,
     ):
         await segments.create_segment(SEGMENT)
-        yield segments, telemetry
+        yield store, segments, telemetry
 
 
 def append(number, data, *, expected=None, segment=SEGMENT, writer=WRITER):
@@ -88,6 +97,33 @@ async def everything(segments, name, length):
         for part in found.parts:
             seen += part
     return bytes(seen)
+
+
+@both_loops
+def test_conditional_appends_of_many_events_are_counted_as_such(loop):
+    async def main():
+        async with whole_world() as (store, segments, _):
+            writer, length, number, last = UUID(int=9), 0, 0, NO_EVENT
+            assert await segments.setup_append(SEGMENT, writer) == NO_EVENT
+            for events in ([b"one"], [b"x" * 10] * 200, [b"", b"yes"]):
+                data = frame_events(events)
+                number += len(events)
+                request = Append(
+                    segment=SEGMENT,
+                    writer=writer,
+                    data=data,
+                    event_number=number,
+                    event_count=len(events),
+                    previous=last,
+                    expected_offset=length,
+                )
+                length, last = (await segments.append(request)).end_offset, number
+            assert (await store.info(SEGMENT)).event_count == 203
+            # A number that promises more events than there is room for is not believed.
+            await segments.append(replace(request, event_number=1 << 40, previous=last, expected_offset=length))
+            assert (await store.info(SEGMENT)).event_count == 203 + len(data) // 8
+
+    run(main(), loop)
 
 
 @both_loops

@@ -397,6 +397,12 @@ def test_what_the_wire_lacks_is_asked_natively():
             await segments.release_lease(lease)
             assert not scene.store.leases
             assert list(await segments.spaces([SEGMENT, "none"])) == [SEGMENT]
+            together = await segments.infos([SEGMENT, "none"])
+            assert list(together) == [SEGMENT]
+            scene.store.is_older = True
+            one_by_one = await segments.infos([SEGMENT, "none"])
+            assert list(one_by_one) == [SEGMENT]
+            assert one_by_one[SEGMENT].length == together[SEGMENT].length
 
     run(main())
 
@@ -547,13 +553,31 @@ def test_the_window_bounds_what_is_sent_and_keeps_the_order():
 
 def test_append_connections_are_replaced_before_the_store_remembers_too_many_writers():
     async def main():
-        async with pair(setups=5) as (scene, segments):
+        async with pair(setups=5, line_idle_s=1e-9) as (scene, segments):
             for number in range(1, 31):
                 writer = UUID(int=number)
                 assert await segments.setup_append(SEGMENT, writer) == NO_EVENT
                 await segments.append(append(0, b"x", writer=writer))
             assert len(scene.store.segments[SEGMENT].data) == 30
             await until(lambda: len(scene.server._share.connections) <= 3)
+
+    run(main())
+
+
+def test_a_writer_that_goes_on_keeps_its_line_when_its_connection_takes_no_more():
+    async def main():
+        async with pair(setups=5) as (scene, segments):
+            writers = [UUID(int=number) for number in range(1, 31)]
+            for turn in range(3):
+                for writer in writers:
+                    await segments.append(
+                        Append(
+                            segment=SEGMENT, writer=writer, data=b"x", event_number=turn + 1, previous=turn or NO_EVENT
+                        )
+                    )
+            assert len(scene.store.segments[SEGMENT].data) == 90
+            assert scene.store.setups == 30
+            assert len(scene.server._share.connections) == 6
 
     run(main())
 

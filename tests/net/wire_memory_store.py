@@ -144,6 +144,7 @@ class MemorySegments:
         self.tables: dict[str, _Table] = {}
         self.merged: dict[str, str] = {}
         self.leases: dict[UUID, str] = {}
+        self.is_older = False
         self.limits: dict[str, AppendLimit] = {}
         self.counted: dict[str, dict[str, tuple[int, int]]] = {}
         self.born: dict[str, dict[str, None]] = {}
@@ -157,6 +158,7 @@ class MemorySegments:
         self.refuse_next = 0
         self.refused = 0
         self.waiting_reads = 0
+        self.setups = 0
         self.keep_views = False
         self.views: list[object] = []
         self._serial = 0
@@ -261,6 +263,7 @@ class MemorySegments:
             self.born[name.rpartition("/")[0]][name] = None
 
     async def setup_append(self, name: str, writer: UUID) -> int:
+        self.setups += 1
         await self._settle()
         return self._segment(name).writers.get(writer, NO_EVENT)
 
@@ -310,6 +313,11 @@ class MemorySegments:
         if segment is None or segment.sealed or offset < len(segment.data):
             return None
         return _Watch(self, segment, changed)
+
+    async def infos(self, names: Sequence[str]) -> Mapping[str, SegmentInfo]:
+        if self.is_older:
+            raise UnsupportedError("the call is not offered by this server", rpc="SegmentInfos")
+        return {name: await self.info(name) for name in names if name in self.segments}
 
     async def info(self, name: str) -> SegmentInfo:
         segment = self._segment(name)
@@ -513,7 +521,7 @@ class MemorySegments:
         self._segment(name)
         return (ChunkRange(name="c", location=None, start_offset=start, end_offset=end, blocks=()),)
 
-    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int) -> None:
+    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int, holder: str = "") -> None:
         self.leases[lease] = name
 
     async def release_lease(self, lease: UUID) -> None:

@@ -15,6 +15,7 @@ KEYS = [prefix + suffix for prefix in (b"a", b"b", b"c") for suffix in (b"", b"1
 KEY = st.sampled_from(KEYS)
 CHANGE = st.one_of(
     st.tuples(st.just("put"), KEY, st.binary(min_size=1, max_size=2)),
+    st.tuples(st.just("put_new"), KEY, st.binary(min_size=1, max_size=2)),
     st.tuples(st.just("delete"), KEY),
     st.tuples(st.just("delete_range"), st.sampled_from([(b"a", b"b"), (b"b", b"c"), (b"c", b"d")])),
 )
@@ -38,8 +39,10 @@ class Store(MemoryKeyValue):
 
 
 def change(rows: MetadataRows, model: dict[bytes, bytes], kind: str, *arguments) -> None:
+    if kind == "put_new" and arguments[0] in model:
+        kind = "put"
     getattr(rows, kind)(*arguments)
-    if kind == "put":
+    if kind in ("put", "put_new"):
         model[arguments[0]] = arguments[1]
     elif kind == "delete":
         model.pop(arguments[0], None)
@@ -86,5 +89,67 @@ def test_reads_see_all_changes_and_a_commit_takes_them_all(steps) -> None:
         assert not rows.changed
         assert rows.changed_bytes == 0
         assert dict(store._values) == model
+
+    asyncio.run(main())
+
+
+def test_what_comes_and_goes_between_two_commits_leaves_no_trace_in_them() -> None:
+    class Told(MemoryKeyValue):
+        async def commit(self, puts, deletes=(), *, delete_ranges=()) -> None:
+            self.last = dict(puts), list(deletes), list(delete_ranges)
+            await super().commit(puts, deletes, delete_ranges=delete_ranges)
+
+    async def main() -> None:
+        store = Told()
+        rows = MetadataRows(store)
+        rows.put_new(b"a1", b"1")
+        rows.put(b"a1", b"2")
+        rows.put_new(b"b1", b"3")
+        rows.put_new(b"stays", b"4")
+        rows.delete(b"a1")
+        rows.delete_range((b"b", b"c"), stored=False)
+        assert await rows.get_many([b"a1", b"b1", b"stays"]) == [None, None, b"4"]
+        await rows.commit()
+        assert store.last == ({b"stays": b"4"}, [], [])
+        # What a commit has taken may be in the store: from here on it takes a deletion.
+        rows.delete(b"stays")
+        await rows.commit()
+        assert store.last == ({}, [b"stays"], [])
+
+    asyncio.run(main())
+
+
+def test_a_row_that_was_read_while_a_commit_changed_it_is_not_remembered() -> None:
+    class Slow(MemoryKeyValue):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reads = 0
+            self.go_on = asyncio.Event()
+            self.go_on.set()
+
+        async def get_many(self, keys):
+            self.reads += 1
+            found = await super().get_many(keys)
+            await self.go_on.wait()
+            return found
+
+    async def main() -> None:
+        store = Slow()
+        rows = MetadataRows(store)
+        rows.put(b"a", b"1")
+        await rows.commit()
+        store.go_on.clear()
+        late = asyncio.ensure_future(rows.get(b"a"))
+        await asyncio.sleep(0)
+        rows.put(b"a", b"2")
+        await rows.commit()
+        store.go_on.set()
+        assert await late in (b"1", b"2")
+        assert [await rows.get(b"a") for _ in range(3)] == [b"2"] * 3
+        assert store.reads == 2, "what is read twice is known the second time"
+        rows.delete(b"a")
+        assert await rows.get(b"a") is None
+        await rows.commit()
+        assert await rows.get(b"a") is None
 
     asyncio.run(main())

@@ -10,6 +10,7 @@ import pytest
 from store_world import World
 
 from penstock.testing.conformance import laws
+from penstock.testing.conformance.erasure import ErasureLaws
 from penstock.testing.conformance.segments import SegmentLaws
 
 PATIENCE_S = 30.0
@@ -47,7 +48,7 @@ class Between:
         await self.world.evict()
 
 
-class StoreLaws(SegmentLaws):
+class StoreLaws(SegmentLaws, ErasureLaws):
     def __init__(self, what: str, reopening: str, **settings) -> None:
         self.world = World(**settings)
         self.what = what
@@ -66,7 +67,7 @@ class StoreLaws(SegmentLaws):
 
 @pytest.mark.parametrize("reopening", ["restart", "blackout"])
 @pytest.mark.parametrize("what", ["nothing", "flush", "checkpoint", "evict"])
-@pytest.mark.parametrize("law", laws(SegmentLaws))
+@pytest.mark.parametrize("law", [*laws(SegmentLaws), *laws(ErasureLaws)])
 def test_laws_of_segments(law: str, what: str, reopening: str) -> None:
     async def main() -> None:
         async with asyncio.timeout(PATIENCE_S):

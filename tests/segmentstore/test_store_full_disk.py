@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 from store_world import World, Writer, append, content, run
 
-from penstock.model.errors import StorageFullError, ThrottledError, UnavailableError
-from penstock.ports.segment_service import ANY_VERSION, TablePut
+from penstock.model.errors import ContainerOfflineError, StorageFullError, ThrottledError, UnavailableError
+from penstock.ports.segment_service import ANY_VERSION, KEY_ABSENT, TablePut
 from penstock.storage.memory_chunks import MemoryChunks
 from penstock.storage.memory_log import MemoryLog
 
@@ -139,7 +139,60 @@ def test_tables_say_why_metadata_does_not_keep_up() -> None:
             with pytest.raises(told):
                 await change_for_ever()
 
+    run(body, checkpoint_rows_bytes=5_000, rows_wait_s=0.02, **QUICK)
+
+
+def test_changes_of_tables_wait_for_metadata_that_keeps_up_again() -> None:
+    async def body(world: World) -> None:
+        store = world.store
+        await store.create_table(TABLE)
+        go_on, real = asyncio.Event(), world.keyvalue.commit
+
+        async def commit(puts, deletes=(), *, delete_ranges=()):
+            await go_on.wait()
+            await real(puts, deletes, delete_ranges=delete_ranges)
+
+        world.keyvalue.commit = commit
+        container = store._container(TABLE)
+        versions: list[int] = []
+
+        async def change() -> None:
+            for number in range(20):
+                put = TablePut(key=b"%d" % number, value=bytes(5_000), version=KEY_ABSENT)
+                versions.extend(await store.table_update(TABLE, [put]))
+
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(change())
+            while container.rows.changed_bytes < 20_000:
+                await asyncio.sleep(0)
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert not task.done()
+            assert len(versions) < 10
+            go_on.set()
+        assert versions == sorted(versions)
+        assert len(await store.table_get(TABLE, [b"0", b"19"])) == 2
+
     run(body, checkpoint_rows_bytes=5_000, **QUICK)
+
+
+def test_a_container_that_goes_offline_lets_changes_of_tables_go() -> None:
+    async def body(world: World) -> None:
+        store = world.store
+        await store.create_table(TABLE)
+        container = store._container(TABLE)
+        world.keyvalue.commit = partial(fail_with, OSError(5, "input/output error"))
+        put = [TablePut(key=b"k", value=bytes(25_000), version=ANY_VERSION)]
+        await store.table_update(TABLE, put)
+        waiting = asyncio.ensure_future(store.table_update(TABLE, put))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        container.go_offline("the log has failed", None)
+        with pytest.raises(ContainerOfflineError):
+            await waiting
+
+    run(body, checkpoint_rows_bytes=5_000, rows_wait_s=3600.0, **QUICK)
 
 
 def test_a_full_log_is_not_asked_for_every_append() -> None:

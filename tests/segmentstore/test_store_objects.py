@@ -7,13 +7,16 @@ import random
 from contextlib import asynccontextmanager, suppress
 
 import pytest
+from importer import PARENT, TXN, write_chunks
 from store_world import PATIENCE_S, World, append, content
 from test_store_conformance import Between, StoreLaws
 
+from penstock.codec.events import frame_events
 from penstock.model.errors import UnavailableError
 from penstock.storage.memory_objects import MemoryObjects
 from penstock.storage.object_chunks import ObjectChunks
 from penstock.testing.conformance import laws
+from penstock.testing.conformance.erasure import ErasureLaws
 from penstock.testing.conformance.segments import SegmentLaws
 
 SMALL = {"containers": 1, "flush_bytes": 100, "chunk_bytes": 1000, "tier_run_bytes": 1000, "free_head_bytes": 1}
@@ -83,7 +86,7 @@ class ObjectStoreLaws(StoreLaws):
 
 
 @pytest.mark.parametrize("what", ["nothing", "flush", "evict"])
-@pytest.mark.parametrize("law", laws(SegmentLaws))
+@pytest.mark.parametrize("law", [*laws(SegmentLaws), *laws(ErasureLaws)])
 def test_laws_of_segments_over_objects(law: str, what: str) -> None:
     async def main() -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -207,3 +210,30 @@ def test_uploads_that_fail_before_or_after_they_are_applied_lose_and_leave_nothi
             assert set(await w.objects.list("chunks")) == named | {f"{name}.idx" for name in named}
 
     asyncio.run(main())
+
+
+def test_objects_that_others_put_are_adopted_and_go_with_their_segment():
+    async def scenario():
+        async with world(**SMALL) as made:
+            for name in (PARENT, TXN):
+                await made.store.create_segment(name)
+            grant = await made.store.grant_import(TXN)
+            assert not grant.appends
+            # Another process, which shares nothing with the store but the bucket.
+            chunks = await write_chunks(ObjectChunks(made.objects), grant, [[b"one"], [b"two"]])
+            await write_chunks(ObjectChunks(made.objects), await made.store.grant_import(TXN), [[b"lost"]])
+            await made.store.adopt_chunks(TXN, 0, chunks)
+            await made.store.merge(PARENT, TXN)
+            await made.crash()
+            assert await content(made.store, PARENT) == frame_events([b"one", b"two"])
+            await made.settle()
+            assert [name for name in made.puts if name.endswith("-0") and "/i0-" not in name]
+            found = await made.data_objects()
+            assert {name.removeprefix("chunks/") for name in found if "/i0-" not in name} == {
+                item.name for item in chunks
+            }
+            await made.store.delete(PARENT)
+            await made.settle()
+            assert [name for name in await made.data_objects() if "/i0-" not in name] == []
+
+    asyncio.run(scenario())

@@ -103,6 +103,7 @@ def test_an_attribute_is_not_cleared_from_under_a_change() -> None:
     async def body(world: World) -> None:
         store = world.store
         await store.create_segment(SEGMENT)
+        await store.flush()  # of a segment that no checkpoint has seen nothing is looked for
         held = Held(world.keyvalue, "get_many", matches=looks_for(b"a"))
         first = asyncio.ensure_future(store.update_attribute(SEGMENT, writer(1), 5, expected=NO_EVENT))
         await held.reached.wait()
@@ -329,3 +330,50 @@ def test_a_failing_callback_is_reported_and_stops_nobody() -> None:
         assert [str(error) for error in reported] == ["a caller's bug"]
 
     run(body)
+
+
+def test_writers_that_have_gone_leave_the_memory_of_a_segment_that_is_never_idle() -> None:
+    async def body(world: World) -> None:
+        store = world.store
+        await store.create_segment(SEGMENT)
+        parked = asyncio.ensure_future(store.read(SEGMENT, 1 << 40, 10))
+        for number in range(1, 101):
+            await store.setup_append(SEGMENT, writer(number))
+        late = await Writer(store, SEGMENT, number=101).setup()
+        await late.append(b"x")
+        segments = store._container(SEGMENT).segments
+        segment = segments.visible(SEGMENT)
+        assert segment is not None
+        assert not segment.is_idle
+        segments.evict_idle(1000)
+        assert list(segment.attributes) == [writer(101).int], "one that no checkpoint has written stays"
+        await store.flush()
+        segments.evict_idle(1000)
+        assert len(segment.attributes) <= 1
+        await late.append(b"y")
+        assert await store.setup_append(SEGMENT, writer(1)) == NO_EVENT
+        assert await store.setup_append(SEGMENT, writer(101)) == late.last
+        parked.cancel()
+
+    run(body, max_loaded_attributes=1)
+
+
+def test_an_attribute_set_to_what_it_was_survives_leaving_memory_on_its_way() -> None:
+    async def body(world: World) -> None:
+        store = world.store
+        await store.create_segment(SEGMENT)
+        assert await store.update_attribute(SEGMENT, writer(1), 5, expected=None)
+        assert await store.update_attribute(SEGMENT, writer(2), 5, expected=None)
+        await store.flush()
+        again = asyncio.ensure_future(store.update_attribute(SEGMENT, writer(1), 5, expected=5))
+        segments = store._container(SEGMENT).segments
+        segment = segments.visible(SEGMENT)
+        assert segment is not None
+        await asyncio.sleep(0)
+        assert segment.pending_operations
+        segments.evict_idle(1000)
+        assert await again
+        await store.flush()
+        assert await store.get_attribute(SEGMENT, writer(1)) == 5
+
+    run(body, max_loaded_attributes=1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 
 from store_world import World, Writer, content, run, world
 
@@ -152,3 +154,31 @@ def test_in_a_hurry_the_largest_go_first_and_the_rest_stay() -> None:
         assert made.store.containers[0].memory.unflushed_bytes < 50_000
 
     in_virtual_time(body, containers=1, max_unflushed_bytes=100_000, flush_bytes=50_000)
+
+
+def test_tiering_that_is_cancelled_before_it_began_leaves_no_coroutine_behind() -> None:
+    async def body(made: World) -> None:
+        SlowChunks(made)
+        await filled(made.store, 3, b"0123456789")
+        (container,) = made.store.containers
+        before = asyncio.all_tasks()
+        together = asyncio.create_task(container.tiering._try_together(list(container.segments.loaded())))
+        await asyncio.sleep(0)
+        # As when a loop ends: the tasks of the group are there, and have not taken their first step.
+        begun = asyncio.all_tasks() - before
+        assert len(begun) == 4
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for task in begun:
+                task.cancel()
+            await asyncio.wait(begun)
+            gc.collect()
+        assert together.cancelled()
+        assert not told, told[0].message
+
+    async def main() -> None:
+        # Not in the simulation: its order of steps is drawn, here it must be the one of call_soon.
+        async with world(containers=1, flush_interval_s=60.0) as made:
+            await body(made)
+
+    asyncio.run(main())

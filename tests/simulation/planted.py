@@ -144,13 +144,13 @@ def seal_before_epoch() -> Iterator[None]:
 
 def committed_before_merged() -> Any:
     """A transaction is remembered as committed before its segments are merged: a crash between tears it."""
-    original = commits._commit
+    original = commits._merge
 
-    async def commit(ctx: Any, view: Any, epoch: int, txns: Any) -> Any:
-        await commits._remember(ctx, view.name, txns, commits.TransactionState.COMMITTED)
-        return await original(ctx, view, epoch, txns)
+    async def merge(ctx: Any, name: Any, targets: Any, txns: Any) -> None:
+        await commits._remember(ctx, name, txns, commits.TransactionState.COMMITTED)
+        await original(ctx, name, targets, txns)
 
-    return patch.object(commits, "_commit", commit)
+    return patch.object(commits, "_merge", merge)
 
 
 def leases_are_ignored() -> Any:

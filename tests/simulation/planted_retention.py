@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from penstock.controller import facts, grace, retention_cycle, undo
+from penstock.controller import facts, grace, retention_steps, undo
 from penstock.controller.retention_clock import RetentionClock
 from penstock.controller.retention_steps import Steps
 
@@ -59,14 +59,14 @@ def decisions_are_not_told() -> Any:
 
 def time_to_live_counts_double() -> Any:
     """Data is thought to be older than it is when it is looked at."""
-    original = retention_cycle.decide
+    original = retention_steps.decide
 
     def decide(known: Any, *, now_ms: int) -> Any:
         ttl_ms = None if known.policy is None or known.policy.ttl_ms is None else known.policy.ttl_ms // 2
         policy = known.policy if known.policy is None else replace(known.policy, ttl_ms=ttl_ms)
         return original(replace(known, policy=policy), now_ms=now_ms)
 
-    return patch.object(retention_cycle, "decide", decide)
+    return patch.object(retention_steps, "decide", decide)
 
 
 PLANTED: dict[str, Callable[[], Any]] = {

@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock.testing.simulation.history import History, Outcome, check
+from penstock.testing.simulation.checker import check
+from penstock.testing.simulation.history import History, Outcome
 
 STREAM = "scope/stream"
 

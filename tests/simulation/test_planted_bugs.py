@@ -3,6 +3,7 @@
 import time
 
 import planted
+import planted_erasure
 import planted_more
 import pytest
 
@@ -10,11 +11,12 @@ from penstock.testing.simulation.driver import run_seed
 
 SEEDS_MAX = 30
 CPU_S_MAX = 60
-PLANTED = planted.PLANTED | planted_more.PLANTED
+ALL = (planted.PLANTED, planted_more.PLANTED, planted_erasure.PLANTED)
+PLANTED = ALL[0] | ALL[1] | ALL[2]
 
 
 def test_there_are_enough_of_them():
-    assert len(PLANTED) == len(planted.PLANTED) + len(planted_more.PLANTED) >= 20
+    assert len(PLANTED) == sum(map(len, ALL)) >= 35
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from uuid import uuid4
 
+import obstore
 import pytest
 from obstore import sign
 from obstore.store import S3Store
@@ -45,6 +46,17 @@ class S3Server:
         with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=20) as answer:
             assert answer.status == 200
         return f"s3://{bucket}"
+
+
+def contents(server: S3Server, url: str) -> dict[str, bytes]:
+    """Every object of a bucket, read by a client of its own, not by the store's."""
+    store = S3Store(url.removeprefix("s3://"), endpoint=server.endpoint, client_options={"allow_http": True})
+    found = {}
+    for name in [item["path"] for page in obstore.list(store) for item in page]:
+        # The store goes on deleting, and a list may lag.
+        with suppress(FileNotFoundError):
+            found[name] = bytes(obstore.get(store, name).bytes())
+    return found
 
 
 @contextmanager

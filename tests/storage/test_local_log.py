@@ -481,7 +481,7 @@ def test_queue_is_bounded_and_keeps_call_order(tmp_path: Path) -> None:
         log, _ = await opened(real(tmp_path), limits)
         tasks = [asyncio.ensure_future(log.append([b"%03d" % number * 300])) for number in range(60)]
         await asyncio.sleep(0)
-        assert log._queued_bytes <= 2_000
+        assert log._queue.size_bytes <= 2_000
         tasks[30].cancel()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert isinstance(outcomes.pop(30), asyncio.CancelledError)

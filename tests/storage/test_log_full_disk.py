@@ -73,7 +73,7 @@ def test_waiting_appends_are_refused_once_no_truncation_will_come_and_go_on_when
         for _ in range(ROOM):
             await log.append([FRAME])
         waiting = asyncio.ensure_future(log.append([FRAME]))
-        await until(lambda: not log._queue or len(images(tmp_path)) == FILES)
+        await until(lambda: log._queue.first is None or len(images(tmp_path)) == FILES)
         assert not waiting.done()
         log.refuse_waits(StorageFullError("tier 2 is full", chunk="a"))
         with pytest.raises(StorageFullError) as caught:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -99,6 +99,37 @@ def test_files_keep_the_laws_of_objects(law: str, tmp_path: Path) -> None:
         offload = ThreadOffload()
         try:
             await getattr(FileObjectLaws(RealFiles(tmp_path, offload)), law)()
+        finally:
+            await offload.close()
+
+    asyncio.run(run())
+
+
+class VanishingFiles(RealFiles):
+    """Between the listing of a directory and the first look at a file someone else deletes it."""
+
+    doomed: str | None = None
+
+    async def list(self, directory: str) -> Sequence[str]:
+        names = await super().list(directory)
+        if self.doomed is not None and self.doomed.rpartition("/")[0] == directory:
+            await self.unlink(self.doomed)
+        return names
+
+
+def test_an_object_deleted_while_its_directory_is_listed_is_left_out(tmp_path: Path) -> None:
+    async def run() -> None:
+        offload = ThreadOffload()
+        try:
+            files = VanishingFiles(tmp_path, offload)
+            objects = FileObjects(files)
+            for name in ("dir/a", "dir/b/c", "dir/d"):
+                await objects.put(name, b"1234")
+            for doomed in ("dir/d", "dir/b/c"):
+                files.doomed = doomed
+                assert doomed not in await objects.list("dir")
+            files.doomed = None
+            assert await objects.list("dir") == {"dir/a": 4}
         finally:
             await offload.close()
 

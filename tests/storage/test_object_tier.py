@@ -18,6 +18,7 @@ from s3_world import SERVERS, S3Server, running
 import penstock
 from penstock.app.embedded import Runtime, embedded_settings, open_runtime
 from penstock.client.store import AsyncStore
+from penstock.codec.wire_commands import FlushToStorage, StorageFlushed
 from penstock.core.placement import container_of
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName, segment_name
@@ -25,6 +26,7 @@ from penstock.model.segments import SegmentId
 from penstock.spark.plan import Share, pieces_of
 from penstock.spark.scan import Shape, read_share
 from penstock.storage.real_objects import BucketObjects
+from penstock.testing.abuse import Peer
 from penstock.testing.server import ServerProcess
 
 PATIENCE_S = 25
@@ -62,6 +64,12 @@ async def until_async(condition: Callable[[], Awaitable[bool]], what: str) -> No
             await asyncio.sleep(0.02)
 
 
+def flush(process: ServerProcess) -> None:
+    """What is named no more goes once the catalogue in tier 2 says so too, which by itself takes up to a minute."""
+    with Peer(process.store_port, timeout_s=60) as peer:
+        assert peer.ask(FlushToStorage(0, "", 1)) == StorageFlushed(1)
+
+
 def written(store: Any, first: int, count: int) -> list[bytes]:
     events = [f"{number:08d}".encode() * 128 for number in range(first, first + count)]
     with store.stream("plant/turbine").writer() as writer:
@@ -92,6 +100,7 @@ def test_a_store_on_s3_survives_kill_9_and_truncation_deletes_its_objects(server
             cut = stream.tail()
             events = written(store, 4000, 100)
             stream.truncate(cut)
+            flush(process)
             until(lambda: not set(before) & set(chunks_below(server, url)), "truncated chunks stayed in S3")
         process.kill()
         # Where the chunks are is remembered; only the credentials come from outside.
@@ -102,6 +111,7 @@ def test_a_store_on_s3_survives_kill_9_and_truncation_deletes_its_objects(server
             until(lambda: bool(chunks_below(server, url)), "nothing reached S3")
             store.stream("plant/turbine").seal()
             store.stream("plant/turbine").delete()
+            flush(process)
             until(lambda: not chunks_below(server, url), "chunks of a deleted stream stayed in S3")
     assert not (tmp_path / "data" / "chunks").exists()
 

@@ -7,13 +7,15 @@ import errno
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from penstock.model.errors import InternalError, InvalidArgumentError, StorageFullError
 from penstock.storage import real_files
+from penstock.storage.real_calls import replace_file
 from penstock.storage.real_clock import RealClock
-from penstock.storage.real_files import RealFiles, replace_file
+from penstock.storage.real_files import RealFiles
 from penstock.storage.real_offload import ThreadOffload
 from penstock.storage.real_rng import RealRng
 from penstock.storage.serial import Serial
@@ -124,6 +126,38 @@ def test_a_fast_disk_is_found_fast_through_threads_that_wait_for_the_interpreter
     for _ in range(8):
         meter.took(0.0007, in_place=True)
     assert not meter.fast
+
+
+def test_slow_syncs_of_chunks_leave_those_of_the_log_in_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    places: dict[str, list[bool]] = {"wal": [], "chunks": []}
+
+    def sync(descriptor: int) -> None:
+        nonlocal now_s
+        directory = Path(os.readlink(f"/proc/self/fd/{descriptor}")).parent.name
+        now_s += 0.05 if directory == "chunks" else 0.0001
+        places[directory].append(threading.current_thread() is threading.main_thread())
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    monkeypatch.setattr(real_files, "time", SimpleNamespace(perf_counter=lambda: now_s))
+
+    async def run() -> None:
+        async with ThreadOffload() as offload:
+            files = RealFiles(tmp_path, offload)
+            for directory in places:
+                await files.make_dir(directory)
+            opened = [await files.open(f"{directory}/f", create=True) for directory in places]
+            for number in range(10):
+                for file in opened:
+                    await file.write_at(number, [b"x"])
+                    await file.sync()
+            for file in opened:
+                await file.close()
+
+    asyncio.run(run())
+    assert places == {"wal": [False] * 3 + [True] * 7, "chunks": [False] * 10}
 
 
 def test_cancelled_write_ends_before_the_next_call_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -277,3 +277,14 @@ def test_data_directory_finishes_a_first_start_that_died(tmp_path: Path) -> None
     (tmp_path / "lost+found").mkdir()
     DataDirectory.open(tmp_path).close()
     assert (tmp_path / "VERSION").read_text() == "1\n"
+
+
+def test_data_directory_stays_held_by_who_has_it_when_its_lock_is_removed(tmp_path: Path) -> None:
+    with DataDirectory.open(tmp_path / "d"):
+        (tmp_path / "d" / "LOCK").unlink()
+        for take in (DataDirectory.open, DataDirectory.look):
+            with pytest.raises(DirectoryInUseError):
+                take(tmp_path / "d")
+    with DataDirectory.look(tmp_path / "d"), DataDirectory.look(tmp_path / "d"), pytest.raises(DirectoryInUseError):
+        DataDirectory.open(tmp_path / "d")
+    DataDirectory.open(tmp_path / "d").close()

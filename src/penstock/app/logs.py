@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F, *range(0x80, 0xA0))}
+"""Names come from peers: one with a line end in it must not write a line of its own, nor move a terminal's cursor."""
 
 
 class FieldsFormatter(logging.Formatter):
@@ -17,7 +19,11 @@ class FieldsFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name logging calls
         fields = " ".join(f"{name}={value}" for name, value in record.__dict__.items() if name not in _OWN)
         line = super().formatMessage(record)
-        return f"{line}  {fields}" if fields else line
+        return _plain(f"{line}  {fields}" if fields else line)
+
+
+def _plain(line: str) -> str:
+    return line.translate(_CONTROL).encode("utf-8", "backslashreplace").decode()
 
 
 def log_to_stderr(process: str = "") -> None:

@@ -35,15 +35,18 @@ class MemoryWatch:
         *,
         budget_bytes: int,
         drop: Callable[[], int],
+        tell: Callable[[bool], None] = lambda is_short: None,
         telemetry: Telemetry,
         resident_bytes: Callable[[], int | None] = process_memory.resident_bytes,
         give_back: Callable[[], None] = process_memory.give_back,
     ) -> None:
-        """``drop`` drops buffers that nobody uses, and tells how many bytes."""
+        """``drop`` drops buffers that nobody uses, and tells how many bytes. ``tell`` is told at each look whether the
+        process holds more than its budget."""
         self._store = store
         self._settings = store.settings
         self._budget_bytes = budget_bytes
         self._drop = drop
+        self._tell = tell
         self._telemetry = telemetry
         self._resident_bytes = resident_bytes
         self._give_back = give_back
@@ -88,6 +91,7 @@ class MemoryWatch:
         self._store.allow_memory(cache_bytes=allowed, unflushed_bytes=unflushed)
         self._telemetry.gauge("resident_bytes", resident)
         self._telemetry.gauge("cache_allowed_bytes", allowed)
+        self._tell(resident > self._budget_bytes)
         if resident > self._budget_bytes:
             self._over(now, resident, allowed <= least)
         return True

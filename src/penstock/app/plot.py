@@ -131,6 +131,13 @@ def gather(store: Store, stream: str, *, now_ms: int) -> Picture:
 
 def draw_png(picture: Picture, path: Path) -> None:
     """Save the picture. Raises InvalidArgumentError where matplotlib is not there."""
+    with pyplot(path) as plt:
+        _draw(picture, path, plt)
+
+
+@contextmanager
+def pyplot(path: Path) -> Iterator[Any]:
+    """``matplotlib.pyplot``, set to write files, for a picture at ``path``. Raises InvalidArgumentError without it."""
     with _scratch_settings():
         try:
             import matplotlib
@@ -139,7 +146,7 @@ def draw_png(picture: Picture, path: Path) -> None:
         matplotlib.use("Agg")
         import matplotlib.pyplot as plt
 
-        _draw(picture, path, plt)
+        yield plt
 
 
 @contextmanager

@@ -31,6 +31,7 @@ async def open_remote(
         segments = await stack.enter_async_context(
             RemoteSegments(controller, native=controller.native, rng=RealRng(), telemetry=Counters())
         )
+        controller.use_line(segments.calls)
         yield segments, controller
 
 

@@ -26,7 +26,13 @@ _CONTAINERS = 4
 _SEGMENT_BYTES = 3 << 10
 """A segment in memory with one writer and one chunk, measured."""
 _LOADED_MIN, _LOADED_MAX = 250, 10_000
+_PARKED_BYTES = 1 << 10
+"""A read that waits at a tail: with what asked for it, twice what was measured."""
+_PARKED_MIN, _PARKED_MAX = 2_500, 20_000
+_WRITER_BYTES = 1280
+"""A writer set up on a connection, measured."""
 _UNFLUSHED_MIN_BYTES = 8 << 20
+_CONNECTIONS_MAX = 4096
 _CONNECTION_BYTES = 96 << 10
 """A connection that is in use: its objects, and a small receive buffer."""
 
@@ -36,15 +42,17 @@ def store_settings(settings: EmbeddedSettings) -> StoreSettings:
 
     Of what the process does not need for itself: half for the tails, of which half may be not tiered yet; an eighth for
     segments that are loaded, and an eighth for receive buffers. What is left are changed rows, copies in flight, and what the
-    allocator does not find a use for. Everything is tiered before half of the log is full, so that appends rarely wait for
+    allocator does not find a use for. Two blocks of chunks stay verified in each container, however little there is: reads
+    under way at a time share them. Everything is tiered before half of the log is full, so that appends rarely wait for
     the log's space.
     """
     working = settings.working_bytes
     loaded = max(_LOADED_MIN, min(_LOADED_MAX, working // 8 // _CONTAINERS // _SEGMENT_BYTES))
+    parked = max(_PARKED_MIN, min(_PARKED_MAX, working // 8 // _CONTAINERS // _PARKED_BYTES))
     return StoreSettings(
         containers=_CONTAINERS,
         cache_bytes=working // 2,
-        read_cache_bytes=max(1 << 20, min(4 << 20, working // 64)),
+        read_cache_bytes=max(2 << 20, min(4 << 20, working // 64)),
         max_unflushed_bytes=max(_UNFLUSHED_MIN_BYTES, min(working // 4, settings.log_bytes // 2)),
         checkpoint_bytes=max(16 << 20, settings.log_bytes // 4),
         checkpoint_rows_bytes=max(1 << 20, min(8 << 20, working // 64)),
@@ -52,21 +60,27 @@ def store_settings(settings: EmbeddedSettings) -> StoreSettings:
         tier_run_bytes=max(1 << 20, min(8 << 20, working // 32)),
         max_loaded_segments=loaded,
         max_loaded_attributes=max(1_000, loaded),
+        max_parked_reads=parked,
         max_changed_segments=10 * loaded,
     )
 
 
-def wire_limits(settings: EmbeddedSettings) -> WireLimits:
-    """An eighth of what the process does not need for itself for receive buffers and unanswered bytes, less for replies."""
+def wire_limits(settings: EmbeddedSettings, *, connections: int = _CONNECTIONS_MAX) -> WireLimits:
+    """An eighth of what the process does not need for itself for receive buffers and unanswered bytes, half that for replies.
+
+    Whoever reads alone may have all of the replies' share on its way: less halves the rate at which it catches up.
+    ``connections``: the most that the system allows.
+    """
     share = max(4 << 20, settings.working_bytes // 8)
     return WireLimits(
         held_bytes=min(16 << 20, share),
         held_bytes_total=share,
         arena_bytes=share,
         receiving_bytes=share,
-        connections=max(256, min(4096, settings.working_bytes // _CONNECTION_BYTES)),
+        connections=min(connections, max(256, min(_CONNECTIONS_MAX, settings.working_bytes // _CONNECTION_BYTES))),
+        writers_total=max(16_384, settings.working_bytes // 8 // _WRITER_BYTES),
         replies_bytes=max(1 << 20, settings.working_bytes // 16),
-        write_buffer_bytes=max(256 << 10, min(4 << 20, settings.working_bytes // 64)),
+        write_buffer_bytes=4 << 20,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,6 +13,7 @@ from typing import Any
 
 import uvloop
 
+from penstock.app.descriptors import connections_allowed, raise_limit
 from penstock.app.embedded import Runtime, open_runtime
 from penstock.app.logs import log_to_stderr
 from penstock.app.memory_watch import MemoryWatch
@@ -27,11 +29,14 @@ from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import NotFoundError, PenstockError
 from penstock.net.grpc_server import GrpcServer
 from penstock.net.rest_server import RestServer
+from penstock.net.wire_calls import controller_calls
 from penstock.net.wire_server import WireServer
 from penstock.ports.controller_service import Endpoint
 from penstock.storage.data_directory import DataDirectory
 from penstock.storage.real_clock import RealClock
 from penstock.storage.real_rng import RealRng
+
+log = logging.getLogger(__name__)
 
 _WATCH_S = 0.2
 
@@ -82,6 +87,7 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
                 host=settings.host,
                 port=settings.controller_port,
                 server_address=settings.advertised,
+                line=workers == 1,
             )
         )
         yield Standalone(
@@ -109,13 +115,15 @@ async def _in_this_process(settings: StandaloneSettings) -> AsyncIterator[tuple[
             port=settings.store_port,
             rng=runtime.rng,
             telemetry=runtime.telemetry,
-            limits=wire_limits(settings.store),
-            guard=runtime.controller.check_removal,
+            limits=wire_limits(settings.store, connections=connections_allowed()),
+            guard=runtime.controller.check_client_removal,
+            calls=controller_calls(runtime.controller),
         ) as wire,
         MemoryWatch(
             runtime.segments,
             budget_bytes=settings.store.memory_bytes,
             drop=wire.give_back_memory,
+            tell=wire.memory_is_short,
             telemetry=runtime.telemetry,
         ),
     ):
@@ -141,7 +149,7 @@ async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator
                 settings=ControllerSettings(retention_cycle_ms=settings.store.retention_cycle_ms),
             )
         )
-        await stack.enter_async_context(workers.serving(controller.check_removal))
+        await stack.enter_async_context(workers.serving(controller.check_client_removal))
         runtime = Runtime(
             segments=workers.segments,
             controller=controller,
@@ -168,7 +176,10 @@ def store_failure(failed: Callable[[], PenstockError | None], workers: Sequence[
     if failure is not None:
         return str(failure)
     away = [str(worker.number) for worker in workers if worker.line.link is None]
-    return f"being started again: worker {', '.join(away)}" if away else None
+    silent = [str(worker.number) for worker in workers if worker.line.link is not None and worker.silent]
+    told = [f"being started again: worker {', '.join(away)}"] if away else []
+    told += [f"does not answer: worker {', '.join(silent)}"] if silent else []
+    return "; ".join(told) or None
 
 
 def _facts(standalone: Standalone, settings: StandaloneSettings) -> dict[str, Any]:
@@ -191,11 +202,32 @@ def _facts(standalone: Standalone, settings: StandaloneSettings) -> dict[str, An
 
 
 async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None]) -> None:
-    stop = asyncio.Event()
+    stop, opened = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    serving = asyncio.create_task(_serve_until(stop, opened, settings, ready), name="server")
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not opened.is_set():
+            # A start may take long: a log to replay, a tier 2 that does not answer. Left now it is as if killed.
+            serving.cancel()
+        await asyncio.wait({serving})
+    finally:
+        stopping.cancel()
+        serving.cancel()
+    if serving.cancelled():
+        log.info("stopped before it served")
+        return
+    serving.result()
+
+
+async def _serve_until(
+    stop: asyncio.Event, opened: asyncio.Event, settings: StandaloneSettings, ready: Callable[[Any], None]
+) -> None:
     async with open_standalone(settings) as standalone:
+        opened.set()
         ready(_facts(standalone, settings))
         while (failure := standalone.runtime.failure()) is None:
             try:
@@ -210,5 +242,6 @@ async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None]) -> 
 def run(settings: StandaloneSettings, *, ready: Callable[[Any], None]) -> None:
     """Serve until SIGINT or SIGTERM. Calls ``ready`` once with the addresses. Raises when the store cannot go on."""
     log_to_stderr()
+    raise_limit()
     tune_allocator()
     uvloop.run(_serve(settings, ready))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.app.settings import WORKERS_MAX
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
-from penstock.storage.real_files import replace_file, sync_directory
+from penstock.storage.real_calls import replace_file, sync_directory
 
 RECORD = "workers.json"
 FORMAT_VERSION = 1
@@ -93,3 +93,11 @@ def settle_layout(data: Path, workers: int) -> WorkerLayout:
         (data / "workers").mkdir(mode=0o700)
         sync_directory(data)
     return layout
+
+
+def owned_containers(directory: Path) -> range | None:
+    """The containers of the worker whose directory this is; None: it is no worker's. Raises as ``load_layout``."""
+    if directory.parent.name != "workers" or not directory.name.isdecimal():
+        return None
+    layout = load_layout(directory.parent.parent)
+    return None if layout is None else layout.owned(int(directory.name))

@@ -19,6 +19,7 @@ from typing import Any
 
 import uvloop
 
+from penstock.app.descriptors import connections_allowed, raise_limit
 from penstock.app.logs import log_to_stderr
 from penstock.app.memory_watch import MemoryWatch
 from penstock.app.process_memory import tune_allocator
@@ -28,7 +29,7 @@ from penstock.app.telemetry import Counters
 from penstock.app.worker_layout import WorkerLayout
 from penstock.model.errors import InternalError, PenstockError, UnavailableError
 from penstock.net.wire_server import WireServer
-from penstock.net.worker_link import Handler, WorkerLink, open_link
+from penstock.net.worker_link import Answer, Handler, WorkerLink, open_link
 from penstock.net.worker_server import WorkerServer
 from penstock.segmentstore.store import SegmentStore
 from penstock.storage.data_directory import DataDirectory
@@ -70,7 +71,10 @@ class WorkerProcess:
         """Do as told until told to close. Raises what opening raises, ContainerOfflineError where the store cannot write any
         more, and CancelledError once the server is gone."""
         link = await open_link(
-            sock, name=f"worker {self._number}", handlers=self._handlers(), takers=self._server.takers()
+            sock,
+            name=f"worker {self._number}",
+            handlers=self._handlers(),
+            takers={**self._server.takers(), "pulse": _tell_pulse},
         )
         own = asyncio.current_task()
         link.closed.add_done_callback(lambda _: own.cancel() if own is not None and not self._leaving else None)
@@ -167,16 +171,24 @@ class WorkerProcess:
                 port=port,
                 rng=self._rng,
                 telemetry=self._telemetry,
-                limits=wire_limits(settings),
+                limits=wire_limits(settings, connections=connections_allowed()),
                 guard=guard,
             )
         )
         await self._wire.enter_async_context(
             MemoryWatch(
-                store, budget_bytes=settings.memory_bytes, drop=wire.give_back_memory, telemetry=self._telemetry
+                store,
+                budget_bytes=settings.memory_bytes,
+                drop=wire.give_back_memory,
+                tell=wire.memory_is_short,
+                telemetry=self._telemetry,
             )
         )
         return wire.port
+
+
+def _tell_pulse(answer: Answer) -> None:
+    answer(None)
 
 
 def _answer(order: _Order, outcome: Any) -> None:
@@ -192,6 +204,7 @@ def main() -> None:
     """Descriptor of the line, descriptor of the counts, own number, how many there are."""
     line, counts, worker, workers = map(int, sys.argv[1:5])
     log_to_stderr(f"worker-{worker}")
+    raise_limit()
     tune_allocator()
     # Whoever stops the server by a signal to all its processes means the server: it stops the workers, in order.
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -23,7 +23,8 @@ from penstock.model.errors import (
     VersionTooNewError,
 )
 from penstock.net.dial.worker_line import WorkerLine
-from penstock.net.dial.worker_segments import WorkerSegments, together
+from penstock.net.dial.worker_segments import WorkerSegments
+from penstock.net.tasks import together
 from penstock.net.worker_link import WorkerLink, open_link
 from penstock.ports.controller_service import Endpoint
 from penstock.storage.real_shared_counts import CountsMemory
@@ -34,6 +35,8 @@ Guard = Callable[[str, int | None], Awaitable[None]]
 
 _HOPELESS = (CorruptDataError, VersionTooNewError, InvalidArgumentError)
 """What no other attempt changes."""
+_MISSED = 3
+"""From so many missed questions on a worker is told as silent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,10 @@ class Patience:
     A worker that dies is started again after ``pause_s``, doubled each time it dies within ``steady_s`` of its start, up to
     ``pause_max_s``. After ``attempts`` such deaths, or failed starts, in a row the server gives up: it ends, with the reason.
     ``stop_s`` is how long a worker may take to bring everything to disk before it is killed.
+
+    Every ``pulse_s`` a worker is asked whether it is there, which its event loop answers by itself; one that owes the answer
+    for ``silent_s`` hangs, and is killed. That is less than calls to it wait, and more than a slow disk stops a loop. The
+    first answer, for which a process has to start, may take ``start_s``.
     """
 
     pause_s: float = 0.1
@@ -50,15 +57,28 @@ class Patience:
     steady_s: float = 3.0
     attempts: int = 8
     stop_s: float = 30.0
+    pulse_s: float = 1.0
+    silent_s: float = 15.0
+    start_s: float = 60.0
 
 
 class Worker:
     """One share of the store, and the process that serves it now. All that is given is borrowed."""
 
-    def __init__(self, number: int, settings: StandaloneSettings, layout: WorkerLayout, counts: CountsMemory) -> None:
+    def __init__(
+        self,
+        number: int,
+        settings: StandaloneSettings,
+        layout: WorkerLayout,
+        counts: CountsMemory,
+        patience: Patience,
+    ) -> None:
         self.number = number
         self.line = WorkerLine(number)
         self.endpoint: Endpoint | None = None
+        self._patience = patience
+        self._missed = 0
+        self._pulse: asyncio.Task[None] | None = None
         self._settings = settings
         self._layout = layout
         self._counts = counts
@@ -69,6 +89,11 @@ class Worker:
     def pid(self) -> int | None:
         """The process that serves now."""
         return None if self._process is None or self.line.link is None else self._process.pid
+
+    @property
+    def silent(self) -> bool:
+        """Whether it has missed several questions whether it is there."""
+        return self._missed >= _MISSED
 
     async def launch(self, handlers: Mapping[str, Callable[..., Awaitable[Any]]]) -> WorkerLink:
         """Start a process, and have it recover; the line to it. Raises what it raises, with nothing left running."""
@@ -87,6 +112,7 @@ class Worker:
             ours.close()
             await self.end(0)
             raise
+        self._pulse = asyncio.create_task(self._feel_pulse(link, self._process), name=f"pulse of worker {self.number}")
         try:
             await link.call("open", self._own_settings(), self._layout.workers, self._layout.containers)
         except BaseException:
@@ -95,6 +121,31 @@ class Worker:
             raise
         self._link = link
         return link
+
+    async def _feel_pulse(self, link: WorkerLink, process: asyncio.subprocess.Process) -> None:
+        """Ask again and again whether the process is there, until the line ends; kill it where it does not say so.
+
+        What is counted are turns of the own loop, not time: a server that was itself stopped finds the answer waiting.
+        """
+        patience = self._patience
+        owed = self._missed = 0
+        most_s = patience.start_s
+
+        def answered(_: object) -> None:
+            nonlocal owed, most_s
+            owed, most_s = 0, patience.silent_s
+
+        while link.is_open:
+            if not owed:
+                owed = 1
+                link.start(answered, "pulse")
+            await asyncio.sleep(patience.pulse_s)
+            self._missed = self._missed + 1 if owed else 0
+            if self._missed * patience.pulse_s >= most_s:
+                log.error("worker does not answer, and is killed", extra={"worker": self.number, "pid": process.pid})
+                if process.returncode is None:
+                    process.kill()
+                return
 
     def hang_up(self) -> None:
         """End the line, whereupon the process ends as it stands."""
@@ -123,10 +174,35 @@ class Worker:
         try:
             async with asyncio.timeout(patience_s):
                 return await process.wait()
-        except TimeoutError:
+        except (TimeoutError, asyncio.CancelledError) as why:
             if process.returncode is None:
                 process.kill()
-            return await process.wait()
+            status = await _reaped(process)
+            if isinstance(why, asyncio.CancelledError):
+                raise
+            return status
+        finally:
+            await self._end_pulse()
+
+    async def _end_pulse(self) -> None:
+        pulse, self._pulse, self._missed = self._pulse, None, 0
+        if pulse is not None:
+            pulse.cancel()
+            await asyncio.wait([pulse])
+
+
+async def _reaped(process: asyncio.subprocess.Process) -> int:
+    """The exit status of a process that was killed, waited for also by who is cancelled: else nobody would take it."""
+    wait = asyncio.ensure_future(process.wait())
+    cancelled: asyncio.CancelledError | None = None
+    while not wait.done():
+        try:
+            await asyncio.shield(wait)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return wait.result()
 
 
 class Workers:
@@ -135,7 +211,7 @@ class Workers:
     def __init__(
         self, settings: StandaloneSettings, layout: WorkerLayout, counts: CountsMemory, patience: Patience
     ) -> None:
-        self.workers = [Worker(number, settings, layout, counts) for number in range(layout.workers)]
+        self.workers = [Worker(number, settings, layout, counts, patience) for number in range(layout.workers)]
         self.segments = WorkerSegments(
             [worker.line for worker in self.workers], containers=layout.containers, rows=counts
         )

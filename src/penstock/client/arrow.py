@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -331,9 +331,3 @@ def _any_array(block: Block, starts: np.ndarray[Any, Any]) -> pa.Array:
     marks[1::2] = starts[:-1] + HEADER_BYTES
     both = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(marks), pa.py_buffer(block.framed)])
     return both.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int32)))
-
-
-def blocks_to_batch(blocks: Sequence[Block]) -> pa.RecordBatch:
-    """The batches of several blocks as one."""
-    batches = [block_to_batch(block) for block in blocks]
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

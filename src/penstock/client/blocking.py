@@ -14,8 +14,10 @@ from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar
 from uuid import UUID
 
+from penstock.client.blocking_erasure import Erasures
 from penstock.client.blocking_io import GroupReader, Reader, Transaction, Writer
 from penstock.client.blocking_retention import Holds, LevelPolicy, Retention
+from penstock.client.erasure import Positions, Progress
 from penstock.client.loop_thread import LoopThread, Opener
 from penstock.client.options import Bound, settings_of
 from penstock.client.reader import OnTruncated
@@ -244,6 +246,51 @@ class Stream:
         """Forget a subscription: it holds nothing from here on. Raises SubscriberNotFoundError."""
         self._thread.call(self._inner.remove_subscriber(name))
 
+    def erase(
+        self,
+        positions: Positions,
+        *,
+        who: str,
+        why: str,
+        erasure: str | None = None,
+        looked_for: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Mapping[str, Any]:
+        """Blank events in place, for good, and return the receipt.
+
+        What was an event is zeros of the same length from then on: offsets, cuts and checkpoints stay valid, readers of ours
+        pass over it, other clients get the zeros. No cache, chunk or log file holds the old bytes when this returns.
+
+        Args:
+            positions: The events as they were read, or (segment, offset) pairs, or offsets by segment.
+            who, why: For the receipt: who wants it, and the reason, in free text.
+            erasure: Its id. The same id and positions again: nothing happens, the receipt comes back. None: a new one.
+            looked_for: For the receipt: what the positions were found by. A JSON object, without the values themselves.
+            dry_run: Only count, and change nothing.
+            progress: Called with how far it is.
+        Raises:
+            RetentionHoldError: A hold covers some of it. InvalidArgumentError: no event begins there.
+            TruncatedError, StreamNotFoundError; AlreadyExistsError: the id is another erasure's.
+
+        Once decided it is performed, whoever crashes or is cancelled; ``erasures.wait`` gives the receipt.
+        """
+        work = self._inner.erase(
+            positions,
+            who=who,
+            why=why,
+            erasure=erasure,
+            looked_for=looked_for,
+            dry_run=dry_run,
+            progress=progress,
+        )
+        return self._thread.call(work)
+
+    @property
+    def erasures(self) -> Erasures:
+        """What was erased of the stream, with receipts."""
+        return Erasures(self._thread, self._inner.erasures)
+
     def writer(self, settings: WriterSettings | None = None, **options: Any) -> Writer:
         """A writer: use it in a ``with`` block; without one, the first write opens it, and you close it.
 
@@ -411,6 +458,10 @@ class Store:
     def holds(self, target: StreamName | str | None = None) -> Holds:
         """Holds on a stream (``scope/stream``), in a scope, or (None) all of the store."""
         return Holds(self._thread, self._inner.holds(target))
+
+    def erasures(self, stream: StreamName | str | None = None) -> Erasures:
+        """Erasures of a stream (``scope/stream``), or (None) all of the store, with their receipts."""
+        return Erasures(self._thread, self._inner.erasures(stream))
 
     def reader_groups(self, scope: str) -> Sequence[str]:
         """Names of the scope's reader groups, sorted. Raises ScopeNotFoundError."""

@@ -81,7 +81,9 @@ class Writer:
 
     def _on_change(self) -> None:
         self._lanes = self._core.lanes
-        self._changed.set()
+        # Whoever waits has taken the mark away, and looked again: what changed before that was seen then.
+        if not self._changed.is_set():
+            self._changed.set()
 
     def write(self, event: Buffer | str, key: str | None = None) -> None:
         """Buffer one event, bytes or text (sent as UTF-8). Events of one ``key`` keep their order.

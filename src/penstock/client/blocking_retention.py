@@ -96,6 +96,10 @@ class Retention(LevelPolicy):
         """Run one cycle now, and return what was decided and why."""
         return self._thread.call(self._inner.run())
 
+    def facts(self) -> Mapping[str, Any]:
+        """What the planner is told of the stream now: a line for ``penstock retention plan --facts``."""
+        return self._thread.call(self._inner.facts())
+
     def reclaim(self) -> Mapping[str, Any]:
         """What was given back to the disk, what is pending, why and until when."""
         return self._thread.call(self._inner.reclaim())

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
+from penstock.client.blanks import blank_events, without_erased
 from penstock.client.blocks import Block
-from penstock.client.retry import DEADLINE_S, RETRYABLE, Backoff
+from penstock.client.retry import DEADLINE_S, RETRYABLE, Backoff, retrying
 from penstock.client.tasks import TaskOwner
-from penstock.codec.events import event_bounds, missing_bytes
+from penstock.codec.events import HEADER_BYTES, event_bounds, missing_bytes
+from penstock.core.erasure import covers
 from penstock.model.errors import (
     CorruptDataError,
     InvalidArgumentError,
     PenstockError,
     SegmentNotFoundError,
     TruncatedError,
+    UnsupportedError,
 )
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import LONG_MAX
@@ -31,6 +35,7 @@ AHEAD_READS = 4
 MEMORY_BYTES = 64 << 20
 """What all segments of a reader may read ahead together; with many segments each reads less at a time, and less far."""
 
+T = TypeVar("T")
 SegmentKey: TypeAlias = tuple[StreamName, SegmentId]
 
 
@@ -70,7 +75,8 @@ class _Ahead:
 @dataclass(slots=True, eq=False)
 class _Segment:
     """``offset``: behind the last block. ``carry``: the beginning of a cut event, which lies there. ``known``: bytes before
-    it are there to be read. ``ahead``: reads without gap or overlap, all before ``known``."""
+    it are there to be read. ``ahead``: reads without gap or overlap, all before ``known``. ``runs``: read, and not handed
+    over yet, because events between them were erased."""
 
     key: SegmentKey
     offset: int
@@ -80,6 +86,7 @@ class _Segment:
     carry: bytes = b""
     known: int = 0
     ahead: deque[_Ahead] = field(default_factory=deque)
+    runs: deque[Block] = field(default_factory=deque)
 
     def forget_ahead(self) -> None:
         self.known = 0
@@ -188,6 +195,8 @@ class SegmentFetcher:
 
     async def _next(self, state: _Segment) -> Fetched:
         """The next block of whole events, or the end."""
+        if state.runs:
+            return state.runs.popleft()
         stream, segment = state.key
         name = segment_name(stream, segment)
         want = 0
@@ -201,6 +210,10 @@ class SegmentFetcher:
             size = min(max(self._unit_bytes, want), READ_MAX_BYTES, room)
             try:
                 raw, ended = await self._read(state, name, at, size)
+                bounds = event_bounds(raw, segment=name, offset=state.offset)
+                block = Block(stream, segment, state.offset, raw, bounds)
+                blank = blank_events(raw, bounds, torn=bool(state.carry))
+                runs = [block] if not blank else without_erased(block, blank, await self._erased(name, block, blank))
             except TruncatedError as error:
                 if not self._skip:
                     raise
@@ -217,16 +230,40 @@ class SegmentFetcher:
                 if state.carry:
                     raise CorruptDataError("segment ends inside an event", segment=name, offset=state.offset)
                 return SegmentEnd(stream, segment, state.offset)
-            bounds = event_bounds(raw, segment=name, offset=state.offset)
             end = bounds[-1]
             if end == 0:
                 state.carry = raw
                 want = missing_bytes(raw, 0)
                 continue
-            block = Block(stream, segment, state.offset, raw, bounds)
             state.carry = raw[end:]
             state.offset += end
-            return block
+            if runs:
+                state.runs.extend(runs[1:])
+                return runs[0]
+
+    async def _erased(self, name: str, block: Block, blank: Sequence[int]) -> Sequence[tuple[int, int]]:
+        """What was erased in the block, asked for after it was read: all that can be blank in it is told of.
+
+        Of what was truncated since nobody knows. Raises TruncatedError, SegmentNotFoundError: it is as if it had been before.
+        """
+        try:
+            erased = await self._asked(lambda: self._service.erased_ranges(name, block.offset, block.end_offset))
+        except UnsupportedError:
+            return ()  # A store that cannot erase: the zeros are a writer's.
+        starts = (block.offset + block.bounds[index] + HEADER_BYTES for index in blank)
+        if not all(covers(erased, start, start + 1) for start in starts):
+            info = await self._asked(lambda: self._service.info(name))
+            if info.start_offset > block.offset:
+                raise TruncatedError(
+                    "events were truncated while they were read",
+                    segment=name,
+                    start_offset=info.start_offset,
+                    offset=block.offset,
+                )
+        return erased
+
+    async def _asked(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await retrying(call, self._rng, deadline_s=self._deadline_s)
 
     @property
     def _unit_bytes(self) -> int:

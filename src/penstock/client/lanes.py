@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from penstock.codec.events import HEADER_BYTES, frame_events
 from penstock.core.routing import hash_key
-from penstock.model.errors import InternalError, InvalidArgumentError
+from penstock.model.errors import InternalError, InvalidArgumentError, PenstockError
 from penstock.model.segments import SegmentRange
 from penstock.ports.files import Buffer
+from penstock.ports.segment_service import Appended
 
 if TYPE_CHECKING:
     from penstock.client.segment_sender import SegmentSender
@@ -157,7 +158,8 @@ class WriteBlock:
 
     ``group`` counts flushes: a flush waits for the blocks of its group and of those before. ``number`` is the event
     number of the last event in its segment. ``large``: one event beyond the size of an append. ``rejected``: written before
-    the writer was told that a quota refuses it, so it is not sent again.
+    the writer was told that a quota refuses it, so it is not sent again. On its way, it is called with the outcome, and hands
+    that to ``answer``: an object less for each of tens of thousands, all of which the garbage collector looks at.
     """
 
     data: Buffer
@@ -168,6 +170,11 @@ class WriteBlock:
     number: int = 0
     done: bool = False
     rejected: bool = False
+    answer: Callable[[WriteBlock, Appended | PenstockError], None] | None = None
+
+    def __call__(self, result: Appended | PenstockError) -> None:
+        if self.answer is not None:
+            self.answer(self, result)
 
     @property
     def size(self) -> int:
@@ -186,14 +193,20 @@ def close_blocks(
         if count == 1 or len(data) <= limit:
             if keys is not None and all(key is None for key in keys):
                 keys = None
-            kept = keys
-            return [WriteBlock(data, count, None if kept is None else lambda: kept, group)]
+            # A method of the list, not a closure over it, which would be three objects.
+            return [WriteBlock(data, count, None if keys is None else _given(keys), group)]
     step = -(-count // -(-_framed_bytes(events) // block_bytes))
     blocks: list[WriteBlock] = []
     for start in range(0, count, step):
         part = None if keys is None else keys[start : start + step]
         blocks += close_blocks(events[start : start + step], part, group, block_bytes)
     return blocks
+
+
+def _given(keys: Sequence[str | None]) -> Keys:
+    if type(keys) is list:
+        return keys.copy
+    return lambda: keys
 
 
 def _framed_bytes(events: Sequence[bytes]) -> int:

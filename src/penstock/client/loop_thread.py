@@ -7,6 +7,7 @@ import atexit
 import concurrent.futures.thread  # noqa: F401, TID251 - its end of executors must be registered before ours
 import logging
 import threading  # noqa: TID251 - the blocking face is the one place where the client has a thread
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future  # noqa: TID251 - answers cross from the loop's thread to the caller's
 from contextlib import AbstractAsyncContextManager, suppress
@@ -49,8 +50,12 @@ class LoopThread:
         self._closing = False
         self._failure: BaseException | None = None
         self._stop = asyncio.Event()
-        self._calls: dict[asyncio.Task[Any] | None, None] = {}
+        self._calls: dict[asyncio.Task[Any], None] = {}
+        self._submitted: dict[Future[Any], Coroutine[Any, Any, Any]] = {}
+        """What was submitted and has not begun."""
         self._owned: dict[int, tuple[object, Close, Close | None]] = {}  # with the thing, so that its id stays its own
+        self._posted: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
+        self._posting = False
         self._thread = threading.Thread(target=self._run, args=(opener,), name="penstock-client", daemon=True)
         self._thread.start()
         try:
@@ -71,6 +76,7 @@ class LoopThread:
         finally:
             self._end_tasks()
             self.loop.close()
+            self._drop_submitted()
 
     async def _serve(self, opener: Opener) -> None:
         async with opener() as services:
@@ -80,7 +86,7 @@ class LoopThread:
             await self._flush_owned()
             for _, close, _ in list(self._owned.values()):
                 await close()
-            calls = [call for call in self._calls if call is not None]
+            calls = list(self._calls)
             for call in calls:
                 call.cancel()
             if calls:
@@ -103,6 +109,13 @@ class LoopThread:
             self.loop.run_until_complete(asyncio.wait(left))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
 
+    def _drop_submitted(self) -> None:
+        """What never began never will."""
+        while self._submitted:
+            answer, work = self._submitted.popitem()
+            work.close()
+            answer.cancel()
+
     def own(
         self,
         thing: object,
@@ -114,14 +127,6 @@ class LoopThread:
 
     def disown(self, thing: object) -> None:
         self._owned.pop(id(thing), None)
-
-    async def _tracked(self, work: Coroutine[Any, Any, T]) -> T:
-        task = asyncio.current_task()
-        self._calls[task] = None
-        try:
-            return await work
-        finally:
-            del self._calls[task]
 
     @property
     def closed(self) -> bool:
@@ -148,14 +153,72 @@ class LoopThread:
         except PenstockError:
             work.close()
             raise
-        return asyncio.run_coroutine_threadsafe(self._tracked(work), self.loop)
+        answer: Future[T] = Future()
+        self._submitted[answer] = work
+        try:
+            self.loop.call_soon_threadsafe(self._begin, answer)
+        except RuntimeError as error:  # the loop was closed meanwhile
+            if self._submitted.pop(answer, None) is not None:
+                work.close()
+            raise NotConnectedError("store is closed") from error
+        return answer
+
+    def _begin(self, answer: Future[Any]) -> None:
+        """Run what was submitted in a task of its own: one that is cancelled before its first step ends it, where a coroutine
+        that is only handed to another would never be awaited."""
+        work = self._submitted.pop(answer)
+        if answer.cancelled():
+            work.close()
+            return
+        task = self.loop.create_task(work)
+        self._calls[task] = None
+        task.add_done_callback(lambda done: self._end(done, answer))
+        answer.add_done_callback(lambda _: self._cancel(task, answer))
+
+    def _end(self, task: asyncio.Task[Any], answer: Future[Any]) -> None:
+        del self._calls[task]
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            answer.cancel()
+            answer.set_running_or_notify_cancel()
+        elif not answer.set_running_or_notify_cancel():
+            return  # Nobody waits for it any more.
+        elif error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(task.result())
+
+    def _cancel(self, task: asyncio.Task[Any], answer: Future[Any]) -> None:
+        """The answer is there, or nobody wants it. Called in whatever thread has brought that about."""
+        if answer.cancelled() and not task.done():
+            with suppress(RuntimeError):  # the loop is closed, and all of its tasks have ended
+                self.loop.call_soon_threadsafe(task.cancel)
 
     def post(self, call: Callable[..., object], *arguments: object) -> None:
-        """Call in the loop, soon, in order of posting."""
+        """Call in the loop, soon, in order of posting. The loop is woken once for all that it has not come to yet."""
+        self._posted.append((call, arguments))
+        # Looked at behind the append: the loop takes the mark away before it looks what is there.
+        if self._posting:
+            return
+        self._posting = True
         try:
-            self.loop.call_soon_threadsafe(call, *arguments)
+            self.loop.call_soon_threadsafe(self._run_posted)
         except RuntimeError as error:  # the loop is closed
+            self._posting = False
             raise NotConnectedError("store is closed") from error
+        except BaseException:
+            self._posting = False  # interrupted: whoever posts next wakes the loop for this one too
+            raise
+
+    def _run_posted(self) -> None:
+        self._posting = False
+        posted = self._posted
+        for _ in range(len(posted)):
+            call, arguments = posted.popleft()
+            try:
+                call(*arguments)
+            except Exception as error:  # noqa: BLE001 - a bug in one call must not take those behind it along
+                self.loop.call_exception_handler({"message": "call into the loop failed", "exception": error})
 
     def wait(self, future: Future[T], timeout_s: float | None = None) -> T:
         """The answer. Raises TimeoutError, with the work still going on, or what the work raised."""

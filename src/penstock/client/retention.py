@@ -156,6 +156,10 @@ class AsyncRetention(AsyncLevelPolicy):
         """Run one cycle now, and return what was decided."""
         return await self._controller.run_retention(self._stream)
 
+    async def facts(self) -> Mapping[str, Any]:
+        """What the planner is told of the stream now: a line for ``penstock retention plan --facts``."""
+        return await self._controller.retention_facts(self._stream)
+
     async def reclaim(self) -> Mapping[str, Any]:
         """What was given back to the disk, what is pending, why and until when."""
         return await self._controller.reclaim_report(self._stream)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from typing import Protocol
 from uuid import UUID
 
@@ -92,6 +91,7 @@ class SegmentSender:
         "_backoff",
         "_counter",
         "_failure",
+        "_on_answer",
         "_outstanding",
         "_sent_number",
         "due",
@@ -120,6 +120,7 @@ class SegmentSender:
         self._outstanding = 0
         self._failure: PenstockError | None = None
         self._backoff = Backoff(host.rng)
+        self._on_answer = self._answered
 
     @property
     def has_room(self) -> bool:
@@ -127,13 +128,17 @@ class SegmentSender:
 
     def enqueue(self, block: WriteBlock) -> None:
         """Take the block's place in the segment's order, and send it as soon as it may go."""
-        self._counter += block.count
-        block.number = self._counter
+        self.number(block)
         self.queue.append(block)
         if self.state is SenderState.OPEN:
             self.pump()
         elif self.state is SenderState.NEW:
             self._connect()
+
+    def number(self, block: WriteBlock) -> None:
+        """Give the block its place in the segment's order."""
+        self._counter += block.count
+        block.number = self._counter
 
     @property
     def is_idle(self) -> bool:
@@ -152,8 +157,7 @@ class SegmentSender:
         """The next block, numbered. For the writing thread, while the sender is lent."""
         keyed = any(key is not None for key in keys)
         block = WriteBlock(frame_events(events), len(events), (lambda: keys) if keyed else None, 0)
-        self._counter += block.count
-        block.number = self._counter
+        self.number(block)
         return block
 
     def take_back(self) -> None:
@@ -214,7 +218,8 @@ class SegmentSender:
             )
             self._sent_number = block.number
             self._outstanding += 1
-            host.submit(request, partial(self._answered, block))
+            block.answer = self._on_answer
+            host.submit(request, block)
 
     def _answered(self, block: WriteBlock, result: Appended | PenstockError) -> None:
         self._outstanding -= 1

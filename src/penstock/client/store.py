@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal, TypeAlias
 
+from penstock.client.erasure import AsyncErasures, Positions, Progress
 from penstock.client.layout import StreamLayout
 from penstock.client.options import Bound, cut_of, settings_of, start_of
 from penstock.client.reader import AsyncReader, OnTruncated, resolve_cut
@@ -159,6 +160,36 @@ class AsyncStream:
     async def remove_subscriber(self, name: str) -> None:
         """Forget a subscription: it holds nothing from here on. Raises SubscriberNotFoundError."""
         await self._controller.remove_subscriber(self.name, name)
+
+    async def erase(
+        self,
+        positions: Positions,
+        *,
+        who: str,
+        why: str,
+        erasure: str | None = None,
+        looked_for: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Mapping[str, Any]:
+        """Blank events in place, for good, and return the receipt. Arguments and errors: ``client.blocking.Stream.erase``.
+
+        Cancelled: what was decided is performed all the same; ``erasures.wait`` gives the receipt.
+        """
+        return await self.erasures.run(
+            positions,
+            who=who,
+            why=why,
+            erasure=erasure,
+            looked_for=looked_for,
+            dry_run=dry_run,
+            progress=progress,
+        )
+
+    @property
+    def erasures(self) -> AsyncErasures:
+        """What was erased of the stream, with receipts."""
+        return AsyncErasures(self.name, self._segments, self._controller, self._rng)
 
     def writer(self, settings: WriterSettings | None = None, **options: Any) -> AsyncWriter:
         """A writer, not opened: use it with ``async with``. ``options`` are fields of ``WriterSettings``."""
@@ -348,6 +379,11 @@ class AsyncStore:
         """Holds on a stream (``scope/stream``), in a scope, or (None) all of the store."""
         chosen = StreamName.parse(target) if isinstance(target, str) and "/" in target else target
         return AsyncHolds(chosen, self.controller)
+
+    def erasures(self, stream: StreamName | str | None = None) -> AsyncErasures:
+        """Erasures of a stream (``scope/stream``), or (None) all of the store."""
+        name = StreamName.parse(stream) if isinstance(stream, str) else stream
+        return AsyncErasures(name, self.segments, self.controller, self.rng)
 
     async def reader_groups(self, scope: str) -> Sequence[str]:
         """Names of the scope's reader groups."""

@@ -9,16 +9,22 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from penstock.client.lanes import check_key
 from penstock.client.retry import DEADLINE_S, Backoff, retrying
 from penstock.client.tasks import TaskOwner
-from penstock.client.writer import AsyncWriter
+from penstock.client.writer import AsyncWriter, as_bytes, checked_events
 from penstock.client.writer_core import WriterSettings
+from penstock.codec.events import HEADER_BYTES
 from penstock.model.errors import (
     DeadlineExceededError,
     InvalidArgumentError,
     PenstockError,
+    QuotaHeldError,
+    StorageFullError,
+    ThrottledError,
     TransactionNotFoundError,
     TransactionStateError,
+    UnsupportedError,
 )
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.segments import SegmentId, SegmentRange
@@ -26,6 +32,7 @@ from penstock.ports.controller_service import (
     LEASE_MAX_MS,
     LEASE_MIN_MS,
     ControllerService,
+    EventBlock,
     PingStatus,
     Transaction,
     TransactionStatus,
@@ -38,6 +45,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger(__name__)
+
+HELD_MAX_BYTES = 64 << 10
+"""Events of so many bytes wait for the commit and go with it, in one call: a small transaction then needs no line to any
+segment. Of more, all are sent while others are written."""
 
 _COMMIT_PAUSE_S = 0.002
 _ABORT_S = 10.0
@@ -59,6 +70,27 @@ class _TransactionLayout:
 
     async def successors(self, segment: SegmentId, cause: PenstockError) -> Sequence[SegmentRange]:
         raise TransactionStateError("transaction takes no more events", txn=self._transaction.id) from cause
+
+
+class _Held:
+    """Events that wait for the commit."""
+
+    __slots__ = ("events", "keys", "size")
+
+    def __init__(self) -> None:
+        self.events: list[bytes] = []
+        self.keys: list[str | None] = []
+        self.size = 0
+
+    def add(self, event: bytes, key: str | None) -> None:
+        self.events.append(event)
+        self.keys.append(key)
+        self.size += len(event) + HEADER_BYTES
+
+    @property
+    def given_keys(self) -> list[str | None] | None:
+        """None where no event has one."""
+        return self.keys if any(key is not None for key in self.keys) else None
 
 
 class AsyncTransaction:
@@ -92,9 +124,12 @@ class AsyncTransaction:
         self._settings = settings
         self._transaction: Transaction | None = None
         self._writer: AsyncWriter | None = None
+        self._held: _Held | None = _Held()
+        """None: what is written goes to the writer."""
         self._lost: BaseException | None = None
         self._decided = False
         self._tasks = TaskOwner(self._lose)
+        self._renewal: asyncio.TimerHandle | None = None
 
     @property
     def id(self) -> UUID:
@@ -122,15 +157,26 @@ class AsyncTransaction:
         layout = _TransactionLayout(self.stream, self._transaction)
         self._writer = AsyncWriter(layout, self._segments, self._rng, self._settings)
         await self._writer.open()
-        self._tasks.start(self._keep_lease())
+        # A task that sleeps until then would cost a small transaction as much as its events.
+        self._renewal = asyncio.get_running_loop().call_later(self.lease_ms / 3000, self._renew)
 
     def _lose(self, error: BaseException) -> None:
         self._lost = error
 
+    def _renew(self) -> None:
+        self._renewal = None
+        self._tasks.start(self._keep_lease())
+
     async def _keep_lease(self) -> None:
         while True:
-            await asyncio.sleep(self.lease_ms / 3000)
             await self.ping()
+            await asyncio.sleep(self.lease_ms / 3000)
+
+    async def _end_lease(self) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+            self._renewal = None
+        await self._tasks.close()
 
     async def ping(self) -> None:
         """Renew the lease. Raises TransactionStateError (decided, or open for too long), TransactionNotFoundError."""
@@ -158,19 +204,47 @@ class AsyncTransaction:
 
     async def write(self, event: Buffer | str, key: str | None = None) -> None:
         """As ``AsyncWriter.write``. Raises TransactionStateError, TransactionNotFoundError too."""
-        await self._writable().write(event, key)
+        writer = self._writable()
+        if self._held is not None:
+            data = as_bytes(event)
+            check_key(key)
+            if self._held.size + len(data) + HEADER_BYTES <= HELD_MAX_BYTES:
+                self._held.add(data, key)
+                return
+            await self._let_go(writer)
+        await writer.write(event, key)
 
     async def write_many(self, events: Sequence[Buffer | str], keys: Sequence[str | None] | None = None) -> None:
         """As ``AsyncWriter.write_many``."""
-        await self._writable().write_many(events, keys)
+        writer = self._writable()
+        if self._held is not None:
+            data = checked_events(events, keys)
+            for key in keys or ():
+                check_key(key)
+            if self._held.size + sum(map(len, data)) + len(data) * HEADER_BYTES <= HELD_MAX_BYTES:
+                for event, key in zip(data, keys or [None] * len(data), strict=True):
+                    self._held.add(event, key)
+                return
+            await self._let_go(writer)
+        await writer.write_many(events, keys)
 
     async def write_arrow(self, array: pa.Array, keys: pa.Array | None = None) -> None:
         """As ``AsyncWriter.write_arrow``."""
-        await self._writable().write_arrow(array, keys)
+        writer = self._writable()
+        await self._let_go(writer)
+        await writer.write_arrow(array, keys)
 
     async def flush(self) -> None:
         """Return once every event written so far is durable, though not readable."""
-        await self._writable().flush()
+        writer = self._writable()
+        await self._let_go(writer)
+        await writer.flush()
+
+    async def _let_go(self, writer: AsyncWriter) -> None:
+        """Send what waits for the commit, and all that comes after, without waiting for it."""
+        held, self._held = self._held, None
+        if held is not None and held.events:
+            await writer.write_many(held.events, held.given_keys)
 
     async def commit(self, *, wait: bool = True, deadline_s: float = DEADLINE_S) -> None:
         """Make all events readable at once. ``wait``: return when they are; else when it is decided.
@@ -179,14 +253,55 @@ class AsyncTransaction:
         readable later).
         """
         writer = self._writable()
-        await writer.close()
-        await self._decide_end()
-        txn = self.id
-        status = await retrying(
-            lambda: self._controller.commit_transaction(self.stream, txn), self._rng, deadline_s=deadline_s
-        )
+        status = await self._commit_held(writer, deadline_s)
+        if status is None:
+            await writer.close()
+            await self._decide_end()
+            txn = self.id
+            status = await retrying(
+                lambda: self._controller.commit_transaction(self.stream, txn), self._rng, deadline_s=deadline_s
+            )
         if wait and status is not TransactionStatus.COMMITTED:
             await self._wait_for(TransactionStatus.COMMITTED, deadline_s)
+
+    async def _commit_held(self, writer: AsyncWriter, deadline_s: float) -> TransactionStatus | None:
+        """Commit with all events in one call. None: nothing is decided, and the writer has the events."""
+        held, self._held = self._held, None
+        if held is None or not held.events:
+            return None
+        txn = self.id
+        prepared = writer.prepare(held.events, held.given_keys)
+        blocks = [
+            EventBlock(
+                segment=lane.sender.range.segment,
+                writer=lane.sender.writer,
+                event_count=block.count,
+                data=block.data,
+            )
+            for lane, block in prepared
+        ]
+        if len(dict.fromkeys(block.segment for block in blocks)) < len(blocks):
+            await writer.send(prepared)
+            return None
+
+        async def whole() -> TransactionStatus | None:
+            try:
+                return await self._controller.commit_transaction(self.stream, txn, blocks=blocks)
+            except (UnsupportedError, ThrottledError, StorageFullError, QuotaHeldError):
+                return None
+
+        try:
+            status = await retrying(whole, self._rng, deadline_s=deadline_s)
+        except (TransactionNotFoundError, TransactionStateError):
+            await self._decide_end()
+            raise
+        if status is None:
+            # The writer knows how to wait. Its blocks bear the same numbers of the same ids: none is stored twice.
+            await writer.send(prepared, doubtful=True)
+            return None
+        await self._decide_end()
+        await writer.abort()
+        return status
 
     async def abort(self, *, wait: bool = True, deadline_s: float = DEADLINE_S) -> None:
         """Drop all events. ``wait``: return when the status is ABORTED; else when it is decided.
@@ -206,11 +321,11 @@ class AsyncTransaction:
         if self._writer is not None:
             await self._writer.abort()
         self._lost = self._lost or InvalidArgumentError("store is closed")
-        await self._tasks.close()
+        await self._end_lease()
 
     async def _decide_end(self) -> None:
         self._decided = True
-        await self._tasks.close()
+        await self._end_lease()
 
     async def status(self) -> TransactionStatus:
         """Where the transaction is now."""
@@ -247,7 +362,7 @@ class AsyncTransaction:
             try:
                 await self.commit()
             finally:
-                await self._tasks.close()
+                await self._end_lease()
             return
         try:
             # Whoever was interrupted does not want to wait.
@@ -256,4 +371,4 @@ class AsyncTransaction:
             # The caller's exception tells more; the store aborts the transaction when its lease runs out.
             log.warning("transaction could not be aborted", extra={"txn": str(self.id), "error": str(failure)})
         finally:
-            await self._tasks.close()
+            await self._end_lease()

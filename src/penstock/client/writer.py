@@ -47,6 +47,17 @@ def prepare_large(lanes: LaneMap, event: bytes, key: str | None) -> Prepared:
     return [(lanes[key], WriteBlock(event_header(len(event)) + event, 1, keys, 0, large=True))]
 
 
+def checked_events(events: Sequence[Buffer | str], keys: Sequence[str | None] | None) -> list[bytes]:
+    """The events as bytes. Raises InvalidArgumentError: not a sequence of events, another number of keys, an event of another
+    type."""
+    _check_sequence("events", events)
+    _check_sequence("keys", keys)
+    data = [event if type(event) is bytes else as_bytes(event) for event in events]
+    if keys is not None and len(keys) != len(data):
+        raise InvalidArgumentError("each event needs a key, or none has one", events=len(data), keys=len(keys))
+    return data
+
+
 def prepare_events(
     lanes: LaneMap, events: Sequence[Buffer | str], keys: Sequence[str | None] | None, block_bytes: int
 ) -> Prepared:
@@ -54,11 +65,7 @@ def prepare_events(
 
     Raises InvalidArgumentError: not a sequence of events, another number of keys, an event or key of another type.
     """
-    _check_sequence("events", events)
-    _check_sequence("keys", keys)
-    data = [event if type(event) is bytes else as_bytes(event) for event in events]
-    if keys is not None and len(keys) != len(data):
-        raise InvalidArgumentError("each event needs a key, or none has one", events=len(data), keys=len(keys))
+    data = checked_events(events, keys)
     if not data:
         return []
     if max(map(len, data)) > EVENT_MAX_BYTES:
@@ -219,6 +226,21 @@ class AsyncWriter:
             if begun:
                 count_unsent(error, *batch.left)
             raise
+
+    def prepare(self, events: Sequence[bytes], keys: Sequence[str | None] | None) -> Prepared:
+        """Events framed for their segments, and not taken yet; the writer is open. Raises as ``write_many``."""
+        return prepare_events(self._core.lanes, events, keys, self.settings.block_bytes)
+
+    async def send(self, prepared: Prepared, *, doubtful: bool = False) -> None:
+        """Take what ``prepare`` gave. ``doubtful``: these are the first blocks of their segments, one each, and may be stored
+        already, under their senders' ids and numbers. Raises as ``write``."""
+        if not doubtful:
+            await self._send(prepared)
+            return
+        for lane, block in prepared:
+            lane.sender.number(block)
+            self._core.adopt(lane.sender, block)
+        await self._core.room()
 
     async def _send(self, prepared: Prepared, *, goes_on: bool = False) -> None:
         self._core.enqueue(prepared, goes_on=goes_on)

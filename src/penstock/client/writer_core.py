@@ -13,7 +13,7 @@ from penstock.client.lanes import Lane, LaneMap, NoLanes, Piece, WriteBlock, clo
 from penstock.client.layout import Layout
 from penstock.client.rejection import Rejections
 from penstock.client.retry import retrying
-from penstock.client.rounds import LaneRounds
+from penstock.client.rounds import SLICE_LANES, LaneRounds
 from penstock.client.segment_sender import SegmentSender, SenderState, unacknowledged_bytes
 from penstock.client.tasks import TaskOwner
 from penstock.codec.events import split_events
@@ -94,6 +94,7 @@ class WriterCore:
         self._senders: dict[SegmentId, SegmentSender] = {}
         self._retired: deque[SegmentSender] = deque(maxlen=RETIRED_KEPT)
         self._group = 0
+        self._open_blocks = 0
         self._group_events: dict[int, int] = {}
         self._flushes: list[tuple[int, Callable[[], None]]] = []
         self._room: deque[asyncio.Future[None]] = deque()
@@ -114,7 +115,12 @@ class WriterCore:
         self._loop = asyncio.get_running_loop()
         self._progress_at = self._loop.time()
         self._rounds = LaneRounds(
-            self._loop, self.settings.linger_s, self._drain_some, lambda: self.lane_bytes, lambda: self.direct.active
+            self._loop,
+            self.settings.linger_s,
+            self._drain_some,
+            lambda: self.lane_bytes,
+            lambda: self.direct.active,
+            lambda: self._open_blocks,
         )
         ranges = await retrying(self.layout.segments, self.rng, deadline_s=self.settings.deadline_s)
         ordered = sorted(ranges, key=lambda item: item.keys.low)
@@ -166,12 +172,13 @@ class WriterCore:
         # Newest first: whoever wrote to a newer lane had finished with the older one, so what is taken from the older one
         # afterwards includes all that came before. Then sent oldest first.
         taken = [(lane, lane.take()) for lane in reversed(lanes)]
+        limit, block_bytes = self.lane_bytes, self.settings.block_bytes
         for lane, (events, keys) in reversed(taken):
             if events:
                 self.lanes.rotate(lane)
                 if lane.limit:
-                    lane.limit = self.lane_bytes
-                for block in close_blocks(events, keys, self._group, self.settings.block_bytes):
+                    lane.limit = limit
+                for block in close_blocks(events, keys, self._group, block_bytes):
                     self._enqueue(lane.sender, block)
         self._on_change()
 
@@ -207,6 +214,7 @@ class WriterCore:
             self._progress_at = self._loop.time()
             self._watch()
         self.pending_bytes += block.size
+        self._open_blocks += 1
         self._group_events[block.group] = self._group_events.get(block.group, 0) + block.count
 
     def adopt(self, sender: SegmentSender, block: WriteBlock) -> None:
@@ -239,8 +247,24 @@ class WriterCore:
 
         For a caller in another thread, to whom a task and a future would cost more than the look at what they say.
         """
+        full = [] if self.error is not None else [s.lane for s in self._senders.values() if s.lane.events]
+        if len(full) > SLICE_LANES:
+            self._flush_slices(deque(full), done)
+            return
         if self.error is None:
             self.drain_all()
+        self._flushed(done)
+
+    def _flush_slices(self, lanes: deque[Lane], done: Callable[[], None]) -> None:
+        """Drain some lanes in each pass of the loop: these are on their way, and stored, while the next ones are drained."""
+        if self.error is None and lanes:
+            self._drain_some([lanes.popleft() for _ in range(min(len(lanes), SLICE_LANES))])
+            self._loop.call_soon(self._flush_slices, lanes, done)
+        else:
+            self._flushed(done)
+
+    def _flushed(self, done: Callable[[], None]) -> None:
+        """All that was to be flushed is on its way."""
         self.direct.flushed(self._unflushed_events, self._last_lane)
         self._unflushed_events = 0
         upto = self._group
@@ -272,6 +296,8 @@ class WriterCore:
                 waiter = self._room.popleft()
                 if not waiter.done():
                     waiter.set_result(None)
+        elif not self.rejections.is_on:
+            return  # A thread that waits for room would wake for nothing, at each of thousands of acknowledgements.
         self._on_change()
 
     def _watch(self) -> None:
@@ -357,6 +383,7 @@ class WriterCore:
 
     def _forget(self, block: WriteBlock) -> None:
         self.pending_bytes -= block.size
+        self._open_blocks -= 1
         left = self._group_events[block.group] - block.count
         if left:
             self._group_events[block.group] = left

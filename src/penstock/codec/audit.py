@@ -34,6 +34,7 @@ class AuditKind(enum.Enum):
     HOLD = "hold"
     UNHOLD = "unhold"
     POLICY = "policy"
+    ERASE = "erase"
     GAP = "gap"
 
 

@@ -34,6 +34,8 @@ Positions = Mapping[SegmentId, int]
 Fields = dict[str, Any]
 R = TypeVar("R")
 
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
 
 class Record(Protocol):
     """A value of the controller's table."""
@@ -46,7 +48,7 @@ class Record(Protocol):
 
 def dump_record(fields: Fields, *, version: int = VERSION) -> bytes:
     """The bytes of a record with these fields."""
-    return json.dumps({"v": version, **fields}, separators=(",", ":"), ensure_ascii=False).encode()
+    return _encode({"v": version, **fields}).encode()
 
 
 def load_record(kind: str, data: bytes, build: Callable[[Fields], R], *, newest: int = VERSION) -> R:
@@ -341,24 +343,27 @@ class BatchPin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionRecord:
-    """A transaction that is not completed. It ends at ``expires_ms`` unless renewed, at ``deadline_ms`` in any case."""
+    """A transaction that is not completed. It ends at ``expires_ms`` unless renewed, at ``deadline_ms`` in any case.
+
+    ``key``: under which several writers share it, or None.
+    """
 
     state: TransactionState
     epoch: int
     expires_ms: int
     deadline_ms: int
     pin: BatchPin | None = None
+    key: UUID | None = None
 
     def encode(self) -> bytes:
-        return dump_record(
-            {
-                "state": self.state.value,
-                "epoch": self.epoch,
-                "expires_ms": self.expires_ms,
-                "deadline_ms": self.deadline_ms,
-                "pin": None if self.pin is None else [self.pin.writer, self.pin.batch],
-            }
-        )
+        fields: dict[str, object] = {
+            "state": self.state.value,
+            "epoch": self.epoch,
+            "expires_ms": self.expires_ms,
+            "deadline_ms": self.deadline_ms,
+            "pin": None if self.pin is None else [self.pin.writer, self.pin.batch],
+        }
+        return dump_record(fields if self.key is None else {**fields, "key": self.key.hex})
 
     @classmethod
     def decode(cls, data: bytes) -> TransactionRecord:
@@ -373,7 +378,22 @@ class TransactionRecord:
             expires_ms=fields["expires_ms"],
             deadline_ms=fields["deadline_ms"],
             pin=None if pin is None else BatchPin(writer=pin[0], batch=pin[1]),
+            key=UUID(hex=fields["key"]) if "key" in fields else None,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRecord:
+    """Which transaction the writers share that know its key."""
+
+    transaction: UUID
+
+    def encode(self) -> bytes:
+        return dump_record({"txn": self.transaction.hex})
+
+    @classmethod
+    def decode(cls, data: bytes) -> JoinRecord:
+        return load_record("join", data, lambda f: cls(transaction=UUID(hex=f["txn"])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,12 @@ from typing import TypeAlias
 
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 
-VERSION = 2
-"""2: the kinds from ``KIND_KEEP`` on. Frames of version 1 are read as well."""
+VERSION = 3
+"""2: the kinds from ``KIND_KEEP`` on. 3: those from ``KIND_ADOPT`` on. Frames of versions 1 and 2 are read as well."""
 KIND_CREATE, KIND_APPEND, KIND_SEAL, KIND_TRUNCATE = 1, 2, 3, 4
 KIND_DELETE, KIND_ATTRIBUTE, KIND_MERGE, KIND_TABLE = 5, 6, 7, 8
 KIND_KEEP, KIND_RELEASE, KIND_RESTORE = 9, 10, 11
+KIND_ADOPT = 12
 
 FRAME = struct.Struct(">BBHIq")
 CREATE = struct.Struct(">BQBHqH")
@@ -28,6 +29,9 @@ DELETE = struct.Struct(">BQ")
 KEEP = struct.Struct(">BQq")
 RELEASE = struct.Struct(">BQq")
 RESTORE = struct.Struct(">BQq")
+ADOPT = struct.Struct(">BQqH")
+ADOPT_CHUNK = struct.Struct(">HI")
+ADOPT_BLOCK = struct.Struct(">III")
 ATTRIBUTE = struct.Struct(">BQ16sq")
 MERGE = struct.Struct(">BQQqq")
 TABLE = struct.Struct(">BQqH")
@@ -153,9 +157,58 @@ class TableOperation:
     items: tuple[TableItem, ...]
 
 
-Operation: TypeAlias = (
+@dataclass(slots=True, kw_only=True)
+class AppendRun:
+    """Appends of one frame to one segment, back to back from ``offset`` to ``end``.
+
+    ``items``: data (a view of the frame), event count, writer and event number of each, in order. ``last``: of each writer
+    its last event number among them.
+    """
+
+    uid: int
+    offset: int
+    end: int
+    event_count: int
+    items: list[tuple[memoryview, int, int, int]]
+    last: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptedBlock:
+    """A run of whole events in an adopted chunk, behind the block before it."""
+
+    size_bytes: int
+    event_count: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptedChunk:
+    """A chunk that is in tier 2 already, whole, and its blocks in order."""
+
+    name: str
+    blocks: tuple[AdoptedBlock, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(block.size_bytes for block in self.blocks)
+
+    @property
+    def event_count(self) -> int:
+        return sum(block.event_count for block in self.blocks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptOperation:
+    """The chunks, one behind the other, become the bytes of ``uid`` from ``offset`` on, which is its length before."""
+
+    uid: int
+    offset: int
+    chunks: tuple[AdoptedChunk, ...]
+
+
+Change: TypeAlias = (
     CreateOperation
-    | AppendOperation
     | SealOperation
     | TruncateOperation
     | DeleteOperation
@@ -165,7 +218,10 @@ Operation: TypeAlias = (
     | KeepOperation
     | ReleaseOperation
     | RestoreOperation
+    | AdoptOperation
 )
+"""Whatever is no append."""
+Operation: TypeAlias = AppendOperation | Change
 
 
 def encode_frame_header(header: FrameHeader) -> bytes:
@@ -219,6 +275,15 @@ def encode_merge(operation: MergeOperation) -> bytes:
     return MERGE.pack(KIND_MERGE, operation.uid, operation.source, operation.offset, operation.length)
 
 
+def encode_adopt(operation: AdoptOperation) -> bytes:
+    parts = [ADOPT.pack(KIND_ADOPT, operation.uid, operation.offset, len(operation.chunks))]
+    for chunk in operation.chunks:
+        name = chunk.name.encode()
+        parts += (ADOPT_CHUNK.pack(len(name), len(chunk.blocks)), name)
+        parts += (ADOPT_BLOCK.pack(block.size_bytes, block.event_count, block.crc32c) for block in chunk.blocks)
+    return b"".join(parts)
+
+
 def encode_table(operation: TableOperation) -> bytes:
     parts = [TABLE.pack(KIND_TABLE, operation.uid, operation.position, len(operation.items))]
     for item in operation.items:
@@ -261,6 +326,8 @@ def encode(operation: Operation) -> bytes:
             return encode_release(operation)
         case RestoreOperation():
             return encode_restore(operation)
+        case AdoptOperation():
+            return encode_adopt(operation)
 
 
 def encode_frame(container: int, time_ms: int, operations: Iterable[Operation]) -> bytes:
@@ -297,25 +364,67 @@ def decode_operations(frame: bytes | memoryview) -> Iterator[Operation]:
         raise CorruptDataError("log frame has surplus bytes", position=position, size_bytes=len(view))
 
 
+def decode_runs(frame: bytes | memoryview) -> Iterator[AppendRun | Change]:
+    """As ``decode_operations``, with the appends gathered by segment: a log holds millions of them.
+
+    Between two other operations the runs of different segments come in the order of their first append; nothing of one
+    segment changes its place.
+    """
+    header = decode_frame_header(frame)
+    view = memoryview(frame)
+    position, size_bytes = FRAME.size, len(view)
+    unpack, head_bytes = APPEND.unpack_from, APPEND.size
+    runs: dict[int, AppendRun] = {}
+    try:
+        for _ in range(header.count):
+            if view[position] != KIND_APPEND:
+                yield from runs.values()
+                runs.clear()
+                change, position = _decode_change(view, position)
+                yield change
+                continue
+            _, uid, offset, writer, number, count, length = unpack(view, position)
+            start = position + head_bytes
+            position = start + length
+            if position > size_bytes:
+                raise CorruptDataError("log frame ends within an operation", position=start, size_bytes=size_bytes)
+            run = runs.get(uid)
+            if run is None or run.end != offset:
+                if run is not None:
+                    # Damage, or of two incarnations: whoever applies it sees that it does not go on.
+                    yield from runs.values()
+                    runs.clear()
+                run = runs[uid] = AppendRun(uid=uid, offset=offset, end=offset, event_count=0, items=[], last={})
+            writer_id = int.from_bytes(writer, "big")
+            run.items.append((view[start:position], count, writer_id, number))
+            run.last[writer_id] = number
+            run.event_count += count
+            run.end += length
+        yield from runs.values()
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise CorruptDataError("log frame ends within an operation", position=position) from error
+    if position != size_bytes:
+        raise CorruptDataError("log frame has surplus bytes", position=position, size_bytes=size_bytes)
+
+
 def _decode(view: memoryview, position: int) -> tuple[Operation, int]:
+    if view[position] != KIND_APPEND:
+        return _decode_change(view, position)
+    _, uid, offset, writer, number, count, length = APPEND.unpack_from(view, position)
+    data, end = _take(view, position + APPEND.size, length)
+    operation = AppendOperation(
+        uid=uid,
+        offset=offset,
+        writer=int.from_bytes(writer, "big"),
+        event_number=number,
+        event_count=count,
+        data=data,
+    )
+    return operation, end
+
+
+def _decode_change(view: memoryview, position: int) -> tuple[Change, int]:
     kind = view[position]
-    if kind == KIND_APPEND:
-        _, uid, offset, writer, number, count, length = APPEND.unpack_from(view, position)
-        start = position + APPEND.size
-        end = start + length
-        data = view[start:end]
-        # Not by ``_take``: a log holds millions of these.
-        if len(data) != length:
-            raise CorruptDataError("log frame ends within an operation", position=start, size_bytes=len(view))
-        operation: Operation = AppendOperation(
-            uid=uid,
-            offset=offset,
-            writer=int.from_bytes(writer, "big"),
-            event_number=number,
-            event_count=count,
-            data=data,
-        )
-        return operation, end
     if kind == KIND_TABLE:
         return _decode_table(view, position)
     if kind == KIND_CREATE:
@@ -325,10 +434,12 @@ def _decode(view: memoryview, position: int) -> tuple[Operation, int]:
             uid=uid, kind=type_, key_bytes=key_bytes, rollover_bytes=rollover, name=str(name, "utf-8")
         )
         return operation, position
+    if kind == KIND_ADOPT:
+        return _decode_adopt(view, position)
     return _decode_fixed(kind, view, position)
 
 
-def _decode_fixed(kind: int, view: memoryview, position: int) -> tuple[Operation, int]:
+def _decode_fixed(kind: int, view: memoryview, position: int) -> tuple[Change, int]:
     if kind == KIND_SEAL:
         return SealOperation(uid=SEAL.unpack_from(view, position)[1]), position + SEAL.size
     if kind == KIND_TRUNCATE:
@@ -355,7 +466,7 @@ def _decode_fixed(kind: int, view: memoryview, position: int) -> tuple[Operation
     raise CorruptDataError("log frame holds an unknown operation", kind=kind, position=position)
 
 
-def _decode_table(view: memoryview, position: int) -> tuple[Operation, int]:
+def _decode_table(view: memoryview, position: int) -> tuple[Change, int]:
     _, uid, first, count = TABLE.unpack_from(view, position)
     position += TABLE.size
     items: list[TableItem] = []
@@ -367,6 +478,22 @@ def _decode_table(view: memoryview, position: int) -> tuple[Operation, int]:
         value, position = _take(view, position, value_bytes)
         items.append(TableItem(key=bytes(key), value=bytes(value) if flag == ITEM_PUT else None, previous=previous))
     return TableOperation(uid=uid, position=first, items=tuple(items)), position
+
+
+def _decode_adopt(view: memoryview, position: int) -> tuple[AdoptOperation, int]:
+    _, uid, offset, count = ADOPT.unpack_from(view, position)
+    position += ADOPT.size
+    chunks: list[AdoptedChunk] = []
+    for _ in range(count):
+        name_bytes, block_count = ADOPT_CHUNK.unpack_from(view, position)
+        name, position = _take(view, position + ADOPT_CHUNK.size, name_bytes)
+        packed, position = _take(view, position, block_count * ADOPT_BLOCK.size)
+        blocks = tuple(
+            AdoptedBlock(size_bytes=size, event_count=events, crc32c=checksum)
+            for size, events, checksum in ADOPT_BLOCK.iter_unpack(packed)
+        )
+        chunks.append(AdoptedChunk(name=str(name, "utf-8"), blocks=blocks))
+    return AdoptOperation(uid=uid, offset=offset, chunks=tuple(chunks)), position
 
 
 def _take(view: memoryview, position: int, length: int) -> tuple[memoryview, int]:

@@ -14,7 +14,7 @@ from penstock.model.errors import CorruptDataError, VersionTooNewError
 VERSION = 1
 SEGMENT_VERSION = 2
 """2: the kept offset. Rows of version 1 are read as well: they keep nothing."""
-CHUNK_VERSION = 2
+CHUNK_VERSION = 3
 """2: the count of events. Rows of version 1 are read as well, and stay at it: the count is not known."""
 
 TAG_STORE = b"S"
@@ -33,8 +33,10 @@ TAG_MERGED_TIME = b"x"
 TAG_FLUSHED = b"f"
 TAG_OUTBOX = b"j"
 TAG_CATALOGUE = b"g"
+TAG_ERASED = b"e"
+TAG_WIPE = b"w"
 
-CATALOGUED = frozenset(b"nsakbtvmxf")
+CATALOGUED = frozenset(b"nsakbtvmxfe")
 """Tags of the rows that the catalogue of tier 2 repeats: all but leases, garbage, and what concerns this copy alone."""
 
 STORE_KEY = TAG_STORE
@@ -45,9 +47,12 @@ _STORE = struct.Struct(">BH")
 _CONTAINER = struct.Struct(">BQQ")
 _SEGMENT = struct.Struct(">BBBHqqqqqqqq")
 _SEGMENT_1 = struct.Struct(">BBBHqqqqqqq")
-_CHUNK = struct.Struct(">BqqIq")
+_CHUNK = struct.Struct(">BqqIqq")
+_CHUNK_2 = struct.Struct(">BqqIq")
 _CHUNK_1 = struct.Struct(">BqqI")
-_BLOCK = struct.Struct(">qqI")
+_BLOCK = struct.Struct(">qqIqq")
+_BLOCK_1 = struct.Struct(">qqI")
+_LEASE = struct.Struct(">q")
 _FREE = struct.Struct(">Qq")
 _FLUSHED = struct.Struct(">Bq")
 _CATALOGUE = struct.Struct(">BQQQ")
@@ -87,7 +92,8 @@ class SegmentRecord:
 class ChunkRecord:
     """A chunk of a segment: how many of its bytes count, how many at its head were given back, how many blocks and events.
 
-    ``event_count`` is None where an earlier version wrote the chunk: its blocks tell.
+    ``event_count`` is None where an earlier version wrote the chunk: its blocks tell. ``joined_ms``: when a merge brought it
+    to the segment that names it; None: none did.
     """
 
     name: str
@@ -95,15 +101,27 @@ class ChunkRecord:
     freed: int
     block_count: int
     event_count: int | None
+    joined_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRecord:
-    """A block: its end in the chunk's file, its checksum, how many events it holds."""
+    """A block: its end in the chunk's file, its checksum, how many events it holds, when the first and the last append in it
+    were taken; None where an earlier version wrote it."""
 
     end: int
     event_count: int
     crc32c: int
+    first_ms: int | None = None
+    last_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRecord:
+    """Until when a lease holds a segment, wall clock in ms, and who took it, in words; empty where nobody said."""
+
+    until_ms: int
+    holder: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +190,16 @@ def block_key(container: int, chunk: str, start: int) -> bytes:
 
 def free_key(container: int, chunk: str) -> bytes:
     return prefix(TAG_FREE, container) + chunk.encode()
+
+
+def erased_key(container: int, chunk: str) -> bytes:
+    """Key of what was erased in a chunk (``codec.erased``)."""
+    return prefix(TAG_ERASED, container) + chunk.encode()
+
+
+def wipe_key(container: int, chunk: str) -> bytes:
+    """Key of the mark on a chunk that is to be overwritten before it is deleted. Its value is empty."""
+    return prefix(TAG_WIPE, container) + chunk.encode()
 
 
 def lease_key(container: int, lease: int, uid: int) -> bytes:
@@ -279,37 +307,63 @@ def decode_segment(data: bytes) -> SegmentRecord:
 
 
 def encode_chunk(record: ChunkRecord) -> bytes:
+    head = record.length, record.freed, record.block_count
     events = record.event_count
-    if events is None:
-        head = _CHUNK_1.pack(1, record.length, record.freed, record.block_count)
+    if events is None and record.joined_ms is None:
+        packed = _CHUNK_1.pack(1, *head)
+    elif events is not None and record.joined_ms is None:
+        packed = _CHUNK_2.pack(2, *head, events)
     else:
-        head = _CHUNK.pack(CHUNK_VERSION, record.length, record.freed, record.block_count, events)
-    return head + record.name.encode()
+        packed = _CHUNK.pack(CHUNK_VERSION, *head, _absent(events), _absent(record.joined_ms))
+    return packed + record.name.encode()
+
+
+def _absent(value: int | None) -> int:
+    return -1 if value is None else value
+
+
+def _present(value: int) -> int | None:
+    return None if value == -1 else value
 
 
 def decode_chunk(data: bytes) -> ChunkRecord:
     _check(len(data) > 0, "chunk", data)
     _check_version(data[0], CHUNK_VERSION)
-    layout = _CHUNK_1 if data[0] == 1 else _CHUNK
+    layout = {1: _CHUNK_1, 2: _CHUNK_2}.get(data[0], _CHUNK)
     _check(len(data) > layout.size, "chunk", data)
-    _, length, freed, blocks, *events = layout.unpack_from(data)
+    _, length, freed, blocks, *more = layout.unpack_from(data)
     return ChunkRecord(
         name=_text(data[layout.size :]),
         length=length,
         freed=freed,
         block_count=blocks,
-        event_count=events[0] if events else None,
+        event_count=_present(more[0]) if more else None,
+        joined_ms=_present(more[1]) if len(more) > 1 else None,
     )
 
 
 def encode_block(record: BlockRecord) -> bytes:
-    return _BLOCK.pack(record.end, record.event_count, record.crc32c)
+    if record.first_ms is None or record.last_ms is None:
+        return _BLOCK_1.pack(record.end, record.event_count, record.crc32c)
+    return _BLOCK.pack(record.end, record.event_count, record.crc32c, record.first_ms, record.last_ms)
 
 
 def decode_block(data: bytes) -> BlockRecord:
-    _check(len(data) == _BLOCK.size, "block", data)
-    end, events, checksum = _BLOCK.unpack(data)
-    return BlockRecord(end=end, event_count=events, crc32c=checksum)
+    _check(len(data) in (_BLOCK.size, _BLOCK_1.size), "block", data)
+    if len(data) == _BLOCK_1.size:
+        end, events, checksum = _BLOCK_1.unpack(data)
+        return BlockRecord(end=end, event_count=events, crc32c=checksum)
+    end, events, checksum, first_ms, last_ms = _BLOCK.unpack(data)
+    return BlockRecord(end=end, event_count=events, crc32c=checksum, first_ms=first_ms, last_ms=last_ms)
+
+
+def encode_lease(record: LeaseRecord) -> bytes:
+    return _LEASE.pack(record.until_ms) + record.holder.encode()
+
+
+def decode_lease(data: bytes) -> LeaseRecord:
+    _check(len(data) >= _LEASE.size, "lease", data)
+    return LeaseRecord(until_ms=_LEASE.unpack_from(data)[0], holder=_text(data[_LEASE.size :]))
 
 
 def encode_free(record: FreeRecord) -> bytes:

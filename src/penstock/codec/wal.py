@@ -140,12 +140,12 @@ def decode_frame_header(data: bytes | memoryview, *, seed: int) -> FrameHeader |
     )
 
 
-def frame_payload(header: FrameHeader, data: bytes) -> bytes | None:
-    """The payload out of the whole frame ``data``, or None where it, or the padding behind it, is damaged or short."""
+def frame_payload(header: FrameHeader, data: bytes | memoryview) -> memoryview | None:
+    """The payload, a view of the whole frame ``data``, or None where it, or the padding behind it, is damaged or short."""
     end = FRAME_HEADER.size + header.payload_bytes
     if len(data) != header.size_bytes or data[end:] != _ZEROS[: len(data) - end]:
         return None
-    payload = data[FRAME_HEADER.size : end]
+    payload = memoryview(data)[FRAME_HEADER.size : end]
     return payload if crc32c(payload) == header.payload_crc32c else None
 
 

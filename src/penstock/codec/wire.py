@@ -10,13 +10,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from penstock.codec import wire_commands as c
-from penstock.codec.wire_layout import Layout
+from penstock.codec.wire_layout import Layout, WireFailure
 from penstock.model.errors import InvalidArgumentError, ProtocolError
 
 VERSION_HIGH = 17
 VERSION_LOW = 5
 FRAME_MAX_BYTES = 0x00FFFFFF
 HEADER = struct.Struct(">ii")
+APPEND_MANY = 1001
+MANY_APPENDED = 1002
+"""Our own: only between a client and a server that have told each other that they know them."""
+HEADS_MAX = 4096
 
 EVENT = 0
 PADDING = -1
@@ -43,12 +47,14 @@ SPECS: tuple[Spec, ...] = (
     _spec(-127, c.Hello, "ii", request=True),
     _spec(100, c.KeepAlive, "", request=True),
     _spec(1, c.SetupAppend, "qWuu", request=True),
-    _spec(2, c.AppendSetup, "quWq"),
+    _spec(2, c.AppendSetup, "quWq|i"),
     _spec(3, c.AppendBlock, "WR", request=True),
     _spec(4, c.AppendBlockEnd, "WiBiq|q", request=True),
     _spec(5, c.ConditionalAppend, "WqqV|q", request=True),
     _spec(89, c.ConditionalBlockEnd, "WqqBq", request=True),
     _spec(7, c.DataAppended, "Wqqq|q"),
+    _spec(APPEND_MANY, c.AppendMany, "qHR", request=True),
+    _spec(MANY_APPENDED, c.ManyAppended, "qQF"),
     _spec(8, c.ConditionalCheckFailed, "Wq|q"),
     _spec(55, c.InvalidEventNumber, "Wq|uq"),
     _spec(9, c.ReadSegment, "uqiuq", request=True),
@@ -107,6 +113,9 @@ SPECS: tuple[Spec, ...] = (
     _spec(86, c.TableEntriesRead, "quEB"),
     _spec(88, c.ReadTableEntriesDelta, "quuqi", request=True),
     _spec(87, c.TableEntriesDeltaRead, "quE??q"),
+    _spec(1003, c.CallController, "quB", request=True),
+    _spec(1004, c.ControllerAnswered, "qBB"),
+    _spec(1005, c.ControllerRefused, "qB"),
 )
 
 _BY_KIND: dict[Any, Spec] = {spec.kind: spec for spec in SPECS}
@@ -121,9 +130,12 @@ BLOCK_END_DATA_AT = _BLOCK_END_HEAD.size
 """Where the data of an AppendBlockEnd begins in its payload."""
 _DATA_APPENDED = struct.Struct(">ii16sqqqq")
 _DATA_APPENDED_BODY = struct.Struct(">16sqqqq")
+_MANY = struct.Struct(">qi")
+_HEAD = struct.Struct(">iiqi")
 _LENGTH = struct.Struct(">H")
 _READ_MIDDLE = struct.Struct(">qiH")
 _INT32 = struct.Struct(">i")
+_TWO_INT32 = struct.Struct(">ii")
 _INT64 = struct.Struct(">q")
 
 
@@ -197,6 +209,24 @@ def _decode_data_appended(view: memoryview) -> c.DataAppended:
     return c.DataAppended(*_DATA_APPENDED_BODY.unpack_from(view))
 
 
+def _decode_many_appended(view: memoryview) -> c.ManyAppended:
+    rid, count = _MANY.unpack_from(view)
+    at = _MANY.size + 8 * count
+    if count < 0 or at + _INT32.size > len(view):
+        raise ProtocolError("count of a list lies outside its frame", count=count, available=len(view))
+    lengths = struct.unpack_from(f">{count}q", view, _MANY.size)
+    (failed,) = _INT32.unpack_from(view, at)
+    at += _INT32.size
+    failures: list[WireFailure] = []
+    for _ in range(failed):
+        index, size = _TWO_INT32.unpack_from(view, at)
+        at += _TWO_INT32.size + size
+        if size < 0 or at > len(view):
+            raise ProtocolError("length of a field lies outside its frame", length=size, available=len(view))
+        failures.append(WireFailure(index, bytes(view[at - size : at])))
+    return c.ManyAppended(rid, lengths, tuple(failures))
+
+
 def _decode_read(view: memoryview) -> c.ReadSegment:
     size = _LENGTH.unpack_from(view)[0]
     at = _LENGTH.size + size
@@ -215,6 +245,7 @@ _FAST: dict[int, Callable[[memoryview], Command]] = {
     4: decode_block_end,
     7: _decode_data_appended,
     9: _decode_read,
+    MANY_APPENDED: _decode_many_appended,
 }
 
 
@@ -228,6 +259,48 @@ def append_block_end_parts(writer: bytes, data: c.Payload, count: int, number: i
     size = len(data)
     head = HEADER.pack(4, _frame_size(BLOCK_END_DATA_AT + size + _BLOCK_END_TAIL.size))
     return head + _BLOCK_END_HEAD.pack(writer, size, size), data, _BLOCK_END_TAIL.pack(count, number, rid)
+
+
+def append_many_parts(rid: int, heads: Sequence[bytes], data: Sequence[c.Payload]) -> list[c.Payload]:
+    """The frame of an AppendMany, with ``data`` themselves as its parts behind the first. ``heads`` are of ``many_head``."""
+    size = _MANY.size + len(heads) * _HEAD.size + sum(map(len, data))
+    head = HEADER.pack(APPEND_MANY, _frame_size(size)) + _MANY.pack(rid, len(heads))
+    return [b"".join((head, *heads)), *data]
+
+
+many_head = _HEAD.pack
+"""One head of an AppendMany: handle, event count, event number, size of the data."""
+
+
+def decode_many(view: memoryview) -> tuple[int, list[tuple[int, int, int, int]], int]:
+    """Request id, heads, and where the data begin in the payload of an AppendMany; ``decode`` without an object for each.
+
+    Raises ProtocolError: cut short, no appends or too many, or their sizes are not those of the data.
+    """
+    if len(view) < _MANY.size:
+        raise ProtocolError("command is cut short", code=APPEND_MANY, size_bytes=len(view))
+    rid, count = _MANY.unpack_from(view)
+    at = _MANY.size + count * _HEAD.size
+    if not 0 < count <= HEADS_MAX or at > len(view):
+        raise ProtocolError("count of appends lies outside its frame", count=count, size_bytes=len(view))
+    heads = list(_HEAD.iter_unpack(view[_MANY.size : at]))
+    total = 0
+    for head in heads:
+        if head[3] < 0:
+            raise ProtocolError("size of an append is negative", size_bytes=head[3])
+        total += head[3]
+    if at + total != len(view):
+        raise ProtocolError("sizes of appends do not add up", size_bytes=total, available=len(view) - at)
+    return rid, heads, at
+
+
+def many_appended(rid: int, lengths: Sequence[int], failures: Sequence[tuple[int, bytes]]) -> bytes:
+    """The frame of a ManyAppended."""
+    count = len(lengths)
+    told = b"".join(_TWO_INT32.pack(index, len(reply)) + reply for index, reply in failures)
+    size = _frame_size(_MANY.size + 8 * count + _INT32.size + len(told))
+    head = HEADER.pack(MANY_APPENDED, size) + _MANY.pack(rid, count)
+    return b"".join((head, struct.pack(f">{count}q", *lengths), _INT32.pack(len(failures)), told))
 
 
 def conditional_block_end_parts(

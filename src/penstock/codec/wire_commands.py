@@ -1,4 +1,4 @@
-"""The commands of Pravega's segment-store protocol, as values.
+"""The commands of Pravega's segment-store protocol, and three of our own, as values.
 
 ``rid`` is the request id, echoed in the reply. Names of segments are kept as they came, so that a reply can repeat them
 verbatim. Payloads are views of the frame they were decoded from. Writer ids are the 16 raw bytes of the UUID.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from penstock.codec.wire_layout import AttributeUpdate, WireChunk, WireEntry, WireKey
+from penstock.codec.wire_layout import AttributeUpdate, WireChunk, WireEntry, WireFailure, WireHead, WireKey
 
 NO_OFFSET = -1
 Payload = bytes | bytearray | memoryview
@@ -36,10 +36,13 @@ class SetupAppend(NamedTuple):
 
 
 class AppendSetup(NamedTuple):
+    """``handle``: what the writer is called in an AppendMany. None: the server knows no such frame."""
+
     rid: int
     segment: str
     writer: bytes
     last_number: int
+    handle: int | None = None
 
 
 class AppendBlock(NamedTuple):
@@ -84,6 +87,25 @@ class DataAppended(NamedTuple):
     previous_number: int
     rid: int
     segment_length: int = NO_OFFSET
+
+
+class AppendMany(NamedTuple):
+    """Appends of many writers in one frame, our own. ``data`` is that of all, in the order of ``heads``, back to back."""
+
+    rid: int
+    heads: Sequence[WireHead]
+    data: Payload
+
+
+class ManyAppended(NamedTuple):
+    """How each append of an AppendMany ended: the length of its segment right after it, or -1 for what is not stored.
+
+    ``failures`` says why, where it is not that an append of the same writer before it failed.
+    """
+
+    rid: int
+    lengths: Sequence[int]
+    failures: Sequence[WireFailure]
 
 
 class ConditionalCheckFailed(NamedTuple):
@@ -501,3 +523,29 @@ class TableEntriesDeltaRead(NamedTuple):
     should_clear: bool
     reached_end: bool
     last_position: int
+
+
+# --- our own ----------------------------------------------------------------------------------------------
+
+
+class CallController(NamedTuple):
+    """A call of the controller, by the name and with the request message that it has over gRPC."""
+
+    rid: int
+    call: str
+    request: Payload
+
+
+class ControllerAnswered(NamedTuple):
+    """``message`` is the response message; ``note``: what only our own clients read beside it, else empty."""
+
+    rid: int
+    message: Payload
+    note: Payload = b""
+
+
+class ControllerRefused(NamedTuple):
+    """``error`` is the error itself, as over gRPC."""
+
+    rid: int
+    error: Payload

@@ -14,11 +14,12 @@ V       event record: int32 0, int32 length, bytes; read as a view of the whole 
 K E     list of table keys, list of table entries
 A       list of attribute updates
 S Q     list of strings, list of int64
+H F     list of heads of appends, list of failed appends
 C       list of chunk descriptions
 |       what follows may be missing at the end of a frame
 ======  =======================================================================================
 
-A length or count is compared with the bytes that are there before anything is allocated for it.
+A length or count is compared with the bytes that are there, a count with a limit too, before anything is allocated for it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ Reader: TypeAlias = Callable[[memoryview, int], tuple[Any, int]]
 Writer: TypeAlias = Callable[[bytearray, Any], None]
 
 NO_VERSION = -(1 << 63)
+LIST_MAX = 1 << 14
+"""Items in the list of a request. A frame has room for millions: to read those takes seconds, and a gigabyte."""
+REPLY_LIST_MAX = 1 << 20
 _STRING_MAX = 0xFFFF
 _EVENT_RECORD = 0
 _FIXED = {"q": "q", "i": "i", "b": "b", "?": "?", "W": "16s"}
@@ -43,6 +47,7 @@ _TWO_INT32 = struct.Struct(">ii")
 _LENGTH = struct.Struct(">H")
 _ATTRIBUTE = struct.Struct(">16sbqq")
 _CHUNK = struct.Struct(">qqq")
+_HEAD = struct.Struct(">iiqi")
 
 
 class WireKey(NamedTuple):
@@ -79,6 +84,22 @@ class WireChunk(NamedTuple):
     exists: bool
 
 
+class WireHead(NamedTuple):
+    """One append of many in a frame: whose it is, its last event number, and how much of the data behind the heads is its."""
+
+    handle: int
+    event_count: int
+    event_number: int
+    size_bytes: int
+
+
+class WireFailure(NamedTuple):
+    """Which append of many failed, counted from 0, and the frame that would have told so, had it come alone."""
+
+    place: int
+    reply: bytes
+
+
 def _span(view: memoryview, at: int, size: int) -> int:
     """End of ``size`` bytes at ``at``, once they are known to be there."""
     end = at + size
@@ -87,9 +108,11 @@ def _span(view: memoryview, at: int, size: int) -> int:
     return end
 
 
-def _count(view: memoryview, at: int, smallest: int) -> tuple[int, int]:
+def _count(view: memoryview, at: int, smallest: int, most: int) -> tuple[int, int]:
     (count,) = _INT32.unpack_from(view, at)
     at += 4
+    if count > most:
+        raise ProtocolError("list has too many items", count=count, limit=most)
     if count < 0 or count * smallest > len(view) - at:
         raise ProtocolError("count of a list lies outside its frame", count=count, available=len(view) - at)
     return count, at
@@ -220,9 +243,28 @@ def _write_chunk(out: bytearray, value: WireChunk) -> None:
     out.append(value.exists)
 
 
-def _list_of(read: Reader, write: Writer, smallest: int) -> tuple[Reader, Writer]:
+def _read_head(view: memoryview, at: int) -> tuple[WireHead, int]:
+    return WireHead(*_HEAD.unpack_from(view, at)), at + _HEAD.size
+
+
+def _write_head(out: bytearray, value: WireHead) -> None:
+    out += _HEAD.pack(*value)
+
+
+def _read_failure(view: memoryview, at: int) -> tuple[WireFailure, int]:
+    index, size = _TWO_INT32.unpack_from(view, at)
+    end = _span(view, at + 8, size)
+    return WireFailure(index, bytes(view[at + 8 : end])), end
+
+
+def _write_failure(out: bytearray, value: WireFailure) -> None:
+    out += _TWO_INT32.pack(value.place, len(value.reply))
+    out += value.reply
+
+
+def _list_of(read: Reader, write: Writer, smallest: int, most: int = LIST_MAX) -> tuple[Reader, Writer]:
     def read_list(view: memoryview, at: int) -> tuple[tuple[Any, ...], int]:
-        count, at = _count(view, at, smallest)
+        count, at = _count(view, at, smallest, most)
         items = []
         for _ in range(count):
             item, at = read(view, at)
@@ -247,8 +289,10 @@ _FIELDS: dict[str, tuple[Reader, Writer]] = {
     "E": _list_of(_read_entry, _write_entry, 16),
     "A": _list_of(_read_attribute, _write_attribute, _ATTRIBUTE.size),
     "S": _list_of(_read_string, _write_string, 2),
-    "Q": _list_of(_read_int64, _write_int64, 8),
-    "C": _list_of(_read_chunk, _write_chunk, _CHUNK.size + 3),
+    "Q": _list_of(_read_int64, _write_int64, 8, REPLY_LIST_MAX),
+    "C": _list_of(_read_chunk, _write_chunk, _CHUNK.size + 3, REPLY_LIST_MAX),
+    "H": _list_of(_read_head, _write_head, _HEAD.size),
+    "F": _list_of(_read_failure, _write_failure, _TWO_INT32.size, REPLY_LIST_MAX),
 }
 
 
@@ -325,8 +369,13 @@ class Layout:
         return at
 
     def write(self, out: bytearray, values: Sequence[Any]) -> None:
-        """Append all fields, optional ones included. Raises InvalidArgumentError or ``struct.error``."""
+        """Append all fields, optional ones up to the first that is None. Raises InvalidArgumentError or ``struct.error``."""
         at = 0
-        for step in (*self._required, *self._optional):
+        for step in self._required:
             step.write(out, values[at] if step.fixed is None else values[at : at + step.width])
             at += step.width
+        for step in self._optional:
+            if values[at] is None:
+                return
+            step.write(out, values[at] if step.fixed is None else values[at : at + 1])
+            at += 1

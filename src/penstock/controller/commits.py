@@ -85,7 +85,9 @@ async def _perform(ctx: Context, view: StreamView, entries: Sequence[tuple[bytes
         else:
             await _merge(ctx, view.name, targets, txns)
             outcomes.update(dict.fromkeys(txns, TransactionState.COMMITTED))
-    await _complete(ctx, view.name, outcomes, list(decided), [key for key, _ in entries])
+    shared = [item.record.key for item in facts if item.record is not None and item.record.key is not None]
+    gone = [*(key for key, _ in entries), *(keys.join(view.name, key) for key in shared)]
+    await _complete(ctx, view.name, outcomes, list(decided), gone, [key for key, _ in entries])
     await _prune_sometimes(ctx, view.name, len(decided))
     return view
 
@@ -203,14 +205,15 @@ async def _complete(
     name: StreamName,
     outcomes: Mapping[UUID, TransactionState],
     txns: Sequence[UUID],
+    last: Sequence[bytes],
     entries: Sequence[bytes],
 ) -> None:
-    """Remember the outcomes, and take away the records of the transactions and the queue entries that led to them.
+    """Remember the outcomes, and take away the records of the transactions and, ``last``, the queue entries that led to them.
 
     One step where it fits into a batch; else the entries go last, so that whoever comes next finds what is left to do.
     """
     now_ms = ctx.clock.now_ms()
-    gone = [TableRemoval(key=key) for key in entries]
+    gone = [TableRemoval(key=key) for key in last]
     for start in range(0, len(txns), ENTRIES):
         part = txns[start : start + ENTRIES]
         puts = [put for txn in part if txn in outcomes for put in _outcome_puts(name, txn, outcomes[txn], now_ms)]

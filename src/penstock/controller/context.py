@@ -195,6 +195,14 @@ class Context:
         if found.value is None or found.value.deleting:
             raise ScopeNotFoundError("no such scope", scope=scope)
 
+    async def create_fresh(self, names: Sequence[str]) -> None:
+        """Create segments whose names nobody ever bore."""
+        together = getattr(self.segments, "create_fresh", None)
+        if together is None:
+            await self.create_segments(names)
+        else:
+            await together(names)
+
     async def create_segments(self, names: Iterable[str], *, rollover_bytes: int = 0) -> None:
         """Create those that are not there yet."""
 

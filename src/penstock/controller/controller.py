@@ -18,6 +18,7 @@ from penstock.controller.batches import Batches
 from penstock.controller.buckets import Buckets
 from penstock.controller.context import Context
 from penstock.controller.epochs import Histories
+from penstock.controller.erasures import Erasures
 from penstock.controller.event_counts import EventCounts
 from penstock.controller.forecast import forecast
 from penstock.controller.grace import undo
@@ -27,6 +28,7 @@ from penstock.controller.policies import Policies
 from penstock.controller.queries import Queries
 from penstock.controller.reader_groups import ReaderGroups
 from penstock.controller.reclaim import reclaim_report
+from penstock.controller.retention_answers import facts_told
 from penstock.controller.retention_clock import RetentionClock
 from penstock.controller.retention_cycle import RetentionCycle
 from penstock.controller.retention_loop import RetentionLoop
@@ -38,7 +40,7 @@ from penstock.controller.subscribers import Subscribers
 from penstock.controller.tasks import OwnedTasks
 from penstock.controller.transaction_sweeper import Sweeper
 from penstock.controller.transactions import Transactions
-from penstock.core.placement import is_transient_name, parent_name
+from penstock.core.placement import is_transaction_name, is_transient_name, parent_name
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import PenstockError
 from penstock.model.names import StreamName
@@ -50,10 +52,12 @@ from penstock.ports.controller_service import (
     PAGE_MAX,
     Endpoint,
     EpochInfo,
+    EventBlock,
     PingStatus,
     ReaderGroupConfig,
     ScaleResult,
     ScaleStatus,
+    SegmentSpan,
     StreamDescription,
     SubscriberInfo,
     Successor,
@@ -84,6 +88,7 @@ class Controller:
         self._ctx.attention = self._loop
         self._policies = Policies(ctx)
         self._holds = Holds(ctx)
+        self._erasures = Erasures(ctx)
         self._subscribers = Subscribers(ctx)
         self._groups = ReaderGroups(ctx, self._streams, self._subscribers)
         self._sweeper = Sweeper(ctx, self._scopes, self._groups, self._holds)
@@ -98,6 +103,7 @@ class Controller:
         await self._sweeper.resume()
         await ctx.audit.start(self._streams.ensure, now=looks)
         await self._cycle.restore_limits()
+        await self._erasures.start()
         if ctx.settings.sweep_ms is not None:
             ctx.tasks.start(self._sweeper.run())
         if looks:
@@ -194,6 +200,9 @@ class Controller:
     async def segments_between(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
         return await self._queries.segments_between(stream, start, end)
 
+    async def measure(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentSpan]:
+        return await self._queries.measure(stream, start, end)
+
     async def segment_ranges(self, stream: StreamName, segments: Sequence[SegmentId]) -> Mapping[SegmentId, KeyRange]:
         return await self._queries.segment_ranges(stream, segments)
 
@@ -219,11 +228,16 @@ class Controller:
     async def create_transaction(self, stream: StreamName, *, lease_ms: int) -> Transaction:
         return await self._transactions.begin(stream, lease_ms=lease_ms)
 
+    async def join_transaction(self, stream: StreamName, key: UUID, *, lease_ms: int) -> Transaction:
+        return await self._transactions.join(stream, key, lease_ms=lease_ms)
+
     async def ping_transaction(self, stream: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus:
         return await self._transactions.ping(stream, txn, lease_ms=lease_ms)
 
-    async def commit_transaction(self, stream: StreamName, txn: UUID) -> TransactionStatus:
-        return await self._transactions.commit(stream, txn)
+    async def commit_transaction(
+        self, stream: StreamName, txn: UUID, *, blocks: Sequence[EventBlock] = ()
+    ) -> TransactionStatus:
+        return await self._transactions.commit(stream, txn, blocks)
 
     async def abort_transaction(self, stream: StreamName, txn: UUID) -> None:
         await self._transactions.abort(stream, txn)
@@ -302,6 +316,9 @@ class Controller:
     async def explain_retention(self, stream: StreamName, *, position: StreamCut | None = None) -> Mapping[str, Any]:
         return await self._cycle.explain(stream, position=position)
 
+    async def retention_facts(self, stream: StreamName, *, change: PolicyDocument | None = None) -> Mapping[str, Any]:
+        return await facts_told(self._ctx, stream, change=change)
+
     async def reclaim_report(self, stream: StreamName) -> Mapping[str, Any]:
         return await reclaim_report(self._ctx, stream)
 
@@ -335,15 +352,45 @@ class Controller:
         return await self._holds.release(hold_id, owner=owner)
 
     async def check_removal(self, segment: str, offset: int | None) -> None:
-        """Raises RetentionHoldError where a hold covers bytes of the segment before ``offset``, or (None) any of it. What a
-        server asks before it removes bytes for a client that knows of segments alone.
+        """Raises RetentionHoldError where a hold covers bytes of the segment before ``offset``, or (None) any of it.
 
-        Raises InvalidArgumentError for the whole (None) of a segment of a stream, or of its transaction: a stream without one
-        of its segments cannot be read, sealed or deleted any more, and clients go through the controller for it.
+        Holds and nothing else: what removes segments for the store itself, which may, asks this.
         """
         await self._holds.check_removal(segment, offset)
-        if offset is None and not is_transient_name(segment):
+
+    async def check_client_removal(self, segment: str, offset: int | None) -> None:
+        """As ``check_removal``, for a client that knows of segments alone: what a server asks before it removes any for it.
+
+        Raises InvalidArgumentError for the whole (None) of a segment of a stream: a stream without one of its segments cannot
+        be read, sealed or deleted any more. Its head such a client may remove: state synchronizers and byte streams do.
+        InvalidArgumentError too for any of the segment of a stream's transaction, which is committed whole or not at all.
+        """
+        await self._holds.check_removal(segment, offset)
+        if is_transaction_name(segment) or (offset is None and not is_transient_name(segment)):
             await self._ctx.check_not_of_a_stream(parent_name(segment))
+
+    # --- erasures ------------------------------------------------------------------------------------------------
+
+    async def erase(
+        self,
+        stream: StreamName,
+        asked: Mapping[str, Any],
+        positions: Mapping[SegmentId, Sequence[int]],
+        *,
+        page: int | None = None,
+        last: bool = True,
+        dry_run: bool = False,
+    ) -> Mapping[str, Any]:
+        return await self._erasures.erase(stream, asked, positions, page=page, last=last, dry_run=dry_run)
+
+    async def erasure(self, erasure: str) -> Mapping[str, Any]:
+        return await self._erasures.status(erasure)
+
+    async def erasure_part(self, erasure: str, part: int) -> Mapping[str, Any]:
+        return await self._erasures.part(erasure, part)
+
+    async def erasures(self, stream: StreamName | None = None) -> Sequence[Mapping[str, Any]]:
+        return await self._erasures.names(stream)
 
     # --- subscribers, by people ----------------------------------------------------------------------------------
 

@@ -37,11 +37,14 @@ class LoadedTransactions:
 
 
 async def load_transactions(ctx: Context, name: StreamName, txns: Sequence[UUID]) -> LoadedTransactions:
-    """Read the records first and the batches that pin them second: a batch never lets go of what it has decided."""
-    wanted = [key for txn in txns for key in (keys.transaction(name, txn), keys.completed(name, txn))]
-    entries = await ctx.metadata.entries(wanted)
-    records = {txn: stored(entries[2 * place], TransactionRecord) for place, txn in enumerate(txns)}
-    outcomes = {txn: stored(entries[2 * place + 1], CompletedRecord).value for place, txn in enumerate(txns)}
+    """Read the records first, then the outcomes and the batches that pin them: an outcome is remembered before its record
+    goes, and a batch never lets go of what it has decided."""
+    entries = await ctx.metadata.entries([keys.transaction(name, txn) for txn in txns])
+    records = {txn: stored(entry, TransactionRecord) for txn, entry in zip(txns, entries, strict=True)}
+    # One that nobody has decided has no outcome: that is most looks, and a search for what is not there costs most.
+    ended = [txn for txn, item in records.items() if not _is_undecided(item.value)]
+    known = await ctx.metadata.entries([keys.completed(name, txn) for txn in ended]) if ended else []
+    outcomes = {txn: stored(entry, CompletedRecord).value for txn, entry in zip(ended, known, strict=True)}
     pins = {txn: item.value.pin for txn, item in records.items() if item.value is not None and item.value.pin}
     writers = sorted({pin.writer for pin in pins.values()})
     found = await ctx.metadata.entries([keys.batch(name, writer) for writer in writers]) if writers else []
@@ -50,12 +53,17 @@ async def load_transactions(ctx: Context, name: StreamName, txns: Sequence[UUID]
         TransactionFacts(
             txn=txn,
             record=records[txn].value,
-            completed=outcomes[txn],
+            completed=outcomes.get(txn),
             batch=batches[pins[txn].writer].value if txn in pins else None,
         )
         for txn in txns
     ]
     return LoadedTransactions(facts=facts, records=records, batches=batches)
+
+
+def _is_undecided(record: TransactionRecord | None) -> bool:
+    # The record of one that is pinned does not say whether its batch is decided.
+    return record is not None and record.state is TransactionState.OPEN and record.pin is None
 
 
 async def put_queued(ctx: Context, name: StreamName, decision: DecisionRecord, *puts: TablePut) -> None:

@@ -290,8 +290,7 @@ class Holds:
     async def check_removal(self, segment: str, offset: int | None) -> None:
         """Raises RetentionHoldError where a hold covers bytes of the segment before ``offset`` (None: any of it).
 
-        For removals that clients ask the segment store for, past streams and cuts. What is no stream's segment, as that of a
-        transaction, no hold covers.
+        For removals by segment, past streams and cuts. What is no stream's segment, as that of a transaction, no hold covers.
         """
         try:
             name, part = parse_segment_name(segment)

@@ -13,6 +13,9 @@ from penstock.model.policies import LONG_MAX
 TABLE = "_system/_tables/controller"
 
 TRANSACTION_COUNTER = b"counter/transaction"
+ERASURES = b"erasure/"
+ERASURE_MARKS = b"erasure-work/"
+ERASURE_CHAIN = b"erasure-chain"
 
 
 def scope(name: str) -> bytes:
@@ -92,6 +95,15 @@ def transactions(name: StreamName) -> bytes:
 
 def transaction(name: StreamName, txn: UUID) -> bytes:
     return f"txn/{name}/{txn.hex}".encode()
+
+
+def joins(name: StreamName) -> bytes:
+    return f"join/{name}/".encode()
+
+
+def join(name: StreamName, key: UUID) -> bytes:
+    """There is one for each open transaction that several writers share."""
+    return f"join/{name}/{key.hex}".encode()
 
 
 def completed(name: StreamName, txn: UUID) -> bytes:
@@ -194,6 +206,7 @@ def owned_by(name: StreamName) -> tuple[bytes, ...]:
         epochs(name),
         lengths(name),
         transactions(name),
+        joins(name),
         completed_of(name),
         completions(name),
         queue(name),
@@ -214,3 +227,28 @@ def owned_singly(name: StreamName) -> tuple[bytes, ...]:
         past_truncations(name),
         left(name),
     )
+
+
+def erasure(erasure_id: str) -> bytes:
+    return f"erasure/{erasure_id}".encode()
+
+
+def erasure_mark(erasure_id: str) -> bytes:
+    """There is one for each erasure that is not done."""
+    return f"erasure-work/{erasure_id}".encode()
+
+
+def erasure_parts(erasure_id: str) -> bytes:
+    return f"erasure-part/{erasure_id}/".encode()
+
+
+def erasure_part(erasure_id: str, page: int, segment: int) -> bytes:
+    return f"erasure-part/{erasure_id}/{page:08}/{segment:016x}".encode()
+
+
+def erasure_chunks(erasure_id: str) -> bytes:
+    return f"erasure-chunks/{erasure_id}/".encode()
+
+
+def erasure_chunk(erasure_id: str, number: int) -> bytes:
+    return f"erasure-chunks/{erasure_id}/{number:08}".encode()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from penstock.codec.metadata import StreamRecord, StreamState
 from penstock.controller.context import Context
+from penstock.controller.event_counts import pieces
 from penstock.controller.facts import look
 from penstock.controller.tails import head_positions, load_tail
 from penstock.core.cut_order import check_cut, segments_between, segments_to_delete, size_till, successors
@@ -16,7 +17,14 @@ from penstock.model.errors import InvalidArgumentError, InvalidCutError, NotFoun
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import StreamConfig
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
-from penstock.ports.controller_service import PAGE_MAX, EpochInfo, StreamDescription, SubscriberInfo, Successor
+from penstock.ports.controller_service import (
+    PAGE_MAX,
+    EpochInfo,
+    SegmentSpan,
+    StreamDescription,
+    SubscriberInfo,
+    Successor,
+)
 from penstock.ports.segment_service import SegmentSpace
 
 
@@ -103,6 +111,30 @@ class Queries:
                 check_cut(history, cut.positions)
         first = head_positions(history, head.value) if start.is_unbounded else start.positions
         return segments_between(history, first, None if end.is_unbounded else end.positions)
+
+    async def measure(self, name: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentSpan]:
+        """Raises InvalidCutError."""
+        view, _ = await self._ctx.stream_and_head(name)
+        history = await self._ctx.histories.of(view)
+        for cut in (start, end):
+            self._check_stream(name, cut)
+        if start.is_unbounded:
+            raise InvalidCutError("measuring needs a cut to begin at", stream=str(name))
+        check_cut(history, start.positions)
+        last: Mapping[SegmentId, int] = end.positions
+        if end.is_unbounded:
+            _, _, history, last = await load_tail(self._ctx, name)
+        else:
+            check_cut(history, last)
+        # What no cut passes in order is refused here; ``pieces`` would find nothing.
+        segments_between(history, start.positions, last)
+        spans = []
+        for segment, low, high in pieces(history, start.positions, last):
+            text = segment_name(name, segment)
+            before, upto = await self._ctx.events.before(text, low), await self._ctx.events.before(text, high)
+            events = None if before is None or upto is None else upto - before
+            spans.append(SegmentSpan(segment=segment, start=low, end=high, events=events))
+        return tuple(spans)
 
     @staticmethod
     def _check_stream(name: StreamName, cut: StreamCut) -> None:

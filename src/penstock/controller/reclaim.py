@@ -10,7 +10,7 @@ from penstock.controller.context import Context
 from penstock.controller.grace_records import load_grace
 from penstock.controller.holds import holds_of, to_facts
 from penstock.controller.tails import head_positions
-from penstock.core.reclaim import KeptRange, ReclaimFacts, ReclaimReport, SegmentFacts
+from penstock.core.reclaim import KeptRange, LeaseFacts, ReclaimFacts, ReclaimReport, SegmentFacts
 from penstock.core.reclaim import reclaim_report as account_of
 from penstock.model.names import StreamName, segment_name
 from penstock.ports.segment_service import SegmentSpace
@@ -50,7 +50,15 @@ async def reclaim_report(ctx: Context, name: StreamName) -> Mapping[str, Any]:
         "freed_bytes": report.freed_bytes,
         "pending_bytes": report.pending_bytes,
         "pending": [
-            {"bytes": item.size_bytes, "why": item.why.value, "until_ms": item.until_ms, "name": item.name}
+            {
+                "bytes": item.size_bytes,
+                "why": item.why.value,
+                "until_ms": item.until_ms,
+                "name": item.name,
+                "leases": [
+                    {"id": lease.id, "holder": lease.holder, "until_ms": lease.until_ms} for lease in item.leases
+                ],
+            }
             for item in report.pending
         ],
     }
@@ -66,4 +74,7 @@ def _facts(space: SegmentSpace) -> SegmentFacts:
         leased_bytes=space.leased_bytes,
         leased_until_ms=space.leased_until_ms,
         partial_bytes=space.partial_bytes,
+        leases=tuple(
+            LeaseFacts(id=str(lease.id), until_ms=lease.until_ms, holder=lease.holder) for lease in space.leases
+        ),
     )

@@ -19,7 +19,8 @@ from penstock.core.cut_order import Positions, at_or_after
 from penstock.core.policy_levels import check_effective, validate
 from penstock.core.policy_sentence import sentence
 from penstock.core.retention_facts import HolderKind
-from penstock.core.retention_json import encode_cut, encode_decision, encode_plan, encode_ranges
+from penstock.core.retention_facts_json import encode_facts
+from penstock.core.retention_json import FactsLine, encode_cut, encode_decision, encode_plan, encode_ranges
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyDocument
@@ -54,6 +55,20 @@ async def planned(
         "time_range_ms": times,
         **_policy(ctx, found),
     }
+
+
+async def facts_told(ctx: Context, name: StreamName, *, change: PolicyDocument | None) -> Mapping[str, Any]:
+    """What the planner is told of the stream now, as a line of its JSON, with ``change`` as the stream's document.
+
+    Whoever decides on the line decides as the next cycle, save that events which a subscriber loses are not counted exactly.
+    Raises: ScopeNotFoundError, StreamNotFoundError, InvalidArgumentError, UnavailableError.
+    """
+    checked = None if change is None else validate(change, name)
+    found = await look(ctx, name, change=checked)
+    if checked is not None and not found.levels.unreadable:
+        check_effective(found.policy, name)
+    now_ms = ctx.retention_clock.now_ms()
+    return encode_facts(FactsLine(id=str(name), now_ms=now_ms, scope=name.scope, name=name.stream, facts=found.facts))
 
 
 def _policy(ctx: Context, found: Snapshot) -> dict[str, Any]:

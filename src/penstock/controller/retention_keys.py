@@ -9,11 +9,9 @@ from penstock.model.names import StreamName
 
 CLOCK = b"clock/retention"
 BUCKET_COUNT = b"buckets/count"
-BUCKETS = b"bucket/"
 HEARTBEATS = b"controller/"
 OUTBOX = b"audit/"
 GAPS = b"audit-gap/"
-GAPS_TOLD = b"audit-told/"
 GRACES = b"grace/"
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from penstock.model.errors import PenstockError, UnavailableError
+from penstock.model.errors import PenstockError, UnavailableError, leaves
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -75,7 +75,9 @@ def _log_failure(task: asyncio.Task[Any]) -> None:
         return
     error = task.exception()
     if error is not None:
-        log.warning("background work of the controller failed", extra={"error": str(error)}, exc_info=error)
+        # What the store cannot do now is said in a line, and tried again by the sweeper; anything else with its place.
+        shown = None if isinstance(error, UnavailableError) else error
+        log.warning("background work of the controller failed", extra={"error": str(error)}, exc_info=shown)
 
 
 async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]], *, limit: int = PARALLEL) -> None:
@@ -112,14 +114,7 @@ async def collect(items: Iterable[T], work: Callable[[T], Awaitable[V]], *, limi
 
 def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error that says most: one of ours before any other."""
-    flat: list[BaseException] = []
-    pending: list[BaseException] = [errors]
-    while pending:
-        error = pending.pop(0)
-        if isinstance(error, BaseExceptionGroup):
-            pending.extend(error.exceptions)
-        else:
-            flat.append(error)
+    flat = list(leaves(errors))
     return next((error for error in flat if isinstance(error, PenstockError)), flat[0])
 
 

@@ -7,14 +7,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from penstock.codec.metadata import CompletedRecord, CounterRecord, StreamState, TransactionState
+from penstock.codec.metadata import (
+    CompletedRecord,
+    CounterRecord,
+    JoinRecord,
+    StreamState,
+    TransactionRecord,
+    TransactionState,
+)
 from penstock.controller import keys
 from penstock.controller.audit import check_not_audit
 from penstock.controller.context import Context, StreamView
 from penstock.controller.decisions import abort_if_open, decide, load_transactions
+from penstock.controller.epochs import load_epoch
 from penstock.controller.metadata import changing, create, stored
 from penstock.controller.streams import check_not_sealed
-from penstock.controller.workflows import settle_soon
+from penstock.controller.tasks import each
+from penstock.controller.workflows import exclusive, settle_soon
 from penstock.core.transactions import (
     PingVerdict,
     Verb,
@@ -22,18 +31,32 @@ from penstock.core.transactions import (
     make_transaction_id,
     open_record,
     renewed_until,
+    transaction_epoch,
 )
-from penstock.model.errors import InvalidArgumentError, StreamSealedError
+from penstock.model.errors import (
+    BadKeyVersionError,
+    InvalidArgumentError,
+    KeyNotFoundError,
+    SegmentNotFoundError,
+    StreamSealedError,
+    TransactionStateError,
+    WriterFencedError,
+)
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
-from penstock.ports.controller_service import PingStatus, Transaction, TransactionStatus
+from penstock.model.segments import SegmentId
+from penstock.ports.controller_service import EventBlock, PingStatus, Transaction, TransactionStatus
+from penstock.ports.segment_service import NO_EVENT, Append
 
 COMPLETED_MAX = 500
 
-COMMIT_S = 0.05
+COMMIT_S = 0.2
 """How long the answer to a commit waits for the merge."""
 
 _IDS_AT_ONCE = 1 << 16
 """Transaction numbers reserved in one step. Those of a controller that dies are never used."""
+
+_PREPARED_MAX = 10_000
+"""Shared transactions whose segments are known to exist."""
 
 _STATUS = {
     TransactionState.OPEN: TransactionStatus.OPEN,
@@ -52,6 +75,7 @@ class Transactions:
         self._next = 0
         self._reserved = 0
         self._reserving = asyncio.Lock()
+        self._prepared: dict[UUID, None] = {}
 
     async def _number(self) -> int:
         """A number that no transaction of this store has ever had."""
@@ -74,7 +98,70 @@ class Transactions:
 
         Cancelled: what was begun is aborted when its lease ends.
         """
-        ctx, settings = self._ctx, self._ctx.settings
+        ctx = self._ctx
+        view = await self._open_stream(name, lease_ms)
+        history = await ctx.histories.of(view)
+        segments = tuple(history.active.segments)
+        txn = make_transaction_id(history.active.epoch, await self._number())
+        record = self._record(history.active.epoch, lease_ms, key=None)
+        await ctx.metadata.put(create(keys.transaction(name, txn), record))
+        # No two transactions have the same id, so nobody has these names.
+        await ctx.create_fresh([transaction_segment_name(segment_name(name, item.segment), txn) for item in segments])
+        await self._check_still_open(view, txn)
+        ctx.telemetry.add("transactions_begun")
+        return Transaction(id=txn, segments=segments)
+
+    async def join(self, name: StreamName, key: UUID, *, lease_ms: int) -> Transaction:
+        """See ``ControllerService.join_transaction``."""
+        ctx = self._ctx
+        view = await self._open_stream(name, lease_ms)
+        history = await ctx.histories.of(view)
+        found = (await ctx.metadata.get(keys.join(name, key), JoinRecord)).value
+        if found is None:
+            txn = make_transaction_id(history.active.epoch, await self._number())
+            record = self._record(history.active.epoch, lease_ms, key=key)
+            try:
+                await ctx.metadata.put(
+                    create(keys.join(name, key), JoinRecord(transaction=txn)),
+                    create(keys.transaction(name, txn), record),
+                )
+            except (BadKeyVersionError, KeyNotFoundError):
+                # Somebody was faster: theirs it is.
+                return await self.join(name, key, lease_ms=lease_ms)
+            ctx.telemetry.add("transactions_begun")
+        else:
+            txn = found.transaction
+            status = await self.ping(name, txn, lease_ms=lease_ms)
+            if status is not PingStatus.OK:
+                raise TransactionStateError("shared transaction has ended", txn=str(txn), state=status.value)
+        epoch = next((item for item in history.epochs if item.epoch == transaction_epoch(txn)), None)
+        if epoch is None:
+            epoch = await load_epoch(ctx, name, transaction_epoch(txn))
+        await self._prepare(name, txn, [item.segment for item in epoch.segments])
+        await self._check_still_open(view, txn)
+        return Transaction(id=txn, segments=tuple(epoch.segments))
+
+    async def _prepare(self, name: StreamName, txn: UUID, segments: Sequence[SegmentId]) -> None:
+        """Its segments exist when this returns, whoever began it and died. Raises TransactionStateError."""
+        if txn in self._prepared:
+            return
+        # Under the lock of whoever decides it: what was merged away must not be created again.
+        async with exclusive(self._ctx, name):
+            state = (await load_transactions(self._ctx, name, [txn])).facts[0].state
+            if state is not TransactionState.OPEN:
+                raise TransactionStateError(
+                    "shared transaction has ended", txn=str(txn), state=state.value if state else None
+                )
+            await self._ctx.create_segments(
+                [transaction_segment_name(segment_name(name, item), txn) for item in segments]
+            )
+        if len(self._prepared) >= _PREPARED_MAX:
+            self._prepared.clear()
+        self._prepared[txn] = None
+
+    async def _open_stream(self, name: StreamName, lease_ms: int) -> StreamView:
+        """Raises InvalidArgumentError (lease), StreamSealedError."""
+        settings = self._ctx.settings
         check_not_audit(name)
         if not settings.lease_min_ms <= lease_ms <= settings.lease_max_ms:
             raise InvalidArgumentError(
@@ -83,25 +170,20 @@ class Transactions:
                 least_ms=settings.lease_min_ms,
                 most_ms=settings.lease_max_ms,
             )
-        view = await ctx.stream(name)
+        view = await self._ctx.stream(name)
         check_not_sealed(view)
-        history = await ctx.histories.of(view)
-        segments = tuple(history.active.segments)
-        txn = make_transaction_id(history.active.epoch, await self._number())
-        record = open_record(
-            history.active.epoch,
-            now_ms=ctx.clock.now_ms(),
+        return view
+
+    def _record(self, epoch: int, lease_ms: int, *, key: UUID | None) -> TransactionRecord:
+        settings = self._ctx.settings
+        return open_record(
+            epoch,
+            now_ms=self._ctx.clock.now_ms(),
             lease_ms=lease_ms,
             lifetime_leases=settings.lifetime_leases,
             lifetime_max_ms=settings.lifetime_max_ms,
+            key=key,
         )
-        await ctx.metadata.put(create(keys.transaction(name, txn), record))
-        await ctx.create_segments(
-            [transaction_segment_name(segment_name(name, item.segment), txn) for item in segments]
-        )
-        await self._check_still_open(view, txn)
-        ctx.telemetry.add("transactions_begun")
-        return Transaction(id=txn, segments=segments)
 
     async def _check_still_open(self, view: StreamView, txn: UUID) -> None:
         """Sealing looks for open transactions once its state is durable; this one may have come a moment later."""
@@ -133,11 +215,13 @@ class Transactions:
                 await ctx.metadata.put(found.put(replace(found.value, expires_ms=until)))
         return PingStatus[verdict.name]
 
-    async def commit(self, name: StreamName, txn: UUID) -> TransactionStatus:
-        """Decide to commit; the merge follows. COMMITTED: it has ended by now; COMMITTING: it goes on.
+    async def commit(self, name: StreamName, txn: UUID, blocks: Sequence[EventBlock] = ()) -> TransactionStatus:
+        """Append the blocks and decide to commit; the merge follows. COMMITTED: it has ended by now; COMMITTING: it goes on.
 
-        Raises TransactionNotFoundError, TransactionStateError.
+        Raises TransactionNotFoundError, TransactionStateError; with blocks what ``ControllerService`` says.
         """
+        if blocks:
+            await self._fill(name, txn, blocks)
         with self._ctx.outcomes.of(txn) as ended:
             if await self._end(name, txn, Verb.COMMIT) is TransactionState.COMMITTED:
                 return TransactionStatus.COMMITTED
@@ -145,6 +229,41 @@ class Transactions:
             await asyncio.wait({ended}, timeout=COMMIT_S)
             known = ended.done() and ended.result() is TransactionState.COMMITTED
         return TransactionStatus.COMMITTED if known else TransactionStatus.COMMITTING
+
+    async def _fill(self, name: StreamName, txn: UUID, blocks: Sequence[EventBlock]) -> None:
+        """The blocks are durable when this returns, or the transaction was decided before."""
+        try:
+            await each(blocks, lambda block: self._append(name, txn, block))
+        except SegmentNotFoundError as error:
+            # Merged or removed by now, by an earlier attempt or by somebody else; that is told by whoever decides.
+            if (await load_transactions(self._ctx, name, [txn])).facts[0].state is TransactionState.OPEN:
+                raise InvalidArgumentError(
+                    "block is for no segment of the transaction", stream=str(name), txn=str(txn), **error.fields
+                ) from error
+
+    async def _append(self, name: StreamName, txn: UUID, block: EventBlock) -> None:
+        segments = self._ctx.segments
+        segment = transaction_segment_name(segment_name(name, block.segment), txn)
+        request = Append(
+            segment=segment,
+            writer=block.writer,
+            data=block.data,
+            event_number=block.event_count,
+            event_count=block.event_count,
+            previous=NO_EVENT,
+        )
+        try:
+            await segments.append(request)
+        except WriterFencedError as error:
+            # Appended before, by an earlier attempt of this very call: it is there once.
+            last = await segments.setup_append(segment, block.writer)
+            if last != block.event_count:
+                raise InvalidArgumentError(
+                    "writer of the block has appended something else",
+                    segment=segment,
+                    last=last,
+                    events=block.event_count,
+                ) from error
 
     async def abort(self, name: StreamName, txn: UUID) -> None:
         """Decide to abort; the removal follows. Raises as ``commit``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.codec.chunk_index import SUFFIX
@@ -45,6 +45,68 @@ def parse_chunk_name(text: str) -> ChunkName | None:
     except ValueError:
         return None
     return name if str(name) == text else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportName:
+    """The parts of an imported chunk's name: ``<container>/i<uid>-<epoch>-<grant>-<number>``, numbers in hex.
+
+    ``uid`` is of the transaction's segment that it was written for; while that is there, the chunk may be adopted. ``grant``
+    counts the places that were granted in ``epoch``.
+    """
+
+    container: int
+    uid: int
+    epoch: int
+    grant: int
+    number: int
+
+    @property
+    def prefix(self) -> str:
+        """The name without its number: the same for all chunks of a grant."""
+        return f"{self.container:x}/i{self.uid:x}-{self.epoch:x}-{self.grant:x}-"
+
+    def __str__(self) -> str:
+        return f"{self.prefix}{self.number:x}"
+
+
+def parse_import_name(text: str) -> ImportName | None:
+    """The parts, or None for what is not spelled as we spell it."""
+    container, _, rest = text.partition("/i")
+    parts = [container, *rest.split("-")]
+    if len(parts) != 5:
+        return None
+    try:
+        numbers = [int(part, 16) for part in parts]
+    except ValueError:
+        return None
+    name = ImportName(container=numbers[0], uid=numbers[1], epoch=numbers[2], grant=numbers[3], number=numbers[4])
+    return name if str(name) == text else None
+
+
+def is_marker(text: str) -> bool:
+    """Whether the name is that of a marker by which importers know a tier 2, which is no chunk."""
+    name = parse_import_name(text)
+    return name is not None and name.uid == 0
+
+
+def chunk_epoch(text: str) -> int | None:
+    """The epoch of the log that the name of a chunk, its own or imported, was made in; None for any other name."""
+    name = parse_chunk_name(text) or parse_import_name(text)
+    return None if name is None else name.epoch
+
+
+def imports_listed(listed: Iterable[str], *, container: int) -> Mapping[int, Sequence[ImportName]]:
+    """The imported chunks of this container among the listed names, by the uid that they were written for, in order.
+
+    A sidecar without its chunk counts as its chunk.
+    """
+    found: dict[int, dict[ImportName, None]] = {}
+    for text in listed:
+        name = parse_import_name(text.removesuffix(SUFFIX))
+        if name is not None and name.container == container:
+            found.setdefault(name.uid, {})[name] = None
+    return {uid: list(names) for uid, names in found.items()}
 
 
 def orphan_candidates(listed: Iterable[str], *, container: int, epoch: int) -> Sequence[str]:

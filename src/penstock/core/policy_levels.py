@@ -98,6 +98,21 @@ def resolve(stream: PolicyDocument, scope: PolicyDocument, server: PolicyDocumen
     return EffectivePolicy(**values, truncates=truncates, origins=origins)
 
 
+def document_of(policy: EffectivePolicy) -> PolicyDocument:
+    """One document that comes to the same on a stream with nothing above it: what some level names, and nothing else.
+
+    Where ``unsubscribed`` is its default, that follows from the limits again, also from changed ones.
+    """
+    document = EMPTY
+    for path, name in _NAMES.items():
+        if policy.given(path):
+            value = getattr(policy, name)
+            document = with_value(
+                document, path, seconds(value) if path.endswith("_s") and value is not None else value
+            )
+    return document
+
+
 def merged(stream: PolicyDocument, above: PolicyDocument) -> PolicyDocument:
     """One document that says what the two levels say together: the stream's word where it has one, else the other's."""
     found = stream

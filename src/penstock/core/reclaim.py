@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from penstock.core.cut_order import Positions, at_or_after, head_of, segments_to_delete
 from penstock.core.history import StreamHistory
@@ -28,6 +29,15 @@ class Why(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseFacts:
+    """A lease: who took it, in words of its own, and until when, wall clock in milliseconds."""
+
+    id: str
+    until_ms: int
+    holder: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
     """What a segment takes, as the store tells (``ports.segment_service.SegmentSpace``)."""
 
@@ -39,6 +49,7 @@ class SegmentFacts:
     leased_bytes: int = 0
     leased_until_ms: int | None = None
     partial_bytes: int = 0
+    leases: Sequence[LeaseFacts] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +76,13 @@ class ReclaimFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
     """Bytes that are still to be given back. ``until_ms``: not before; None: nobody can say, or as soon as it can be.
-    ``name``: of the hold."""
+    ``name``: of the hold. ``leases``: those that hold them, the one that ends last first."""
 
     why: Why
     size_bytes: int
     until_ms: int | None = None
     name: str = ""
+    leases: Sequence[LeaseFacts] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +109,9 @@ def reclaim_report(facts: ReclaimFacts) -> ReclaimReport:
     return account.report()
 
 
+_Reason: TypeAlias = tuple[Why, int | None, str, tuple[LeaseFacts, ...]]
+
+
 class _Account:
     """The sums in the making."""
 
@@ -104,12 +119,19 @@ class _Account:
         self._facts = facts
         self._passed = set(segments_to_delete(facts.history, None, facts.head))
         self._ranges = _ranges_by_segment(facts)
-        self._pending: dict[tuple[Why, int | None, str], int] = {}
+        self._pending: dict[_Reason, int] = {}
         self._disk = self._live = self._tiered = self._freed = 0
 
-    def _put(self, why: Why, size: int, until_ms: int | None = None, name: str = "") -> None:
+    def _put(
+        self,
+        why: Why,
+        size: int,
+        until_ms: int | None = None,
+        name: str = "",
+        leases: Sequence[LeaseFacts] = (),
+    ) -> None:
         if size > 0:
-            key = (why, until_ms, name)
+            key = (why, until_ms, name, tuple(leases))
             self._pending[key] = self._pending.get(key, 0) + size
 
     def add(self, segment: SegmentId, space: SegmentFacts) -> None:
@@ -129,7 +151,7 @@ class _Account:
 
     def _give_leased(self, space: SegmentFacts, left: int, rest: Why) -> None:
         leased = min(space.leased_bytes, left)
-        self._put(Why.LEASE, leased, space.leased_until_ms)
+        self._put(Why.LEASE, leased, space.leased_until_ms, leases=space.leases)
         partial = min(space.partial_bytes, left - leased)
         self._put(Why.BLOCK, partial)
         self._put(rest, left - leased - partial)
@@ -153,15 +175,18 @@ class _Account:
             for segment, length in history.sealed_lengths.items()
             if segment in self._passed and segment not in present
         )
-        order = sorted(self._pending, key=lambda key: (key[1] is None, key[1] or 0, key[0].value, key[2]))
+        order = sorted(
+            self._pending,
+            key=lambda key: (key[1] is None, key[1] or 0, key[0].value, key[2], [item.id for item in key[3]]),
+        )
         return ReclaimReport(
             disk_bytes=self._disk,
             live_bytes=self._live,
             tiered_bytes=self._tiered,
             freed_bytes=self._freed + gone,
             pending=tuple(
-                Pending(why=why, size_bytes=self._pending[why, until_ms, name], until_ms=until_ms, name=name)
-                for why, until_ms, name in order
+                Pending(why=key[0], size_bytes=self._pending[key], until_ms=key[1], name=key[2], leases=key[3])
+                for key in order
             ),
         )
 

@@ -85,8 +85,12 @@ class RecordColumns(Sequence[StreamCutRecord]):
             time_ms=self.times[place],
             size_bytes=self.sizes[place],
             positions=self.cut_at(place),
-            event_count=None if self._counts is None else self._counts[place],
+            event_count=self.count_at(place),
         )
+
+    def count_at(self, place: int) -> int | None:
+        """Events before the record, None where nobody counted."""
+        return None if self._counts is None else self._counts[place]
 
     def cut_at(self, place: int) -> Positions:
         """The cut of a record: the very same object each time."""

@@ -96,6 +96,11 @@ def plan_line(text: str) -> dict[str, Any]:
         return encode_error(line_id, error)
 
 
+def read_facts(text: str) -> FactsLine:
+    """The facts of one line of JSON. Raises InvalidArgumentError or InvalidCutError, which name the field."""
+    return decode_facts(take_object(parse_strictly(text), None))
+
+
 def encode_error(line_id: Any, error: PenstockError) -> dict[str, Any]:
     """The line that stands for one that could not be used."""
     kind = "unsupported" if isinstance(error, UnsupportedError) else "invalid"

@@ -214,6 +214,11 @@ class Outlook:
         records = self.records
         return records.sizes[place] if type(records) is RecordColumns else records[place].size_bytes
 
+    def count_at(self, place: int) -> int | None:
+        """Events before the record, None where nobody counted."""
+        records = self.records
+        return records.count_at(place) if type(records) is RecordColumns else records[place].event_count
+
     def cut_at(self, place: int) -> Positions:
         records = self.records
         if type(records) is RecordColumns:

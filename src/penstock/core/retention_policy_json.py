@@ -42,13 +42,6 @@ def decode_policy(value: Any) -> EffectivePolicy | None:
     return policy
 
 
-def encode_policy(policy: RetentionPolicy | None) -> dict[str, Any] | None:
-    """Pravega's form; ``max`` is null where unlimited."""
-    if policy is None:
-        return None
-    return {"type": policy.type.value, "min": policy.minimum, "max": policy.maximum}
-
-
 def _decode(value: Any) -> EffectivePolicy | None:
     if not isinstance(value, dict):
         refuse("a policy is an object or null", "policy")

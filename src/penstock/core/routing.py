@@ -8,7 +8,7 @@ letters outside ASCII differently, so the order of one key's events across both 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import mmh3
 
@@ -27,11 +27,6 @@ def hash_key(key: str) -> float:
     first: int = mmh3.hash64(key.encode("utf-16-le", "surrogatepass"), EVENT_SEED, signed=False)[0]
     # 52 bits are exact in a double, and so is their quotient by a power of two.
     return (first >> 12) / _MANTISSA
-
-
-def hash_many(keys: Iterable[str]) -> list[float]:
-    """``hash_key`` of each key, in order."""
-    return [hash_key(key) for key in keys]
 
 
 class Router:

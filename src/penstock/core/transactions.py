@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from penstock.codec.metadata import BatchPin, BatchRecord, CompletedRecord, TransactionRecord, TransactionState
@@ -36,15 +36,16 @@ def transaction_epoch(txn: UUID) -> int:
 
 
 def open_record(
-    epoch: int, *, now_ms: int, lease_ms: int, lifetime_leases: int, lifetime_max_ms: int
+    epoch: int, *, now_ms: int, lease_ms: int, lifetime_leases: int, lifetime_max_ms: int, key: UUID | None = None
 ) -> TransactionRecord:
-    """A new transaction's record. Its whole life is limited, however often it is renewed."""
+    """A new transaction's record. Its whole life is limited, however often it is renewed. ``key``: it is shared under it."""
     lifetime = min(lifetime_leases * lease_ms, lifetime_max_ms)
     return TransactionRecord(
         state=TransactionState.OPEN,
         epoch=epoch,
         expires_ms=now_ms + min(lease_ms, lifetime),
         deadline_ms=now_ms + lifetime,
+        key=key,
     )
 
 
@@ -175,13 +176,7 @@ def decide_batch(known: BatchRecord | None, batch: int, offered: Sequence[Transa
 
 def pinned(record: TransactionRecord, writer: str, batch: int) -> TransactionRecord:
     """The record with the wish of a batch to commit it."""
-    return TransactionRecord(
-        state=record.state,
-        epoch=record.epoch,
-        expires_ms=record.expires_ms,
-        deadline_ms=record.deadline_ms,
-        pin=BatchPin(writer=writer, batch=batch),
-    )
+    return replace(record, pin=BatchPin(writer=writer, batch=batch))
 
 
 def merge_targets(begun_in: EpochRecord, active: EpochRecord) -> Mapping[SegmentId, SegmentId] | None:

@@ -6,7 +6,10 @@ and survives pickling to another process.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+_E = TypeVar("_E", bound=BaseException)
 
 
 class PenstockError(Exception):
@@ -29,6 +32,15 @@ class PenstockError(Exception):
 
 def _rebuild(kind: type[PenstockError], message: str, fields: dict[str, Any]) -> PenstockError:
     return kind(message, **fields)
+
+
+def leaves(group: BaseExceptionGroup[_E]) -> Iterator[_E]:
+    """The errors of a group, in order, those of groups within it too."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from leaves(error)
+        else:
+            yield error
 
 
 # --- fix the call -----------------------------------------------------------------------------------------

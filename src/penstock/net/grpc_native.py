@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
 from penstock.model.errors import InvalidArgumentError, UnsupportedError
 from penstock.net import grpc_mapping as mapping
 from penstock.net import native_mapping as own
 from penstock.net.grpc_dispatch import Handler
+from penstock.net.grpc_erasure import ErasureCalls
 from penstock.net.grpc_retention import RetentionCalls
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import native_pb2 as native
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.chunk_imports import ChunkImports
+from penstock.ports.controller_service import ControllerService, TransactionStatus
 from penstock.ports.integrity import Scrubbable
 from penstock.ports.segment_service import SegmentService
 
@@ -20,12 +22,17 @@ from penstock.ports.segment_service import SegmentService
 class NativeCalls:
     """The service ``penstock.v1.Native``."""
 
-    def __init__(self, controller: ControllerService, segments: SegmentService, *, store_id: str) -> None:
+    def __init__(
+        self, controller: ControllerService, segments: SegmentService, *, store_id: str, more: Sequence[str] = ()
+    ) -> None:
+        """``more``: what the server can do beyond these calls."""
         self._controller = controller
         self._segments = segments
         self._store_id = store_id
+        self._more = more
         self._version = version("penstock")
         self._retention = RetentionCalls(controller)
+        self._erasures = ErasureCalls(controller)
 
     def handlers(self) -> Mapping[str, Handler]:
         return {
@@ -37,21 +44,30 @@ class NativeCalls:
             "Endpoint": self.endpoint,
             "CommitBatch": self.commit_batch,
             "LastBatch": self.last_batch,
+            "JoinTransaction": self.join_transaction,
+            "CommitEvents": self.commit_events,
             "ListReaderGroups": self.list_groups,
             "DeleteReaderGroup": self.delete_group,
             "UpdateSubscriberCut": self.update_cut,
             "ChunkRanges": self.chunk_ranges,
+            "ErasedRanges": self.erased_ranges,
             "LeaseChunks": self.lease_chunks,
+            "SegmentInfos": self.segment_infos,
+            "Measure": self.measure,
             "ReleaseLease": self.release_lease,
             "Spaces": self.spaces,
             "CountEvents": self.count_events,
             "Disk": self.disk,
             "Scrub": self.scrub,
+            "GrantImport": self.grant_import,
+            "AdoptChunks": self.adopt_chunks,
             **self._retention.handlers(),
+            **self._erasures.handlers(),
         }
 
     async def info(self, _request: native.InfoRequest) -> native.InfoResponse:
-        return native.InfoResponse(version=self._version, store_id=self._store_id, capabilities=sorted(self.handlers()))
+        known = sorted([*self.handlers(), *self._more])
+        return native.InfoResponse(version=self._version, store_id=self._store_id, capabilities=known)
 
     # --- streams ---------------------------------------------------------------------------------------------
 
@@ -89,6 +105,18 @@ class NativeCalls:
         batch = await self._controller.last_batch(stream, writer=_writer(request.writer))
         return native.LastBatchResponse(batch=batch)
 
+    async def join_transaction(self, request: native.JoinTransactionRequest) -> native.JoinTransactionResponse:
+        stream = mapping.stream_of(request.stream)
+        key = mapping.uuid_of(request.key, field="key")
+        joined = await self._controller.join_transaction(stream, key, lease_ms=request.lease_ms)
+        return native.JoinTransactionResponse(
+            transaction=mapping.transaction_message(joined.id),
+            segments=[mapping.range_message(stream, item) for item in joined.segments],
+        )
+
+    async def commit_events(self, request: native.CommitEventsRequest) -> native.CommitEventsResponse:
+        return await answer_commit_events(self._controller, request)
+
     # --- reader groups ---------------------------------------------------------------------------------------
 
     async def list_groups(self, request: native.ListReaderGroupsRequest) -> native.ListReaderGroupsResponse:
@@ -119,14 +147,29 @@ class NativeCalls:
         ranges = await self._segments.chunk_ranges(_named(request.segment), request.start, request.end)
         return native.ChunkRangesResponse(ranges=[own.chunk_message(item) for item in ranges])
 
+    async def erased_ranges(self, request: native.ErasedRangesRequest) -> native.ErasedRangesResponse:
+        found = await self._segments.erased_ranges(_named(request.segment), request.start, request.end)
+        return own.bounds_message(found)
+
     async def lease_chunks(self, request: native.LeaseChunksRequest) -> native.Done:
         lease = mapping.uuid_of(request.lease, field="lease")
-        await self._segments.lease_chunks(_named(request.segment), lease, until_ms=request.until_ms)
+        await self._segments.lease_chunks(
+            _named(request.segment), lease, until_ms=request.until_ms, holder=request.holder
+        )
         return native.Done()
 
     async def release_lease(self, request: native.ReleaseLeaseRequest) -> native.Done:
         await self._segments.release_lease(mapping.uuid_of(request.lease, field="lease"))
         return native.Done()
+
+    async def segment_infos(self, request: native.SegmentInfosRequest) -> native.SegmentInfosResponse:
+        found = await self._segments.infos([_named(name) for name in request.segments])
+        return native.SegmentInfosResponse(infos=[own.info_message(found[name]) for name in sorted(found)])
+
+    async def measure(self, request: native.MeasureRequest) -> native.MeasureResponse:
+        stream = mapping.stream_of(request.stream)
+        spans = await self._controller.measure(stream, mapping.cut_of(request.start), mapping.cut_of(request.end))
+        return native.MeasureResponse(spans=[own.span_message(item) for item in spans])
 
     async def spaces(self, request: native.SpacesRequest) -> native.SpacesResponse:
         found = await self._segments.spaces(list(request.segments))
@@ -139,11 +182,36 @@ class NativeCalls:
     async def disk(self, _request: native.DiskRequest) -> native.DiskResponse:
         return own.disk_message(await self._segments.disk())
 
+    async def grant_import(self, request: native.GrantImportRequest) -> native.ImportGrant:
+        return own.grant_message(await self._imports().grant_import(_named(request.segment)))
+
+    async def adopt_chunks(self, request: native.AdoptChunksRequest) -> native.AdoptChunksResponse:
+        chunks = [own.imported_of(item) for item in request.chunks]
+        length = await self._imports().adopt_chunks(_named(request.segment), request.offset, chunks)
+        return native.AdoptChunksResponse(length=length)
+
+    def _imports(self) -> ChunkImports:
+        if not isinstance(self._segments, ChunkImports):
+            raise UnsupportedError("this store adopts no chunks")
+        return self._segments
+
     async def scrub(self, request: native.ScrubRequest) -> native.ScrubResponse:
         if not isinstance(self._segments, Scrubbable):
             raise UnsupportedError("this store cannot be scrubbed while it runs")
         cursor = request.cursor if request.HasField("cursor") else None
         return own.scrub_message(await self._segments.scrub(cursor, request.max_bytes))
+
+
+async def answer_commit_events(
+    controller: ControllerService, request: native.CommitEventsRequest
+) -> native.CommitEventsResponse:
+    """The answer, whichever way the request came."""
+    status = await controller.commit_transaction(
+        mapping.stream_of(request.stream),
+        mapping.transaction_of(request.transaction),
+        blocks=[own.block_of(item) for item in request.blocks],
+    )
+    return native.CommitEventsResponse(committed=status is TransactionStatus.COMMITTED)
 
 
 def _named(segment: str) -> str:

@@ -25,6 +25,7 @@ class RetentionCalls:
             "RunRetention": self.run,
             "PlanRetention": self.plan,
             "ExplainRetention": self.explain,
+            "RetentionFacts": self.facts,
             "ReclaimReport": self.reclaim,
             "ForecastRetention": self.forecast,
             "ListEvictions": self.evictions,
@@ -57,6 +58,12 @@ class RetentionCalls:
         position = own.cut_or_none(request, "position")
         stream = mapping.stream_of(request.stream)
         return own.decision_message(await self._controller.explain_retention(stream, position=position))
+
+    async def facts(self, request: native.PlanRequest) -> native.JsonAnswer:
+        change = own.document_of(request.change) if request.HasField("change") else None
+        return own.json_message(
+            await self._controller.retention_facts(mapping.stream_of(request.stream), change=change)
+        )
 
     async def reclaim(self, request: native.StreamRequest) -> native.JsonAnswer:
         return own.json_message(await self._controller.reclaim_report(mapping.stream_of(request.stream)))

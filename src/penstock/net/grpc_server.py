@@ -16,6 +16,7 @@ from penstock.net.grpc_scopes import ScopeCalls
 from penstock.net.grpc_streams import SegmentCalls, StreamCalls
 from penstock.net.grpc_tables import KeyValueTableCalls, KeyValueTables
 from penstock.net.proto import Controller_pb2, native_pb2
+from penstock.net.wire_requests import CALLS_CAPABILITY
 from penstock.ports.controller_service import ControllerService, Endpoint
 from penstock.ports.segment_service import SegmentService
 
@@ -51,6 +52,7 @@ class GrpcServer:
         server_address: Where clients find this server, for those that ask (``pravega://`` addresses); a text is a host,
             and the port is the one bound. None: ``host``, which clients must then be able to reach.
         store_id: What ``Native.Info`` says of the store.
+        line: Whether the port of the segment store takes calls of the controller too (``net.wire_calls``).
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class GrpcServer:
         port: int = DEFAULT_PORT,
         server_address: Endpoint | str | Callable[[], Endpoint] | None = None,
         store_id: str = "",
+        line: bool = False,
     ) -> None:
         """Raises InvalidArgumentError: a port that is none, or any host without a ``server_address``."""
         if not 0 <= port < 1 << 16:
@@ -74,6 +77,7 @@ class GrpcServer:
         self._wanted_port = port
         self._server_address = server_address
         self._store_id = store_id
+        self._line = line
         self._server: grpc.aio.Server | None = None
         self._port: int | None = None
 
@@ -125,7 +129,9 @@ class GrpcServer:
             KeyValueTableCalls(self._controller, tables),
         )
         controller = {name: handler for part in parts for name, handler in part.handlers().items()}
-        native = NativeCalls(self._controller, self._segments, store_id=self._store_id).handlers()
+        native = NativeCalls(
+            self._controller, self._segments, store_id=self._store_id, more=(CALLS_CAPABILITY,) if self._line else ()
+        ).handlers()
         return (
             service_handler(Controller_pb2.DESCRIPTOR.services_by_name["ControllerService"], controller),
             service_handler(native_pb2.DESCRIPTOR.services_by_name["Native"], native),

@@ -7,13 +7,15 @@ Functions named ``..._message`` make messages, the others read them. Reading che
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+from uuid import UUID
 
 from penstock.codec.policy_document import decode_document, encode_document
 from penstock.model.cuts import StreamCut
 from penstock.model.damage import Damage
-from penstock.model.errors import CorruptDataError, InvalidArgumentError
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, ProtocolError
 from penstock.model.names import StreamName
 from penstock.model.retention import HoldInfo, PolicyDocument, PolicyTarget
 from penstock.net.grpc_mapping import (
@@ -24,12 +26,55 @@ from penstock.net.grpc_mapping import (
     make,
     range_message,
     ranges_of,
+    segment_of,
     stream_of,
+    uuid_of,
 )
 from penstock.net.proto import native_pb2 as native
-from penstock.ports.controller_service import StreamDescription, SubscriberInfo
+from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
+from penstock.ports.controller_service import EventBlock, SegmentSpan, StreamDescription, SubscriberInfo
 from penstock.ports.integrity import ScrubPage
-from penstock.ports.segment_service import ChunkBlock, ChunkRange, DiskSpace, SegmentSpace
+from penstock.ports.segment_service import ChunkBlock, ChunkRange, DiskSpace, Lease, SegmentInfo, SegmentSpace
+
+M = TypeVar("M")
+V = TypeVar("V")
+
+_UNKNOWN = -1
+"""Span of a block whose times nobody knows."""
+
+
+def same_message(kind: Callable[..., M], item: Any, *, without: Container[str] = ()) -> M:
+    """A message with the fields of a value, all of which it has by the same names but for those ``without``."""
+    return make(kind, **{field.name: getattr(item, field.name) for field in fields(item) if field.name not in without})
+
+
+def same_of(kind: Callable[..., V], message: Any, **others: Any) -> V:
+    """The value that ``same_message`` made the message of; ``others`` are not in it. What the message lacks is None."""
+    known: dict[str, Any] = {}
+    for name, field in message.DESCRIPTOR.fields_by_name.items():
+        known[name] = None if field.has_presence and not message.HasField(name) else getattr(message, name)
+    return kind(**known, **others)
+
+
+def block_message(block: EventBlock) -> native.EventBlock:
+    return make(
+        native.EventBlock,
+        segment=block.segment,
+        writer=block.writer.bytes,
+        events=block.event_count,
+        data=bytes(block.data),
+    )
+
+
+def block_of(message: native.EventBlock) -> EventBlock:
+    if len(message.writer) != 16:
+        raise InvalidArgumentError("id of a writer has 16 bytes", size_bytes=len(message.writer))
+    return EventBlock(
+        segment=segment_of(message.segment),
+        writer=UUID(bytes=message.writer),
+        event_count=message.events,
+        data=message.data,
+    )
 
 
 def json_of(text: str) -> Mapping[str, Any]:
@@ -206,7 +251,32 @@ def chunk_message(item: ChunkRange) -> native.ChunkRange:
         message.block_crc32c.append(block.crc32c)
         message.block_event_count.append(block.event_count)
         end = block.end_offset
+    if any(block.first_ms is not None for block in item.blocks):
+        before_ms = 0
+        for block in item.blocks:
+            if block.first_ms is None or block.last_ms is None:
+                message.block_time_ms.append(0)
+                message.block_span_ms.append(_UNKNOWN)
+                continue
+            message.block_time_ms.append(block.first_ms - before_ms)
+            message.block_span_ms.append(max(0, block.last_ms - block.first_ms))
+            before_ms = block.first_ms
     return message
+
+
+def _times_of(message: native.ChunkRange) -> list[tuple[int | None, int | None]]:
+    """When each block's first and last append came; a server of an earlier version does not say."""
+    count = len(message.block_length)
+    if not message.block_time_ms and not message.block_span_ms:
+        return [(None, None)] * count
+    if not len(message.block_time_ms) == len(message.block_span_ms) == count:
+        raise InvalidArgumentError("columns of a chunk's blocks differ in length", chunk=message.name)
+    found: list[tuple[int | None, int | None]] = []
+    at_ms = 0
+    for gap, span in zip(message.block_time_ms, message.block_span_ms, strict=True):
+        at_ms += gap
+        found.append((None, None) if span < 0 else (at_ms, at_ms + span))
+    return found
 
 
 def chunk_of(message: native.ChunkRange) -> ChunkRange:
@@ -216,10 +286,21 @@ def chunk_of(message: native.ChunkRange) -> ChunkRange:
         raise InvalidArgumentError("columns of a chunk's blocks differ in length", chunk=message.name)
     blocks = []
     end = message.start_offset
-    for gap, length, crc32c, event_count in zip(*columns, strict=True):
+    for (gap, length, crc32c, event_count), (first_ms, last_ms) in zip(
+        zip(*columns, strict=True), _times_of(message), strict=True
+    ):
         start = end + gap
         end = start + length
-        blocks.append(ChunkBlock(start_offset=start, end_offset=end, crc32c=crc32c, event_count=event_count))
+        blocks.append(
+            ChunkBlock(
+                start_offset=start,
+                end_offset=end,
+                crc32c=crc32c,
+                event_count=event_count,
+                first_ms=first_ms,
+                last_ms=last_ms,
+            )
+        )
     return ChunkRange(
         name=message.name,
         location=message.location if message.HasField("location") else None,
@@ -227,6 +308,55 @@ def chunk_of(message: native.ChunkRange) -> ChunkRange:
         end_offset=message.end_offset,
         blocks=tuple(blocks),
     )
+
+
+def grant_message(grant: ImportGrant) -> native.ImportGrant:
+    return same_message(native.ImportGrant, grant, without=("segment",))
+
+
+def grant_of(segment: str, message: native.ImportGrant) -> ImportGrant:
+    return same_of(ImportGrant, message, segment=segment)
+
+
+def imported_message(chunk: ImportedChunk) -> native.ImportedChunk:
+    return same_message(native.ImportedChunk, chunk)
+
+
+def imported_of(message: native.ImportedChunk) -> ImportedChunk:
+    return same_of(ImportedChunk, message)
+
+
+def info_message(item: SegmentInfo) -> native.SegmentInfo:
+    return make(
+        native.SegmentInfo,
+        segment=item.name,
+        start_offset=item.start_offset,
+        length=item.length,
+        sealed=item.sealed,
+        last_modified_ms=item.last_modified_ms,
+        kept_offset=item.kept_offset,
+        event_count=item.event_count,
+    )
+
+
+def info_of(message: native.SegmentInfo) -> SegmentInfo:
+    return SegmentInfo(
+        name=message.segment,
+        start_offset=message.start_offset,
+        length=message.length,
+        sealed=message.sealed,
+        last_modified_ms=message.last_modified_ms,
+        kept_offset=message.kept_offset if message.HasField("kept_offset") else None,
+        event_count=message.event_count,
+    )
+
+
+def span_message(item: SegmentSpan) -> native.SegmentSpan:
+    return same_message(native.SegmentSpan, item)
+
+
+def span_of(message: native.SegmentSpan) -> SegmentSpan:
+    return same_of(SegmentSpan, message)
 
 
 def space_message(item: SegmentSpace) -> native.SpacesResponse.Space:
@@ -241,6 +371,10 @@ def space_message(item: SegmentSpace) -> native.SpacesResponse.Space:
         leased_bytes=item.leased_bytes,
         leased_until_ms=item.leased_until_ms,
         partial_bytes=item.partial_bytes,
+        leases=[
+            native.SpacesResponse.Lease(id=str(lease.id), until_ms=lease.until_ms, holder=lease.holder)
+            for lease in item.leases
+        ],
     )
 
 
@@ -255,26 +389,19 @@ def space_of(message: native.SpacesResponse.Space) -> SegmentSpace:
         leased_bytes=message.leased_bytes,
         leased_until_ms=message.leased_until_ms if message.HasField("leased_until_ms") else None,
         partial_bytes=message.partial_bytes,
+        leases=tuple(
+            Lease(id=uuid_of(lease.id, field="lease"), until_ms=lease.until_ms, holder=lease.holder)
+            for lease in message.leases
+        ),
     )
 
 
 def disk_message(item: DiskSpace) -> native.DiskResponse:
-    return make(
-        native.DiskResponse,
-        total_bytes=item.total_bytes,
-        free_bytes=item.free_bytes,
-        used_bytes=item.used_bytes,
-        budget_bytes=item.budget_bytes,
-    )
+    return same_message(native.DiskResponse, item)
 
 
 def disk_of(message: native.DiskResponse) -> DiskSpace:
-    return DiskSpace(
-        total_bytes=message.total_bytes,
-        free_bytes=message.free_bytes,
-        used_bytes=message.used_bytes,
-        budget_bytes=message.budget_bytes if message.HasField("budget_bytes") else None,
-    )
+    return same_of(DiskSpace, message)
 
 
 def cut_or_none(message: Any, name: str) -> StreamCut | None:
@@ -298,3 +425,15 @@ def scrub_of(message: native.ScrubResponse) -> ScrubPage:
         raise CorruptDataError("finding of a scrub cannot be read") from error
     cursor = message.cursor if message.HasField("cursor") else None
     return ScrubPage(cursor=cursor, checked=dict(message.checked), damage=damage)
+
+
+def bounds_message(ranges: Sequence[tuple[int, int]]) -> native.ErasedRangesResponse:
+    return make(native.ErasedRangesResponse, bounds=[bound for pair in ranges for bound in pair])
+
+
+def bounds_of(message: native.ErasedRangesResponse) -> list[tuple[int, int]]:
+    """Raises ProtocolError for a bound without its partner."""
+    bounds = list(message.bounds)
+    if len(bounds) % 2:
+        raise ProtocolError("ranges do not come in pairs", bounds=len(bounds))
+    return list(zip(bounds[::2], bounds[1::2], strict=True))

@@ -7,7 +7,6 @@ Source: docs/rest.md.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from starlette.requests import Request
@@ -19,6 +18,7 @@ from penstock.model.names import StreamName, check_name
 from penstock.net import pravega_rest_mapping as mapping
 from penstock.net.grpc_tables import KeyValueTables
 from penstock.net.rest_requests import Handler, json_body, json_response, nothing, path_route, stream_of
+from penstock.net.tasks import together
 from penstock.ports.controller_service import ControllerService, EpochHistory
 from penstock.ports.segment_service import SegmentService
 
@@ -117,9 +117,7 @@ class PravegaRest:
         """Their documents, in order, without those that were deleted meanwhile."""
         found: list[mapping.Document | None] = []
         for start in range(0, len(streams), _AT_ONCE):
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._document(item)) for item in streams[start : start + _AT_ONCE]]
-            found.extend(task.result() for task in tasks)
+            found += await together([self._document(item) for item in streams[start : start + _AT_ONCE]])
         return [document for document in found if document is not None]
 
     async def _document(self, stream: StreamName) -> mapping.Document | None:

@@ -20,7 +20,6 @@ from penstock.net.pulsar_admin_bodies import INT_MAX, LONG_MAX, AdminError, whol
 from penstock.ports.controller_service import ControllerService
 from penstock.ports.segment_service import SegmentInfo, SegmentService
 
-EARLIEST = -1
 _READ_BYTES = 1 << 20
 
 

@@ -16,11 +16,19 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock.model.errors import CorruptDataError, DeadlineExceededError, InternalError, NotFoundError
+from penstock.model.errors import (
+    CorruptDataError,
+    DeadlineExceededError,
+    InternalError,
+    NotFoundError,
+    UnavailableError,
+)
 from penstock.net.rest_errors import Refusal, refusal_of, refusal_response, refused
 from penstock.net.rest_limits import RestLimits
 
 log = logging.getLogger(__name__)
+
+_SMALL_BYTES = 64 << 10
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -35,13 +43,14 @@ class Guard:
     def __init__(self, app: ASGIApp, *, limits: RestLimits, hosts: Set[str] | None) -> None:
         self._app = app
         self._limits = limits
+        self._bodies = _Bodies()
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise InternalError("not an HTTP request", type=scope["type"])
         headers = Headers(scope=scope)
-        body = _Body(receive, headers, self._limits)
+        body = _Body(receive, headers, self._limits, self._bodies)
         reply = _Reply(send, body)
         if scope["path"].startswith("/v1/"):
             # Jersey takes both spellings, and so do scripts made for it.
@@ -62,6 +71,8 @@ class Guard:
                 raise  # half an answer is out: the connection is closed, and nothing else would be honest
             await body.drain()
             await refusal_response(refusal)(scope, receive, reply.send)
+        finally:
+            body.let_go()
 
     def _refusal(self, error: Exception, path: str) -> Refusal:
         refusal = refusal_of(error)
@@ -109,11 +120,20 @@ def _name_of(host: str) -> str:
         return ""
 
 
+class _Bodies:
+    """What bodies of requests take together."""
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+
+
 class _Body:
     """A request's body, of bounded size and in bounded time."""
 
-    def __init__(self, receive: Receive, headers: Headers, limits: RestLimits) -> None:
+    def __init__(self, receive: Receive, headers: Headers, limits: RestLimits, bodies: _Bodies) -> None:
         self._receive = receive
+        self._bodies = bodies
+        self._held_bytes = 0
         self._limits = limits
         self._deadline = asyncio.get_running_loop().time() + limits.body_s
         length = headers.get("content-length", "")
@@ -130,7 +150,20 @@ class _Body:
         message = await self._next()
         if self._read > self._limits.body_bytes:
             raise self._too_large()
+        self._hold(len(message.get("body", b"")))
         return message
+
+    def _hold(self, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
+        self._bodies.held_bytes += size_bytes
+        # Small ones always get through: hundreds that stop half way must not keep out who has a question.
+        if self._bodies.held_bytes > self._limits.bodies_bytes and self._held_bytes > _SMALL_BYTES:
+            raise UnavailableError("too many large bodies at a time; try again", limit_bytes=self._limits.bodies_bytes)
+
+    def let_go(self) -> None:
+        """The request is over."""
+        self._bodies.held_bytes -= self._held_bytes
+        self._held_bytes = 0
 
     async def _next(self) -> Message:
         try:

@@ -12,6 +12,8 @@ class RestLimits:
     """What a client of the HTTP port may cost. Bytes, seconds."""
 
     body_bytes: int = 1 << 20
+    bodies_bytes: int = 16 << 20
+    """Of all requests at a time. Beyond, one that has sent more than 64 KiB is answered 503."""
     drained_bytes: int = 8 << 20
     """Of a body that is refused for its size, so much is read and forgotten, that its sender can hear why."""
     head_bytes: int = 16 << 10

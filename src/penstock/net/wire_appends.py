@@ -1,14 +1,29 @@
-"""The appends of one connection: writers bound to segments, blocks put together, acknowledgements in order."""
+"""The appends of one connection: writers bound to segments, blocks put together, acknowledgements in order.
+
+An AppendMany is taken apart, and each of its appends goes the way of one that came alone; only the answer is one for all.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 from uuid import UUID
 
 from penstock.codec import wire_commands as c
-from penstock.codec.wire import BLOCK_END_DATA_AT, Command, block_trailer, data_appended, decode, decode_block_end
+from penstock.codec.events import HEADER_BYTES
+from penstock.codec.wire import (
+    BLOCK_END_DATA_AT,
+    Command,
+    block_trailer,
+    data_appended,
+    decode,
+    decode_block_end,
+    decode_many,
+    encode,
+    many_appended,
+)
 from penstock.model.errors import (
     ConditionFailedError,
     PenstockError,
@@ -26,11 +41,20 @@ from penstock.ports.segment_service import APPEND_MAX_BYTES, Append, Appended, L
 
 _OVERHEAD_BYTES = 128
 _HELD_DOUBLINGS = 4
+_FAILURES_BYTES = 8 << 20
+_RETRIES_MIN = 32
+_RETRIES_MAX = 4096
+_NOT_STORED = -1
 _WITHOUT_PREDECESSOR = (WriterFencedError, ConditionFailedError)
 
 
 class AppendHost(Protocol):
     """The connection, as its appends see it."""
+
+    @property
+    def must_copy(self) -> bool:
+        """Whether memory is so short that a view, which keeps the whole buffer it came in, is to be copied."""
+        ...
 
     def release(self, size_bytes: int) -> None:
         """Count bytes as answered that ``AppendSide.taken_bytes`` told of."""
@@ -62,6 +86,7 @@ class _Binding:
         "acked",
         "failed",
         "gate",
+        "handle",
         "held",
         "id",
         "in_flight",
@@ -75,11 +100,15 @@ class _Binding:
         "writer",
     )
 
-    def __init__(self, writer: bytes, segment: str, last_number: int, *, knows_full: bool) -> None:
+    def __init__(
+        self, writer: bytes, segment: str, last_number: int, *, knows_full: bool, handle: int | None = None
+    ) -> None:
         self.writer = writer
+        self.handle = handle
         self.knows_full = knows_full
         self.id = UUID(bytes=writer)
-        self.segment = segment
+        # Sixteen thousand writers of a connection may share a name of 4 KiB.
+        self.segment = sys.intern(segment)
         self.received = self.submitted = self.acked = last_number
         self.failed = False
         self.replaced = False
@@ -91,14 +120,48 @@ class _Binding:
         self.stalled: list[_InFlight] = []
 
 
-class _InFlight:
-    """One append on its way through the store; called with its outcome."""
+class _Many:
+    """Appends that came in one frame, and are answered in one, once all of them are decided.
 
-    __slots__ = ("binding", "count", "data", "expected", "number", "previous", "rid", "side", "size")
+    ``lengths`` are those of their segments, ``failures`` the frames that say why one is not stored: one without is not for
+    want of one before it.
+    """
+
+    __slots__ = ("failure_bytes", "failures", "left", "lengths", "rid")
+
+    def __init__(self, rid: int, count: int) -> None:
+        self.rid = rid
+        self.left = count
+        self.lengths = [_NOT_STORED] * count
+        self.failures: list[tuple[int, bytes]] = []
+        self.failure_bytes = 0
+
+    def failed(self, index: int, reply: bytes) -> None:
+        # Beyond the bound it is as if one before it had failed: the client sets up again, and is told then.
+        self.failure_bytes += len(reply)
+        if self.failure_bytes <= _FAILURES_BYTES:
+            self.failures.append((index, reply))
+
+
+class _InFlight:
+    """One append on its way through the store; called with its outcome. ``many``: what it came with, and its place there."""
+
+    __slots__ = ("binding", "count", "data", "expected", "index", "many", "number", "previous", "rid", "side", "size")
 
     def __init__(
-        self, side: AppendSide, binding: _Binding, data: Buffer, count: int, number: int, rid: int, expected: int | None
+        self,
+        side: AppendSide,
+        binding: _Binding,
+        data: Buffer,
+        count: int,
+        number: int,
+        rid: int,
+        expected: int | None,
+        many: _Many | None = None,
+        index: int = 0,
     ) -> None:
+        self.many = many
+        self.index = index
         self.side = side
         self.binding = binding
         self.data = data
@@ -121,7 +184,14 @@ class AppendSide:
         self._store = store
         # None: a SetupAppend is on its way.
         self._bindings: dict[bytes, _Binding | None] = {}
+        self._handles: dict[int, _Binding] = {}
+        self._last_handle = 0
         self._open: tuple[c.AppendBlock, int, memoryview] | None = None
+        self._crowd: deque[_Binding] = deque()
+        """Those whose appends found no room in the store, in the order in which they are to try again."""
+        self._retries = _RETRIES_MIN
+        self._no_room = False
+        self._retry_comes = False
         self._closed = False
         self._answered_bytes = 0
         self.taken_bytes = 0
@@ -152,13 +222,22 @@ class AppendSide:
         binding = self._bindings.get(writer)
         if binding is not None:
             binding.replaced = True
+            if binding.handle is not None:
+                self._handles.pop(binding.handle, None)
             self._drop_waiting(binding)
         self._bindings[writer] = None
 
-    def finish_setup(self, writer: bytes, segment: str, last_number: int, *, knows_full: bool = False) -> None:
-        """Take the writer's appends. ``knows_full``: it is told of a full disk, and of a quota that lets it wait; others feel
-        them as a store that is slow."""
-        self._bindings[writer] = _Binding(writer, segment, last_number, knows_full=knows_full)
+    def finish_setup(self, writer: bytes, segment: str, last_number: int, *, is_own: bool = False) -> int | None:
+        """Take the writer's appends. ``is_own``: it is told of a full disk, and of a quota that lets it wait, which others
+        feel as a store that is slow; and it may send many appends in a frame, where it goes by the number returned."""
+        handle = None
+        if is_own:
+            self._last_handle = handle = self._last_handle + 1
+        binding = _Binding(writer, segment, last_number, knows_full=is_own, handle=handle)
+        self._bindings[writer] = binding
+        if handle is not None:
+            self._handles[handle] = binding
+        return handle
 
     def abandon_setup(self, writer: bytes) -> None:
         if self._bindings.get(writer, self) is None:
@@ -172,6 +251,7 @@ class AppendSide:
             if binding is not None:
                 self._drop_waiting(binding)
         self._bindings.clear()
+        self._handles.clear()
 
     def block(self, receiver: FrameReceiver) -> None:
         """Keep an AppendBlock until its end comes. Raises ProtocolError."""
@@ -191,11 +271,31 @@ class AppendSide:
             self._open = None
         self._take(binding, data, end.event_count, end.event_number, end.rid, None)
 
+    def many(self, payload: memoryview) -> None:
+        """Append what an AppendMany holds, in its order. Raises ProtocolError: then nothing before the fault is undone."""
+        rid, heads, at = decode_many(payload)
+        if self._open is not None:
+            raise ProtocolError("a block was not ended")
+        handles = self._handles
+        many = _Many(rid, len(heads))
+        for index, (handle, count, number, size) in enumerate(heads):
+            binding = handles.get(handle)
+            if binding is None:
+                raise ProtocolError("append of a writer that is not set up", handle=handle)
+            self._take(binding, payload[at : at + size], count, number, rid, None, many, index)
+            at += size
+
     def conditional(self, command: c.ConditionalAppend | c.ConditionalBlockEnd) -> None:
-        """Append if the segment has the expected length. Raises ProtocolError."""
+        """Append if the segment has the expected length. Raises ProtocolError.
+
+        The protocol's holds one event. One of ours may hold many: as many as its number is above the one before.
+        """
         data = command.event if isinstance(command, c.ConditionalAppend) else command.data
         binding = self._known(command.writer)
-        self._take(binding, data, 1, command.event_number, command.rid, command.expected_offset)
+        number, count = command.event_number, 1
+        if binding.knows_full:
+            count = max(1, min(number - max(0, binding.received), len(data) // HEADER_BYTES))
+        self._take(binding, data, count, number, command.rid, command.expected_offset)
 
     def _known(self, writer: bytes) -> _Binding:
         binding = self._bindings.get(writer)
@@ -225,9 +325,21 @@ class AppendSide:
         view[to : to + size] = view[source : source + size]
         return view[at : to + size]
 
-    def _take(self, binding: _Binding, data: Buffer, count: int, number: int, rid: int, expected: int | None) -> None:
+    def _take(
+        self,
+        binding: _Binding,
+        data: Buffer,
+        count: int,
+        number: int,
+        rid: int,
+        expected: int | None,
+        many: _Many | None = None,
+        index: int = 0,
+    ) -> None:
         if binding.failed:
             # Sent before the client saw the error; it will set up again and send what is missing.
+            if many is not None:
+                self._decided(many)
             return
         if count <= 0:
             raise ProtocolError("append holds no events", event_count=count, event_number=number)
@@ -236,7 +348,9 @@ class AppendSide:
         if len(data) > APPEND_MAX_BYTES:
             raise ProtocolError("append is too large", size_bytes=len(data), limit_bytes=APPEND_MAX_BYTES)
         binding.received = number
-        item = _InFlight(self, binding, data, count, number, rid, expected)
+        if self._host.must_copy:
+            data = bytes(data)
+        item = _InFlight(self, binding, data, count, number, rid, expected, many, index)
         self.taken_bytes += item.size
         if binding.gate is not None:
             binding.waiting.append(item)
@@ -267,10 +381,13 @@ class AppendSide:
         binding = item.binding
         binding.in_flight -= 1
         if self._closed or binding.failed:
-            self._answered(item.size)
+            self._answered(item)
             return
         if isinstance(outcome, Appended):
-            self._host.send(data_appended(binding.writer, item.number, binding.acked, item.rid, outcome.end_offset))
+            if item.many is not None:
+                item.many.lengths[item.index] = outcome.end_offset
+            else:
+                self._host.send(data_appended(binding.writer, item.number, binding.acked, item.rid, outcome.end_offset))
             binding.acked = item.number
             binding.held = 0
             self.appends += 1
@@ -287,7 +404,7 @@ class AppendSide:
             self._host.reply(c.ConditionalCheckFailed(binding.writer, item.number, item.rid))
         else:
             self._refuse(item, outcome)
-        self._answered(item.size)
+        self._answered(item)
         if binding.gate is item:
             binding.gate = None
             while binding.waiting and binding.gate is None:
@@ -308,17 +425,39 @@ class AppendSide:
         """
         binding = item.binding
         if binding.replaced:
-            self._answered(item.size)
+            self._answered(item)
             return
         if not binding.stalled:
             binding.submitted = item.previous
             binding.gate = item
         binding.stalled.append(item)
         self.throttled += 1
-        if not binding.in_flight:
+        if binding.in_flight:
+            return
+        if binding.held:
             # A quota may hold very many writers for hours: those that wait for long ask less often.
-            times = 1 << min(_HELD_DOUBLINGS, max(0, binding.held - 1))
+            times = 1 << min(_HELD_DOUBLINGS, binding.held - 1)
             self._host.after_pause(lambda: self._retry(binding), times)
+            return
+        self._no_room = True
+        self._crowd.append(binding)
+        self._retry_soon()
+
+    def _retry_soon(self) -> None:
+        if not self._retry_comes:
+            self._retry_comes = True
+            self._host.after_pause(self._retry_some, 1)
+
+    def _retry_some(self) -> None:
+        """Try again those that have waited longest for room in the store: twice as many as the last time if there was room
+        for all of those, else half. Ten thousand that all ask every time would leave the store no time to make room."""
+        self._retry_comes = False
+        self._retries = max(_RETRIES_MIN, self._retries // 2) if self._no_room else min(_RETRIES_MAX, self._retries * 2)
+        self._no_room = False
+        for _ in range(len(self._crowd) if self._closed else min(self._retries, len(self._crowd))):
+            self._retry(self._crowd.popleft())
+        if self._crowd:
+            self._retry_soon()
 
     def _retry(self, binding: _Binding) -> None:
         if self._closed or binding.failed or binding.replaced:
@@ -343,20 +482,30 @@ class AppendSide:
         reply = reply_of(error, item.rid, binding.segment, offset=place)
         if reply is None:
             self._host.fail(error)
+        elif item.many is not None:
+            item.many.failed(item.index, encode(reply))
         else:
             self._host.reply(reply)
 
     def _drop_waiting(self, binding: _Binding) -> None:
         for item in (*binding.stalled, *binding.waiting):
-            self._answered(item.size)
+            self._answered(item)
         binding.stalled.clear()
         binding.waiting.clear()
 
-    def _answered(self, size_bytes: int) -> None:
+    def _answered(self, item: _InFlight) -> None:
+        """The append is over, however it ended."""
+        if item.many is not None:
+            self._decided(item.many)
         # Counted once a pass: acknowledgements come in thousands.
         if not self._answered_bytes:
             self._host.soon(self._settle)
-        self._answered_bytes += size_bytes
+        self._answered_bytes += item.size
+
+    def _decided(self, many: _Many) -> None:
+        many.left -= 1
+        if not many.left and not self._closed:
+            self._host.send(many_appended(many.rid, many.lengths, many.failures))
 
     def _settle(self) -> None:
         size_bytes, self._answered_bytes = self._answered_bytes, 0

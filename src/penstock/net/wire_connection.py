@@ -9,6 +9,7 @@ from typing import cast
 
 from penstock.codec import wire_commands as c
 from penstock.codec.wire import (
+    APPEND_MANY,
     REQUEST_CODES,
     VERSION_HIGH,
     VERSION_LOW,
@@ -28,13 +29,23 @@ from penstock.net.wire_appends import AppendSide
 from penstock.net.wire_errors import ILLEGAL_ARGUMENT, is_own, must_wait, reply_of
 from penstock.net.wire_frames import FrameReceiver, Outbox, tune
 from penstock.net.wire_reading import ReadSide
-from penstock.net.wire_requests import RequestHandlers, check_changeable, is_text, subject_of, writer_id
+from penstock.net.wire_requests import (
+    LARGE,
+    REPLY_BYTES,
+    RequestHandlers,
+    check_changeable,
+    is_text,
+    subject_of,
+    writer_id,
+)
 from penstock.net.wire_share import ServerShare
 
 log = logging.getLogger(__name__)
 
 _CROWDED_BYTES = 64 << 10
+_REPLY_LEAST_BYTES = 1 << 20
 _BLOCK, _BLOCK_END = 3, 4
+_APPENDS = (_BLOCK_END, APPEND_MANY)
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -47,11 +58,18 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._label = label
         self._receiver = FrameReceiver(share.pool, REQUEST_CODES)
         self._appends = AppendSide(self, share.store)
-        self._handlers = RequestHandlers(share.store, share.guard)
+        self._handlers = RequestHandlers(
+            share.store,
+            share.guard,
+            share.calls,
+            reply_bytes=max(_REPLY_LEAST_BYTES, min(REPLY_BYTES, share.limits.replies_bytes)),
+        )
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._reads = ReadSide(self, share)
         self._held_bytes = 0
         self._requests = 0
+        self._one_large = asyncio.Lock()
+        self._writers = 0
         self._high_bytes = share.limits.write_buffer_bytes
         self._paused = False
         self._pump_due = False
@@ -96,6 +114,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._reads.pause()
 
     def resume_writing(self) -> None:
+        self._share.large.collected(self)
         self._reads.go_on()
         self.wake()
 
@@ -106,6 +125,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._share.forget(self)
         self._receiver.close()
         self._appends.close()
+        self._count_writers()
         self._reads.close()
         if self._tasks or self._handlers.created:
             self._share.clean_up(self._clean_up())
@@ -177,7 +197,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Take frames for as long as there is room for what they start; else stop reading the socket."""
         try:
             while not self._blocked and self._receiver.advance():
-                if self._receiver.code == _BLOCK_END:
+                if self._receiver.code in _APPENDS:
                     self._run_of_appends()
                 else:
                     self._on_frame()
@@ -201,8 +221,11 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def late(self, reason: str) -> None:
         if not self._paused:
-            self._share.warn("wire connection closed", {**self._fields(), "reason": reason}, kind=reason)
-            self.abort()
+            self.cut(reason)
+
+    def cut(self, reason: str) -> None:
+        self._share.warn("wire connection closed", {**self._fields(), "reason": reason}, kind=reason)
+        self.abort()
 
     def look(self, now: float) -> None:
         receiver = self._receiver
@@ -221,10 +244,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         receiver, appends = self._receiver, self._appends
         room = min(self._limits.held_bytes - self._held_bytes, self._share.room)
         while True:
-            appends.block_end(receiver)
+            if receiver.code == APPEND_MANY:
+                appends.many(receiver.payload)
+            else:
+                appends.block_end(receiver)
             if appends.taken_bytes >= room or self._closing or not receiver.advance():
                 break
-            if receiver.code != _BLOCK_END:
+            if receiver.code not in _APPENDS:
                 self._on_frame()
                 break
 
@@ -235,6 +261,10 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _hold(self, size_bytes: int) -> None:
         self._held_bytes += size_bytes
         self._share.hold(size_bytes)
+
+    @property
+    def must_copy(self) -> bool:
+        return self._share.short
 
     def soon(self, call: Callable[[], None]) -> None:
         self._loop.call_soon(call)
@@ -293,12 +323,19 @@ class ServerConnection(asyncio.BufferedProtocol):
         if isinstance(command, c.SetupAppend):
             if self._appends.writers >= self._limits.writers:
                 raise ProtocolError("too many writers on one connection", limit=self._limits.writers)
+            if self._share.writers >= self._limits.writers_total:
+                raise ProtocolError("too many writers on all connections", limit=self._limits.writers_total)
             self._appends.begin_setup(command.writer)
+            self._count_writers()
         self._requests += 1
         self._hold(size)
         task = self._loop.create_task(self._serve(command, size))
         self._tasks[task] = None
         task.add_done_callback(self._task_done)
+
+    def _count_writers(self) -> None:
+        self._share.writers += self._appends.writers - self._writers
+        self._writers = self._appends.writers
 
     def read_ended(self, task: asyncio.Task[None] | None) -> None:
         if task is None:
@@ -319,14 +356,30 @@ class ServerConnection(asyncio.BufferedProtocol):
     async def _serve(self, command: Command, size: int) -> None:
         rid = _rid(command)
         try:
-            frame = encode(await self._answer(command))
+            if isinstance(command, LARGE):
+                await self._serve_large(command)
+            else:
+                self.send(encode(await self._answer(command)))
         except PenstockError as error:
             self.refuse(error, command, rid, c.NO_OFFSET)
-        else:
-            self.send(frame)
         finally:
             self._requests -= 1
             self.release(size)
+
+    async def _serve_large(self, command: Command) -> None:
+        """Answer what may take as much memory as a frame, and its parts beside it: one at a time for each connection, and
+        only while the peer collects its replies."""
+        async with self._one_large:
+            await self._reads.collected()
+            async with self._share.large.room():
+                if self._closing or self.outbox is None:
+                    return
+                frame = encode(await self._answer(command))
+                self.limit_writes(self._share.reply_bytes)
+                self.outbox.put(frame)
+                self.outbox.flush()
+                if not self._reads.writable:
+                    self._share.large.sent(self, len(frame))
 
     async def _answer(self, command: Command) -> Command:
         give_up = self._loop.time() + self._limits.throttle_s
@@ -348,10 +401,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         except PenstockError as error:
             if not must_wait(error, command):
                 self._appends.abandon_setup(command.writer)
+                self._count_writers()
             raise
+        handle = None
         if not self._closing:
-            self._appends.finish_setup(command.writer, command.segment, last, knows_full=is_own(command))
-        return c.AppendSetup(command.rid, command.segment, command.writer, last)
+            handle = self._appends.finish_setup(command.writer, command.segment, last, is_own=is_own(command))
+        return c.AppendSetup(command.rid, command.segment, command.writer, last, handle)
 
     def refuse(self, error: PenstockError, command: Command, rid: int, offset: int) -> None:
         subject = subject_of(command)

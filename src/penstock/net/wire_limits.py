@@ -23,6 +23,8 @@ class WireLimits:
     """Reads of one connection that gather data at the same time: replies that no one collects stay few."""
     writers: int = 16_384
     """Writers set up on one connection."""
+    writers_total: int = 65_536
+    """The same of all connections together; each takes a kilobyte."""
     connections: int = 4096
     write_buffer_bytes: int = 4 << 20
     """Replies that may wait for a slow peer before its socket is no longer read."""

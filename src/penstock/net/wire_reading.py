@@ -6,6 +6,7 @@ A read that waits at a tail is an entry in the segment's list of watchers: no ta
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import replace
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from penstock.net.wire_share import ServerShare
 from penstock.ports.segment_service import READ_MAX_BYTES, SegmentRead, Watch
 
 _READ_MIN_BYTES = 8
+_SHORT = 64
 
 
 class ReadingConnection(Protocol):
@@ -71,7 +73,8 @@ class ReadSide:
         self._writable = asyncio.Event()
         self._writable.set()
         self._waiting_tasks = 0
-        self._gathering = 0
+        self._gathering_bytes = 0
+        self._gathered = asyncio.Event()
 
     @property
     def count(self) -> int:
@@ -82,6 +85,10 @@ class ReadSide:
     def writable(self) -> bool:
         """Whether the peer collects its replies."""
         return self._writable.is_set()
+
+    async def collected(self) -> None:
+        """Return once the peer collects its replies, or is gone."""
+        await self._writable.wait()
 
     def pause(self) -> None:
         """The peer is slow."""
@@ -95,6 +102,7 @@ class ReadSide:
 
     def close(self) -> None:
         """Drop what waits."""
+        self._writable.set()
         for parked in self._take_parked():
             if parked.watch is not None:
                 parked.watch.cancel()
@@ -118,6 +126,10 @@ class ReadSide:
 
     def take(self, command: c.ReadSegment) -> None:
         """Serve a read: let it wait at a tail, answer it now, or leave it to a task where that takes waiting."""
+        if len(command.token) > _SHORT or len(command.segment) > _SHORT:
+            # A read may wait for long, and thousands with 64 KiB each would be the whole memory. Nobody asks for the token
+            # any more, and a long name is kept once.
+            command = command._replace(token="", segment=sys.intern(command.segment))
         if len(self._parked) + self._waiting_tasks >= self._limits.parked_reads or not self._park(command):
             self._answer(command)
 
@@ -205,19 +217,28 @@ class ReadSide:
             self._connection.refuse(error, command, command.rid, command.offset)
 
     async def _gather(self, command: c.ReadSegment, limit: int) -> SegmentRead:
-        """What can be read now. A peer that does not collect its replies gets no more data gathered for it."""
-        while not self._may_send(self._share.reply_bytes):
-            await self._writable.wait()
-        self._gathering += 1
+        """What can be read now. A peer that does not collect its replies gets no more data gathered for it, and no peer gets
+        more gathered at a time than it may hold unsent: what several reads find is all put out before any of it is sent."""
+        while True:
+            fair = self._share.reply_bytes
+            size_bytes = min(limit, fair)
+            if not self._may_send(fair):
+                await self._writable.wait()
+            elif self._gathering_bytes and self._gathering_bytes + size_bytes > fair:
+                self._gathered.clear()
+                await self._gathered.wait()
+            else:
+                break
+        self._gathering_bytes += size_bytes
         self._share.sending[self] = None
         try:
-            fair = self._share.reply_bytes
             self._connection.limit_writes(fair)
-            found = await self._store.read(command.segment, command.offset, min(limit, fair), wait=False)
+            found = await self._store.read(command.segment, command.offset, size_bytes, wait=False)
             # A view keeps the whole block alive that it is a part of: under pressure only what is sent may stay.
             return found if fair >= limit else _copied(found)
         finally:
-            self._gathering -= 1
+            self._gathering_bytes -= size_bytes
+            self._gathered.set()
             self._sent()
 
     # --- replies ---
@@ -230,7 +251,7 @@ class ReadSide:
         return self._writable.is_set()
 
     def _sent(self) -> None:
-        if not self._gathering and self._writable.is_set():
+        if not self._gathering_bytes and self._writable.is_set():
             self._share.sending.pop(self, None)
 
     def _send_nothing(self, command: c.ReadSegment) -> None:

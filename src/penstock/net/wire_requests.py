@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -21,18 +22,30 @@ from penstock.ports.segment_service import (
     TableRemoval,
 )
 
-_SCAN_STEP = 64
+_STEP, _STEP_MAX = 4, 16
+"""Entries that are asked of the store at a time, few where they are large: each may have a megabyte, several times."""
+_LARGE_BYTES = 64 << 10
 _SCAN_MAX = 1000
-_REPLY_BYTES = 8 << 20
+REPLY_BYTES = 8 << 20
 _ENTRY_OVERHEAD = 28
-_REPLACE_IF_EQUALS = 4
+_REPLACE, _REPLACE_IF_EQUALS = 1, 4
 _TOKEN_PREFIX = b"\x00"
 
 Handler = Callable[[Any], Awaitable[Command]]
 
 _OWN = (f"{SYSTEM_SCOPE}/audit/", f"{SYSTEM_SCOPE}/_tables/")
 """Segments that the store alone changes: what was decided about data, and what all else rests on."""
+LARGE = (
+    c.ReadTable,
+    c.ReadTableKeys,
+    c.ReadTableEntries,
+    c.ReadTableEntriesDelta,
+    c.ListStorageChunks,
+)
+"""Requests whose replies may be as large as a frame, whatever their own size."""
 _CHANGES = (
+    c.CreateSegment,
+    c.CreateTableSegment,
     c.SealSegment,
     c.DeleteSegment,
     c.UpdateSegmentAttribute,
@@ -52,6 +65,12 @@ def check_changeable(segment: str) -> None:
         raise SegmentNotFoundError("the segment is the store's own, and is not changed over the wire", segment=segment)
 
 
+CALLS_CAPABILITY = "CallController"
+"""Among the capabilities that ``Native.Info`` tells, where the store's port takes calls of the controller."""
+
+ControllerCall = Callable[[c.CallController], Awaitable[Command]]
+"""Answers a call of the controller: ControllerAnswered or ControllerRefused."""
+
 RemovalGuard = Callable[[str, int | None], Awaitable[None]]
 """Raises RetentionHoldError where the bytes of the named segment before the offset (None: all of it) must stay."""
 
@@ -59,12 +78,22 @@ RemovalGuard = Callable[[str, int | None], Awaitable[None]]
 class RequestHandlers:
     """Serves commands from ``store``. ``created`` holds the transient segments that live as long as the connection.
 
-    ``guard`` is asked before bytes of a segment are removed.
+    ``guard`` is asked before bytes of a segment are removed. ``calls``: those of the controller that are answered here, by
+    name. ``reply_bytes``: a listing has no more, but for one entry.
     """
 
-    def __init__(self, store: LocalSegmentService, guard: RemovalGuard | None = None) -> None:
+    def __init__(
+        self,
+        store: LocalSegmentService,
+        guard: RemovalGuard | None = None,
+        calls: Mapping[str, ControllerCall] | None = None,
+        *,
+        reply_bytes: int = REPLY_BYTES,
+    ) -> None:
         self._store = store
+        self._reply_bytes = reply_bytes
         self._guard = guard
+        self._calls = calls or {}
         # A dict for its order: segments are deleted in the order in which they were created.
         self.created: dict[str, None] = {}
         self._handlers: dict[Any, Handler] = {
@@ -91,6 +120,7 @@ class RequestHandlers:
             c.ReadTableEntriesDelta: self._table_delta,
             c.FlushToStorage: self._flush,
             c.ListStorageChunks: self._list_chunks,
+            c.CallController: self._call,
         }
 
     async def answer(self, command: Command) -> Command:
@@ -171,6 +201,9 @@ class RequestHandlers:
         # The store has no merge with attributes. Conditions are decided first: a merge that then fails leaves the
         # attribute changed, and the client's retry finds its condition unmet.
         for update in command.updates:
+            if update.kind not in (_REPLACE, _REPLACE_IF_EQUALS):
+                raise InvalidArgumentError("attributes are replaced, or replaced if equal", kind=update.kind)
+        for update in command.updates:
             if not await self._apply(command.target, update):
                 return c.SegmentAttributeUpdated(command.rid, False)
         await self._check_removal(command.source, None)
@@ -209,6 +242,12 @@ class RequestHandlers:
             for found in ranges
         ]
         return c.StorageChunksListed(command.rid, chunks)
+
+    async def _call(self, command: c.CallController) -> Command:
+        call = self._calls.get(command.call)
+        if call is None:
+            raise UnsupportedError(command.call)
+        return await call(command)
 
     async def _table_info(self, command: c.GetTableSegmentInfo) -> Command:
         info, count, key_bytes = await self._store.table_info(command.segment)
@@ -250,9 +289,20 @@ class RequestHandlers:
     async def _table_get(self, command: c.ReadTable) -> Command:
         if len(command.keys) > TABLE_BATCH_MAX:
             raise InvalidArgumentError("too many keys in one request", keys=len(command.keys), limit=TABLE_BATCH_MAX)
-        entries = await self._store.table_get(command.segment, [item.key for item in command.keys])
-        if sum(map(_entry_bytes, entries)) > FRAME_MAX_BYTES - (1 << 17):
-            raise InvalidArgumentError("entries do not fit into one reply", keys=len(command.keys))
+        keys = [item.key for item in command.keys]
+        entries: list[TableEntry] = []
+        size, most = 0, _STEP
+        while True:
+            step = await self._store.table_get(command.segment, keys[len(entries) : len(entries) + most])
+            size += sum(map(_entry_bytes, step))
+            if size > FRAME_MAX_BYTES - (1 << 17):
+                raise InvalidArgumentError("entries do not fit into one reply", keys=len(keys))
+            entries += step
+            if len(entries) >= len(keys):
+                break
+            most = _following(most, step)
+            # So few are read in place, in milliseconds: others get their turn between.
+            await asyncio.sleep(0)
         return c.TableRead(command.rid, command.segment, [_wire_entry(item) for item in entries])
 
     async def _table_keys(self, command: c.ReadTableKeys) -> Command:
@@ -271,12 +321,12 @@ class RequestHandlers:
         wanted = min(max(command.suggested_count, 1), _SCAN_MAX)
         after = after_of(bytes(command.continuation))
         found: list[TableEntry] = []
-        size = 0
-        while len(found) < wanted and size < _REPLY_BYTES:
+        size, most = 0, _STEP
+        while len(found) < wanted and size < self._reply_bytes:
             step = await self._store.table_scan(
                 command.segment,
                 after=after,
-                limit=min(_SCAN_STEP, wanted - len(found)),
+                limit=min(most, wanted - len(found)),
                 first=bytes(command.first) or None,
                 last=bytes(command.last) or None,
             )
@@ -284,26 +334,34 @@ class RequestHandlers:
                 break
             for item in step:
                 size += _entry_bytes(item)
-                if found and size > _REPLY_BYTES:
+                if found and size > self._reply_bytes:
                     break
                 found.append(item)
             after = found[-1].key
+            most = _following(most, step)
         return found
 
     async def _table_delta(self, command: c.ReadTableEntriesDelta) -> Command:
-        limit = min(max(command.suggested_count, 1), _SCAN_MAX)
-        while True:
-            delta = await self._store.table_delta(command.segment, command.from_position, limit)
-            if limit == 1 or sum(map(_entry_bytes, delta.entries)) <= _REPLY_BYTES:
-                break
-            limit = max(1, limit // 4)
+        wanted = min(max(command.suggested_count, 1), _SCAN_MAX)
+        found: list[TableEntry] = []
+        size, most, position = 0, _STEP, command.from_position
+        should_clear = reached_end = False
+        while len(found) < wanted and not reached_end:
+            delta = await self._store.table_delta(command.segment, position, min(most, wanted - len(found)))
+            more = sum(map(_entry_bytes, delta.entries))
+            if size + more > self._reply_bytes:
+                if found:
+                    break
+                if most > 1:
+                    most = 1
+                    continue
+            found += delta.entries
+            size += more
+            position, reached_end = delta.position, delta.reached_end
+            should_clear = should_clear or delta.should_clear
+            most = _following(most, delta.entries)
         return c.TableEntriesDeltaRead(
-            command.rid,
-            command.segment,
-            [_wire_entry(item) for item in delta.entries],
-            delta.should_clear,
-            delta.reached_end,
-            delta.position,
+            command.rid, command.segment, [_wire_entry(item) for item in found], should_clear, reached_end, position
         )
 
 
@@ -340,6 +398,12 @@ def _token(command: c.ReadTableKeys | c.ReadTableEntries, entries: Sequence[Tabl
 
 def _entry_bytes(item: TableEntry) -> int:
     return len(item.key) + len(item.value) + _ENTRY_OVERHEAD
+
+
+def _following(most: int, step: Sequence[TableEntry]) -> int:
+    """How many entries to ask for next, after these."""
+    largest = max(map(_entry_bytes, step), default=0)
+    return min(most, _STEP) if largest > _LARGE_BYTES else min(_STEP_MAX, 2 * most)
 
 
 def _wire_entry(item: TableEntry) -> WireEntry:

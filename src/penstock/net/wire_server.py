@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,7 +12,7 @@ from penstock.model.errors import AddressInUseError, InternalError
 from penstock.net.arena import MEDIUM_BYTES, SMALL_BYTES, ArenaPool
 from penstock.net.wire_connection import ServerConnection
 from penstock.net.wire_limits import WireLimits
-from penstock.net.wire_requests import RemovalGuard
+from penstock.net.wire_requests import ControllerCall, RemovalGuard
 from penstock.net.wire_share import ServerShare, SharedConnection
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import LocalSegmentService
@@ -45,10 +46,13 @@ class WireServer:
         telemetry: Telemetry,
         limits: WireLimits | None = None,
         guard: RemovalGuard | None = None,
+        calls: Mapping[str, ControllerCall] | None = None,
     ) -> None:
-        """``guard`` is asked before a client's request removes bytes of a segment. All that is given is borrowed."""
+        """``guard`` is asked before a client's request removes bytes of a segment. ``calls`` of the controller, by name, are
+        answered here too (``net.wire_calls``). All that is given is borrowed."""
         self._store = store
         self._guard = guard
+        self._calls = calls
         self._host = host
         self._port = port
         self._rng = rng
@@ -72,7 +76,13 @@ class WireServer:
         warm = {size: min(count, limit_bytes // _WARM_SHARE // size) for size, count in _WARM.items()}
         pool = ArenaPool(telemetry=self._telemetry, limit_bytes=limit_bytes, warm=warm)
         self._share = ServerShare(
-            store=self._store, limits=self._limits, pool=pool, telemetry=self._telemetry, loop=loop, guard=self._guard
+            store=self._store,
+            limits=self._limits,
+            pool=pool,
+            telemetry=self._telemetry,
+            loop=loop,
+            guard=self._guard,
+            calls=self._calls,
         )
         try:
             self._server = await loop.create_server(self._connection, self._host, self._port, backlog=_BACKLOG)
@@ -91,6 +101,12 @@ class WireServer:
     def give_back_memory(self) -> int:
         """Drop receive memory that nobody uses now. Returns how many bytes."""
         return 0 if self._share is None else self._share.pool.give_back()
+
+    def memory_is_short(self, is_short: bool) -> None:
+        """Whether the process holds more than it should. Until told otherwise, appends are then copied out of receive
+        buffers: what the store keeps of one would keep all of it, be it 16 KiB among 16 MiB of nothing."""
+        if self._share is not None:
+            self._share.short = is_short
 
     def _connection(self) -> ServerConnection:
         if self._share is None:

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from penstock.net.arena import ArenaPool
 from penstock.net.wire_limits import WireLimits
-from penstock.net.wire_requests import RemovalGuard
+from penstock.net.wire_replies import LargeReplies
+from penstock.net.wire_requests import ControllerCall, RemovalGuard
 from penstock.ports.segment_service import LocalSegmentService
 from penstock.ports.telemetry import Telemetry
 
@@ -44,6 +45,10 @@ class SharedConnection(Protocol):
         """Close at once, and log why; not where it is the server that does not read."""
         ...
 
+    def cut(self, reason: str) -> None:
+        """Close at once, and log why."""
+        ...
+
     def drain(self) -> None:
         """Read nothing more, and close once all is answered."""
         ...
@@ -73,9 +78,11 @@ class ServerShare:
         telemetry: Telemetry,
         loop: asyncio.AbstractEventLoop,
         guard: RemovalGuard | None = None,
+        calls: Mapping[str, ControllerCall] | None = None,
     ) -> None:
         self.store = store
         self.guard = guard
+        self.calls = calls
         self.limits = limits
         self.pool = pool
         self.telemetry = telemetry
@@ -101,6 +108,11 @@ class ServerShare:
         self._errors_since = float("-inf")
         self._kept: dict[SharedConnection, None] = {}
         self._warnings: dict[tuple[str, str], tuple[float, int]] = {}
+        self.writers = 0
+        """Set up on all connections."""
+        self.short = False
+        """Whether the process holds more than it should: then no view of a receive buffer is kept, for it keeps all."""
+        self.large = LargeReplies(loop, limit_bytes=limits.replies_bytes, patience_s=limits.frame_crowded_s)
 
     def warn(self, message: str, fields: Mapping[str, object], *, kind: str = "") -> None:
         """Log what a peer has brought about: once a second for each message and kind, lest a peer fills the disk with it.
@@ -187,6 +199,7 @@ class ServerShare:
         for timer in (self._sweep, self._turn):
             if timer is not None:
                 timer.cancel()
+        self.large.close()
 
     def _look(self) -> None:
         self.watch()
@@ -257,6 +270,7 @@ class ServerShare:
         self.silent.pop(connection, None)
         self._kept.pop(connection, None)
         self.receiving(connection, 0)
+        self.large.collected(connection)
         self.connections.pop(connection, None)
         self.telemetry.gauge("wire_connections", len(self.connections))
 

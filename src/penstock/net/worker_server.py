@@ -27,9 +27,16 @@ POSITIONAL = {
     "table_delta": (),
     "table_info": (),
     "chunk_ranges": (),
+    "infos": (),
     "release_lease": (),
+    "grant_import": (),
+    "adopt_chunks": (),
     "next_event_boundary": (),
     "spaces": (),
+    "event_ranges": (),
+    "erased_ranges": (),
+    "wipe_log": (),
+    "erase": ("erasure",),
     "changed_segments": (),
     "disk": (),
     "flush": (),
@@ -40,7 +47,7 @@ POSITIONAL = {
     "create_table": ("kind", "key_bytes"),
     "delete_table": ("must_be_empty",),
     "table_scan": ("after", "limit", "first", "last"),
-    "lease_chunks": ("until_ms",),
+    "lease_chunks": ("until_ms", "holder"),
 }
 """Calls of ``SegmentService`` that travel as they are: their arguments in order, those last that are given by name."""
 

@@ -16,6 +16,7 @@ from uuid import UUID
 from penstock.model import errors
 from penstock.model.errors import InternalError, PenstockError, ProtocolError
 from penstock.ports import segment_service as ports
+from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
 from penstock.ports.files import Buffer
 
 _RECORDS = {
@@ -27,6 +28,8 @@ _RECORDS = {
         ports.ChunkBlock,
         ports.ChunkRange,
         ports.DiskSpace,
+        ports.ErasedChunk,
+        ports.Lease,
         ports.SegmentChanges,
         ports.SegmentInfo,
         ports.SegmentRead,
@@ -35,6 +38,8 @@ _RECORDS = {
         ports.TableEntry,
         ports.TablePut,
         ports.TableRemoval,
+        ImportedChunk,
+        ImportGrant,
     )
 }
 _FIELDS = {name: tuple(field.name for field in fields(kind)) for name, kind in _RECORDS.items()}

@@ -48,6 +48,16 @@ class ChunkStorage(Protocol):
         """Give the space of the bytes before ``upto`` back, as far as the backend can. They are never read again."""
         ...
 
+    async def wipe(self, name: str) -> None:
+        """Overwrite all bytes of the object, durably, as far as the backend can: it is about to be deleted, and what it held
+        must not be left behind. No error where it is gone. An object that never changes stays as it is."""
+        ...
+
+    async def trim(self, name: str, length: int) -> None:
+        """Overwrite what lies behind ``length``, where a write that failed or that a crash took back may have left something,
+        and cut it off, durably. Nothing where there is nothing, the object is gone, or it was written whole."""
+        ...
+
     async def delete(self, name: str) -> None:
         """Remove the object; no error where it is gone."""
         ...

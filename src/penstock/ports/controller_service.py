@@ -9,10 +9,12 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention, StreamConfig
 from penstock.model.retention import EffectivePolicy, HoldInfo, PolicyDocument, PolicyTarget
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
+from penstock.ports.files import Buffer
 
 PAGE_MAX = 1000
 LEASE_MIN_MS = 10_000
@@ -56,6 +58,16 @@ class EpochInfo:
     segments: Sequence[SegmentRange]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSpan:
+    """Bytes ``start <= offset < end`` of a segment, and how many events they are; None where nobody can tell any more."""
+
+    segment: SegmentId
+    start: int
+    end: int
+    events: int | None
+
+
 class TransactionStatus(enum.Enum):
     OPEN = "open"
     COMMITTING = "committing"
@@ -80,6 +92,22 @@ class Transaction:
 
     id: UUID
     segments: Sequence[SegmentRange]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventBlock:
+    """Events of a transaction for one of its segments, framed: all that ``writer`` ever appends there."""
+
+    segment: SegmentId
+    writer: UUID
+    event_count: int
+    data: Buffer
+
+    def __post_init__(self) -> None:
+        if self.event_count < 1 or not len(self.data):
+            raise InvalidArgumentError(
+                "a block holds events", segment=self.segment, event_count=self.event_count, size_bytes=len(self.data)
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +249,13 @@ class ControllerService(Protocol):
         where ``end`` is before ``start``."""
         ...
 
+    async def measure(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentSpan]:
+        """What lies from one cut to a later one, exactly: parts of segments that are not empty, oldest segment first, those
+        that were truncated or deleted since included. An unbounded ``end`` is the tail.
+
+        Raises InvalidCutError (not a cut of the stream, an unbounded ``start``, an ``end`` before it)."""
+        ...
+
     async def segment_ranges(self, stream: StreamName, segments: Sequence[SegmentId]) -> Mapping[SegmentId, KeyRange]:
         """Key ranges of segments that exist or existed."""
         ...
@@ -246,11 +281,26 @@ class ControllerService(Protocol):
         """Its segments exist when this returns. Raises InvalidArgumentError (lease), StreamSealedError."""
         ...
 
+    async def join_transaction(self, stream: StreamName, key: UUID, *, lease_ms: int) -> Transaction:
+        """The open transaction that is shared under ``key``, with its lease renewed; begun by whoever comes first. Its
+        segments, those of the epoch in which it was begun, exist when this returns. Once it is decided, the key is free.
+
+        Raises as ``create_transaction``, and TransactionStateError (it has just ended).
+        """
+        ...
+
     async def ping_transaction(self, stream: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus: ...
 
-    async def commit_transaction(self, stream: StreamName, txn: UUID) -> TransactionStatus:
+    async def commit_transaction(
+        self, stream: StreamName, txn: UUID, *, blocks: Sequence[EventBlock] = ()
+    ) -> TransactionStatus:
         """Decide to commit; the merge follows, and survives any crash. Repeating is fine. Returns COMMITTED where the events
-        are readable by now, else COMMITTING. Raises TransactionNotFoundError, TransactionStateError (aborted)."""
+        are readable by now, else COMMITTING.
+
+        ``blocks`` are appended first, each once however often the call is repeated, as event number ``event_count`` of its
+        writer. Raises TransactionNotFoundError, TransactionStateError (aborted); with blocks also InvalidArgumentError (no
+        segment of the transaction), UnsupportedError (an older server), and what an append raises: nothing is decided then.
+        """
         ...
 
     async def abort_transaction(self, stream: StreamName, txn: UUID) -> None:
@@ -342,6 +392,13 @@ class ControllerService(Protocol):
         """
         ...
 
+    async def retention_facts(self, stream: StreamName, *, change: PolicyDocument | None = None) -> Mapping[str, Any]:
+        """What the planner is told of the stream now, as a line of docs/formats/planner.md, with ``change`` as its document.
+
+        The policy in it is what all levels come to. Raises as ``plan_retention``. Changes nothing.
+        """
+        ...
+
     async def reclaim_report(self, stream: StreamName) -> Mapping[str, Any]:
         """What was freed, what is pending, why and until when; sums to what the stream's files take."""
         ...
@@ -375,6 +432,40 @@ class ControllerService(Protocol):
 
     async def list_holds(self, target: PolicyTarget = None) -> Sequence[HoldInfo]:
         """Holds in force on a stream (its scope's included), in a scope, or all; sorted by scope, stream, id."""
+        ...
+
+    # --- erasures: docs/formats/erasure.md has the form of every answer ---------------------------------------------
+
+    async def erase(
+        self,
+        stream: StreamName,
+        asked: Mapping[str, Any],
+        positions: Mapping[SegmentId, Sequence[int]],
+        *,
+        page: int | None = None,
+        last: bool = True,
+        dry_run: bool = False,
+    ) -> Mapping[str, Any]:
+        """Blank the events that begin at the positions, in place and for good. Answers with the erasure's state.
+
+        ``asked``: ``erasure`` (its id), ``who``, ``why``, ``looked_for`` (a JSON object, without the values). Positions may
+        come in numbered pages of at most 50,000; the last one decides. From there on it is performed whatever happens;
+        ``erasure`` tells how far it is. The same id and content again: nothing happens. ``dry_run``: only what would go.
+        Raises RetentionHoldError, AlreadyExistsError (the id is another's), InvalidArgumentError (no event begins there),
+        TruncatedError.
+        """
+        ...
+
+    async def erasure(self, erasure: str) -> Mapping[str, Any]:
+        """How an erasure stands; with its receipt once it is done. Raises NotFoundError."""
+        ...
+
+    async def erasure_part(self, erasure: str, part: int) -> Mapping[str, Any]:
+        """A part of the lists that a receipt has the digests of, from 0; ``parts`` says how many there are."""
+        ...
+
+    async def erasures(self, stream: StreamName | None = None) -> Sequence[Mapping[str, Any]]:
+        """All erasures, or those of a stream, in the order of their receipts."""
         ...
 
     async def release_hold(self, hold_id: str, *, owner: str) -> HoldInfo:

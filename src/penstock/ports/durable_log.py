@@ -55,6 +55,17 @@ class DurableLog(Protocol):
         """Forget the frames at and below ``upto``; whole files are recycled. Never touches later frames."""
         ...
 
+    async def begin_wipe(self) -> LogAddress:
+        """From here on frames go where none were before, and what is given back is overwritten; returns the last address
+        before. Raises ContainerOfflineError, StorageFullError, OSError."""
+        ...
+
+    async def end_wipe(self) -> bool:
+        """Whether no byte of a frame up to the address that ``begin_wipe`` gave is left in any file, spare ones included.
+        False: some of them are not truncated yet, or nothing was appended since; what is given back goes on being
+        overwritten, ask again. Raises as ``begin_wipe``."""
+        ...
+
     def replay(self) -> AsyncIterator[tuple[LogAddress, bytes]]:
         """All frames not truncated, in order. Called once, before the first append.
 

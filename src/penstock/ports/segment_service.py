@@ -123,12 +123,18 @@ class TableDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkBlock:
-    """A run of whole appends inside a chunk: its place in the segment, its checksum, how many events it holds."""
+    """A run of whole appends inside a chunk: its place in the segment, its checksum, how many events it holds.
+
+    ``first_ms`` and ``last_ms``: the store's wall clock, in milliseconds since the Unix epoch, when the segment got the first
+    and the last append of it; None where an earlier version wrote it.
+    """
 
     start_offset: int
     end_offset: int
     crc32c: int
     event_count: int
+    first_ms: int | None = None
+    last_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,12 +152,27 @@ class ChunkRange:
     blocks: Sequence[ChunkBlock]
 
 
+HOLDER_MAX_BYTES = 512
+"""Of the words that say who took a lease."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """A lease on a segment: until when, by the store's wall clock in milliseconds, and who took it, in words of its own;
+    empty where nobody said."""
+
+    id: UUID
+    until_ms: int
+    holder: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSpace:
     """What a segment takes on disk, and what is still to be given back.
 
-    Of ``pending_free_bytes``: ``kept_bytes`` wait for ``release``; ``leased_bytes`` for leases, the last of which ends at
-    ``leased_until_ms``; ``partial_bytes`` lie before the head inside the first chunk and are too few, or no whole block.
+    Of ``pending_free_bytes``: ``kept_bytes`` wait for ``release``; ``leased_bytes`` for ``leases``, the last of which comes
+    first and ends at ``leased_until_ms``; ``partial_bytes`` lie before the head inside the first chunk and are too few, or no
+    whole block.
     The rest goes with the next checkpoint. All are bytes of events: of each file, its sidecar and a part of its last page
     come to that. Kept bytes that are not tiered yet are on no chunk, and not told of.
 
@@ -167,6 +188,25 @@ class SegmentSpace:
     leased_bytes: int = 0
     leased_until_ms: int | None = None
     partial_bytes: int = 0
+    leases: Sequence[Lease] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasedChunk:
+    """What an erasure made of a chunk: bytes of the segment with ``start_offset <= offset < end_offset``.
+
+    ``before`` and ``after`` are the SHA-256 of those bytes, ``kept`` that of the same bytes without the ranges of this
+    erasure, before as after. ``blanked_bytes``: those that it was the first to erase. ``name_before``: the chunk that was
+    replaced.
+    """
+
+    name_before: str
+    start_offset: int
+    end_offset: int
+    blanked_bytes: int
+    before: bytes
+    after: bytes
+    kept: bytes
 
 
 class LimitAction(enum.Enum):
@@ -256,6 +296,10 @@ class SegmentService(Protocol):
         ...
 
     async def info(self, name: str) -> SegmentInfo: ...
+
+    async def infos(self, names: Sequence[str]) -> Mapping[str, SegmentInfo]:
+        """As ``info`` of each, in one call; those that do not exist are left out."""
+        ...
 
     async def seal(self, name: str) -> int:
         """Seal, and return the final length. Idempotent."""
@@ -348,14 +392,42 @@ class SegmentService(Protocol):
         """The tiered part of ``start <= offset < end``, in order; what lies behind the last range is not tiered yet."""
         ...
 
-    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int) -> None:
-        """Keep the segment's chunks on disk until that wall time, whatever is truncated or deleted. Repeating extends."""
+    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int, holder: str = "") -> None:
+        """Keep the segment's chunks on disk until that wall time, whatever is truncated or deleted. Repeating extends.
+
+        ``holder``: who takes it, for whoever asks what holds space back; without, what was said before stays. Raises
+        InvalidArgumentError (longer than a store allows, or ``HOLDER_MAX_BYTES``), ThrottledError (too many)."""
         ...
 
     async def release_lease(self, lease: UUID) -> None: ...
 
     async def next_event_boundary(self, name: str, offset: int) -> int:
         """The smallest known event boundary at or behind ``offset``; the length where none is known."""
+        ...
+
+    async def event_ranges(self, name: str, offsets: Sequence[int]) -> Sequence[tuple[int, int]]:
+        """Where the payloads of the events lie that begin at the offsets: half-open, in order. Events without payload, and
+        offsets that come twice, give nothing. What the segment holds by now is tiered. Raises InvalidArgumentError (no event
+        begins there), TruncatedError."""
+        ...
+
+    async def erase(self, name: str, ranges: Sequence[tuple[int, int]], *, erasure: str) -> Sequence[ErasedChunk]:
+        """Blank ranges of bytes for good: zeros of the same length, at the same offsets, for whoever reads from here on.
+
+        When it returns, tier 2 and the caches hold none of them: what held them was overwritten where it can be, and deleted,
+        whatever leases it; the log may, until ``wipe_log``. What is truncated is passed over. A repeat with the same
+        ``erasure`` changes nothing and answers the same. Raises InvalidArgumentError (ranges overlap or end behind the
+        segment), CorruptDataError, UnavailableError, OSError. Cancelled or failed: some may be blank; repeat it.
+        """
+        ...
+
+    async def erased_ranges(self, name: str, start: int, end: int) -> Sequence[tuple[int, int]]:
+        """What was erased of ``start <= offset < end``: half-open, in order. Ranges that touch come as one."""
+        ...
+
+    async def wipe_log(self) -> None:
+        """Return once no file of any log, spare ones included, holds a byte that was erased before the call. Tiers and
+        checkpoints everything. Raises what the storage raises."""
         ...
 
     async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]:

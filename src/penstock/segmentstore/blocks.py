@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from crc32c import crc32c
 
 from penstock.codec import records
+from penstock.codec.chunk_index import IndexRecord, encode_record
 from penstock.model.errors import CorruptDataError
 from penstock.ports.files import Buffer
 from penstock.ports.offload import Offload
@@ -33,6 +34,8 @@ _SCAN_BYTES = 256 << 10
 
 _AHEAD_BYTES = 8 << 20
 """What the disk is told to fetch behind a block that was not cached: half of a chunk, so that two blocks of a chunk wait."""
+
+_FORGOTTEN_MAX = 10_000
 
 
 async def checksum_of(offload: Offload, parts: Sequence[Buffer]) -> int:
@@ -76,6 +79,8 @@ async def load_blocks(container: Container, chunk: Chunk) -> Sequence[ChunkBlock
                     end_offset=record.end,
                     crc32c=record.crc32c,
                     event_count=record.event_count,
+                    first_ms=record.first_ms,
+                    last_ms=record.last_ms,
                 )
             )
             position = record.end
@@ -96,6 +101,37 @@ async def named_blocks(container: Container, segment: Segment, chunk: Chunk) -> 
             raise
         return None
     return blocks if segment.chunks.holds(chunk) else None
+
+
+def put_blocks(container: Container, chunk: str, blocks: Sequence[ChunkBlock]) -> None:
+    """Put the rows of blocks of a chunk, for the next checkpoint."""
+    for block in blocks:
+        row = records.BlockRecord(
+            end=block.end_offset,
+            event_count=block.event_count,
+            crc32c=block.crc32c,
+            first_ms=block.first_ms,
+            last_ms=block.last_ms,
+        )
+        key = records.block_key(container.index, chunk, block.start_offset)
+        container.rows.put(key, records.encode_block(row))
+
+
+def index_records(chunk_start: int, blocks: Sequence[ChunkBlock], first: int = 0) -> list[bytes]:
+    """What a sidecar says of blocks, numbered from ``first`` on; their chunk begins at ``chunk_start`` in its segment."""
+    return [
+        encode_record(
+            IndexRecord(
+                index=index,
+                start=block.start_offset,
+                end=block.end_offset,
+                segment_start=chunk_start + block.start_offset,
+                event_count=block.event_count,
+                crc32c=block.crc32c,
+            )
+        )
+        for index, block in enumerate(blocks, first)
+    ]
 
 
 async def sum_of_events(container: Container, chunk: Chunk) -> int:
@@ -124,6 +160,7 @@ class BlockReader:
         self._memory = BlockMemory(2 * limit_bytes)
         self._kept: OrderedDict[tuple[str, int], memoryview] = OrderedDict()
         self._kept_bytes = 0
+        self._forgotten: dict[str, None] = {}
         self._coming: dict[tuple[str, int], asyncio.Future[None]] = {}
 
     async def views(self, chunk: Chunk, position: int, max_bytes: int) -> list[memoryview]:
@@ -148,9 +185,17 @@ class BlockReader:
             index += 1
         return found
 
-    async def whole(self, name: str, block: ChunkBlock) -> bytes:
-        """The verified bytes of a block. Raises as ``views``."""
-        return bytes(await self._read(name, block, 0))
+    async def whole(self, name: str, block: ChunkBlock) -> memoryview:
+        """A view of the verified bytes of a block. Raises as ``views``."""
+        return await self._read(name, block, 0)
+
+    def forget(self, name: str) -> None:
+        """Keep no block of a chunk that is named no more, be it one that is on its way."""
+        self._forgotten[name] = None
+        if len(self._forgotten) > _FORGOTTEN_MAX:
+            del self._forgotten[next(iter(self._forgotten))]
+        for key in [key for key in self._kept if key[0] == name]:
+            self._kept_bytes -= len(self._kept.pop(key))
 
     async def _read(self, name: str, block: ChunkBlock, ahead: int) -> memoryview:
         key = (name, block.start_offset)
@@ -181,6 +226,8 @@ class BlockReader:
         return data
 
     def _keep(self, key: tuple[str, int], data: memoryview) -> None:
+        if key[0] in self._forgotten:
+            return
         self._kept[key] = data
         self._kept_bytes += len(data)
         while self._kept_bytes > self._limit_bytes and len(self._kept) > 1:

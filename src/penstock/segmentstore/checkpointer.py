@@ -47,6 +47,8 @@ class Checkpointer:
         self._covered = _Point(sequence=0, complete_upto=0, lowest_untiered=None, released=({}, {}))
         """The newest checkpoint that tier 2 alone gives back."""
         self._points: deque[_Point] = deque()
+        self._committed = asyncio.Event()
+        """Set, and replaced, at the next commit of rows."""
         self.truncate_log = self._no_log
 
     async def _no_log(self) -> None:
@@ -88,6 +90,16 @@ class Checkpointer:
         """Checkpoint soon."""
         self._asked = True
         self._wake.set()
+
+    async def next_commit(self) -> None:
+        """Ask for a checkpoint, and return once rows are committed, or the container has gone offline."""
+        self.ask()
+        await self._committed.wait()
+
+    def wake(self) -> None:
+        """Let go whoever waits for a commit."""
+        self._committed.set()
+        self._committed = asyncio.Event()
 
     async def run(self) -> None:
         container = self._container
@@ -177,6 +189,7 @@ class Checkpointer:
         self._write_rows(upto)
         container.telemetry.add("checkpoints")
         await container.rows.commit()
+        self.wake()
         self._complete_upto = upto
         self._points.append(
             _Point(sequence=container.catalogue.sequence, complete_upto=upto, lowest_untiered=lowest, released=released)
@@ -198,6 +211,7 @@ class Checkpointer:
         container = self._container
         rows, index = container.rows, container.index
         for segment in container.dirty:
+            segment.stored = True
             rows.put(records.uid_key(records.TAG_SEGMENT, index, segment.uid), records.encode_segment(segment.record()))
             for key in segment.dirty_attributes:
                 value = segment.attributes[key].durable

@@ -34,7 +34,9 @@ from penstock.segmentstore.catalogue import Catalogue
 from penstock.segmentstore.changes import Changes
 from penstock.segmentstore.checkpointer import Checkpointer
 from penstock.segmentstore.directory import SegmentDirectory
+from penstock.segmentstore.eraser import Eraser
 from penstock.segmentstore.event_counts import EventCounter
+from penstock.segmentstore.imports import Imports
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.mutations import AppendMutation, Done, Mutation, refusal
 from penstock.segmentstore.reclaimer import Reclaimer
@@ -88,6 +90,7 @@ class Container:
         self.catalogue = Catalogue(self, objects)
         self.rows.outbox = self.catalogue
         self.reclaimer = Reclaimer(self)
+        self.imports = Imports(self)
         self.segments = SegmentDirectory(
             index,
             rows=self.rows,
@@ -119,6 +122,7 @@ class Container:
         self.checkpointer = Checkpointer(self)
         self.blocks = BlockReader(self, settings.read_cache_bytes)
         self.events = EventCounter(self)
+        self.eraser = Eraser(self)
 
     # --- life ---------------------------------------------------------------------------------------------
 
@@ -184,6 +188,7 @@ class Container:
         self._parked.clear()
         for segment in self.segments.loaded():
             segment.wake()
+        self.checkpointer.wake()
         self.tasks.cancel_others()
 
     def _crowded(self) -> None:

@@ -138,6 +138,7 @@ class SegmentDirectory:
         if row is None:
             return None
         segment = Segment(uid, records.decode_segment(row), self._memory)
+        segment.stored = True
         segment.marks = None
         bounds = records.range_of(records.uid_key(records.TAG_CHUNK, self._container_index, uid))
         for key, value in await self._rows.scan_all(bounds):
@@ -150,6 +151,7 @@ class SegmentDirectory:
                     freed=record.freed,
                     block_count=record.block_count,
                     event_count=record.event_count,
+                    joined_ms=record.joined_ms,
                 )
             )
         return segment
@@ -159,6 +161,9 @@ class SegmentDirectory:
         while True:
             state = segment.attributes.get(key)
             if state is not None:
+                return state
+            if not segment.stored:
+                state = segment.attributes[key] = AttributeState(NO_EVENT)
                 return state
             departures = self._departures
             row = await self._rows.get(self.attribute_key(segment, key))
@@ -197,8 +202,9 @@ class SegmentDirectory:
                     self.hide(segment)
                     excess -= 1
         for segment in self._visible.values():
-            if len(segment.attributes) > self._settings.max_loaded_attributes and segment.is_idle:
-                segment.attributes.clear()
+            if len(segment.attributes) > self._settings.max_loaded_attributes:
+                # Also of one that is never idle: a busy segment may have had a million writers, each for a while.
+                segment.forget_settled()
                 self._departures += 1
 
         # What could not leave is not looked at again for each one that comes.

@@ -55,6 +55,7 @@ class EventCounter:
             segment = current
             _check(segment, start, end)
             count = 0
+            chunks = list(segment.chunks.items)
             waits: list[Coroutine[Any, Any, int]] = []
             try:
                 # All that is needed of the segment is taken before the first await.
@@ -63,7 +64,7 @@ class EventCounter:
                     count += await waits.pop(0)
             except (SegmentNotFoundError, CorruptDataError):
                 # The segment was merged, or its head has passed the place, while we read.
-                if segment.gone or start < segment.kept_offset:
+                if segment.gone or start < segment.kept_offset or chunks != segment.chunks.items:
                     continue
                 raise
             finally:
@@ -126,7 +127,7 @@ class EventCounter:
         key = (chunk, position)
         count = self._known.get(key)
         if count is None:
-            data = await self._container.blocks.whole(chunk, block)
+            data = bytes(await self._container.blocks.whole(chunk, block))
             (count,) = await self._before(data, block.event_count, [position - block.start_offset])
             self._known[key] = count
             if len(self._known) > _REMEMBERED:

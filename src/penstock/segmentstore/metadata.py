@@ -10,16 +10,22 @@ from penstock.ports.keyvalue import KeyValueStore
 
 _PAGE = 1000
 
+_KNOWN_MAX = 1024
+_KNOWN_VALUE_BYTES = 2048
+"""At most 2 MiB of each container; what is asked for all the time is small: names, records of streams."""
+
 
 class _Changes:
     """Changed rows (None: deleted), their keys in order, and the ranges deleted before them.
 
-    Ranges are those of whole prefixes, none of which is the beginning of another: they are equal or apart.
+    Ranges are those of whole prefixes, none of which is the beginning of another: they are equal or apart. ``born`` are the
+    keys of rows that the store does not hold: deleted again, they leave no trace.
     """
 
-    __slots__ = ("_starts", "keys", "ranges", "rows")
+    __slots__ = ("_starts", "born", "keys", "ranges", "rows")
 
     def __init__(self) -> None:
+        self.born: dict[bytes, None] = {}
         self.rows: dict[bytes, bytes | None] = {}
         self.keys: list[bytes] = []
         self.ranges: dict[bytes, bytes] = {}
@@ -33,11 +39,26 @@ class _Changes:
         self.rows[key] = value
         return len(key) + len(value or b"") - len(old)
 
-    def delete_range(self, start: bytes, end: bytes) -> None:
+    def add(self, key: bytes, value: bytes) -> int:
+        """As ``put``, of a row that neither the changes nor the store hold."""
+        self.born[key] = None
+        return self.put(key, value)
+
+    def delete(self, key: bytes) -> int:
+        """Returns as ``put``."""
+        if key not in self.born:
+            return self.put(key, None)
+        del self.born[key], self.keys[bisect_left(self.keys, key)]
+        return -len(key) - len(self.rows.pop(key) or b"")
+
+    def delete_range(self, start: bytes, end: bytes, *, stored: bool = True) -> None:
         low, high = bisect_left(self.keys, start), bisect_left(self.keys, end)
         for key in self.keys[low:high]:
             del self.rows[key]
+            self.born.pop(key, None)
         del self.keys[low:high]
+        if not stored:
+            return
         if start not in self.ranges:
             insort(self._starts, start)
         self.ranges[start] = end
@@ -80,6 +101,8 @@ class MetadataRows:
         self.outbox: Outbox | None = None
         self._changes = _Changes()
         self._committing: _Changes | None = None
+        self._known: dict[bytes, bytes] = {}
+        """Rows of the store as they were read since the last commit: nothing else changes them."""
         self.changed_bytes = 0
         self.generation = 0
         """Grows whenever changes leave memory: what was read before may be older than what was seen in ``peek``."""
@@ -91,12 +114,22 @@ class MetadataRows:
     def put(self, key: bytes, value: bytes) -> None:
         self.changed_bytes += self._changes.put(key, value)
 
-    def delete(self, key: bytes) -> None:
-        self.changed_bytes += self._changes.put(key, None)
+    def put_new(self, key: bytes, value: bytes) -> None:
+        """As ``put``, where no row has the key now. Deleted again before the next commit, it never was: of what lives for a
+        moment, as transactions do, the store is not told."""
+        before = self._committing
+        if key in self._changes.rows or (before is not None and (key in before.rows or before.covers(key))):
+            self.put(key, value)  # There is a row in the store, or there may be.
+        else:
+            self.changed_bytes += self._changes.add(key, value)
 
-    def delete_range(self, bounds: tuple[bytes, bytes]) -> None:
-        """Delete all rows with ``start <= key < end`` that were put before."""
-        self._changes.delete_range(*bounds)
+    def delete(self, key: bytes) -> None:
+        self.changed_bytes += self._changes.delete(key)
+
+    def delete_range(self, bounds: tuple[bytes, bytes], *, stored: bool = True) -> None:
+        """Delete all rows with ``start <= key < end`` that were put before. Not ``stored``: all of them were put since the
+        last commit began."""
+        self._changes.delete_range(*bounds, stored=stored)
 
     def peek(self, key: bytes) -> tuple[bool, bytes | None]:
         """Whether the row is among the changes, and its value there."""
@@ -113,8 +146,25 @@ class MetadataRows:
         missing = [key for key, (known, _) in zip(keys, seen, strict=True) if not known]
         if not missing:
             return [value for _, value in seen]
-        stored = iter(await self._store.get_many(missing))
+        stored = iter(await self._read(missing))
         return [value if known else next(stored) for known, value in seen]
+
+    async def _read(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """Rows of the store."""
+        known = [self._known.get(key) for key in keys]
+        wanted = [key for key, value in zip(keys, known, strict=True) if value is None]
+        if not wanted:
+            return known
+        generation = self.generation
+        found = await self._store.get_many(wanted)
+        if self.generation == generation:
+            for key, value in zip(wanted, found, strict=True):
+                if value is not None and len(value) <= _KNOWN_VALUE_BYTES:
+                    if len(self._known) >= _KNOWN_MAX:
+                        self._known.clear()
+                    self._known[key] = value
+        fresh = iter(found)
+        return [next(fresh) if value is None else value for value in known]
 
     async def get(self, key: bytes) -> bytes | None:
         return (await self.get_many([key]))[0]
@@ -168,6 +218,7 @@ class MetadataRows:
         """
         taken, self._changes = self._changes, _Changes()
         self._committing = taken
+        taken.born.clear()  # If this fails, the store may hold them all the same.
         before, self.changed_bytes = self.changed_bytes, 0
         try:
             puts = [(key, value) for key, value in taken.rows.items() if value is not None]
@@ -183,6 +234,7 @@ class MetadataRows:
             raise
         finally:
             self._committing = None
+            self._known.clear()
             self.generation += 1
 
     def _take_back(self, taken: _Changes) -> None:

@@ -79,13 +79,16 @@ async def _bytes(container: Container, segment: Segment, offset: int, max_bytes:
     try:
         found = await container.blocks.views(chunk, offset - start, max_bytes)
     except (SegmentNotFoundError, CorruptDataError) as error:
-        if segment.gone or offset < segment.start_offset:
+        known = container.segments.by_uid.get(segment.uid) is segment and segment.chunks.holds(chunk)
+        if segment.gone or offset < segment.start_offset or not known:
             return None
         if isinstance(error, CorruptDataError):
             raise
         raise CorruptDataError("chunk is missing", segment=segment.name, chunk=chunk.name) from error
-    # The head may have passed the offset while we read, and the segment may have been merged away.
-    return None if segment.gone or offset < segment.start_offset or not found else found
+    # The head may have passed the offset while we read, the segment may have been merged away, or the bytes erased.
+    if segment.gone or offset < segment.start_offset or not segment.chunks.holds(chunk):
+        return None
+    return found or None
 
 
 def read_now(container: Container, name: str, offset: int, max_bytes: int) -> SegmentRead | None:
@@ -200,14 +203,20 @@ async def _tiered(container: Container, segment: Segment, start: int, end: int) 
                 start_offset=begin,
                 end_offset=begin + length,
                 # Of what was written meanwhile, no more than was there at first.
-                blocks=[_shifted(block, begin) for block in blocks if block.end_offset <= length],
+                blocks=[_shifted(block, begin, chunk.joined_ms) for block in blocks if block.end_offset <= length],
             )
         )
     return ranges
 
 
-def _shifted(block: ChunkBlock, shift: int) -> ChunkBlock:
+def _shifted(block: ChunkBlock, shift: int, joined_ms: int | None) -> ChunkBlock:
+    """The block as its segment has it: at its offset there, and no older than the merge that brought it."""
+    first_ms, last_ms = block.first_ms, block.last_ms
+    if joined_ms is not None:
+        first_ms, last_ms = max(first_ms or 0, joined_ms), max(last_ms or 0, joined_ms)
     return ChunkBlock(
+        first_ms=first_ms,
+        last_ms=last_ms,
         start_offset=block.start_offset + shift,
         end_offset=block.end_offset + shift,
         crc32c=block.crc32c,

@@ -201,6 +201,7 @@ async def _settle_segment(
         for begin, chunk in chunks[len(kept) :]:
             rows.delete(records.chunk_key(container, uid, begin))
             rows.delete_range(records.range_of(records.block_prefix(container, chunk.name)))
+            rows.delete(records.erased_key(container, chunk.name))
     settled = replace(
         record,
         length=reach,

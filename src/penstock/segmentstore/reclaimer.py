@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from penstock.codec import records
 from penstock.codec.chunk_index import index_name
-from penstock.core.garbage import orphan_candidates, orphans
+from penstock.core.garbage import orphan_candidates, orphans, parse_chunk_name, parse_import_name
 from penstock.model.errors import InvalidArgumentError, ThrottledError, UnavailableError
-from penstock.ports.segment_service import SegmentSpace
+from penstock.ports.segment_service import HOLDER_MAX_BYTES, Lease, SegmentSpace
 from penstock.segmentstore.blocks import named_blocks
 
 if TYPE_CHECKING:
@@ -28,6 +30,10 @@ class _Lease:
 
     until_ms: int
     loop_until: float
+    holder: str
+
+    def encoded(self) -> bytes:
+        return records.encode_lease(records.LeaseRecord(until_ms=self.until_ms, holder=self.holder))
 
 
 class Reclaimer:
@@ -39,6 +45,7 @@ class Reclaimer:
         self._freeable: dict[str, records.FreeRecord] = {}
         self._pending_bytes: dict[str, dict[int, int]] = {}
         """Bytes of chunks that nothing names, by the name and uid of the segment that named them last."""
+        self._to_wipe: dict[str, None] = {}
         self._discarded: dict[str, None] = {}
         self._orphans: dict[str, None] = {}
         self._old_leases: dict[tuple[int, int], None] = {}
@@ -48,6 +55,8 @@ class Reclaimer:
         self._moved: dict[str, None] | None = None
         self.orphans_known = False
         """Whether the search for orphans of earlier epochs has ended."""
+        self._scanned = asyncio.Event()
+        self._scan_failed = False
         self._lock = asyncio.Lock()
 
     async def recover(self) -> None:
@@ -61,12 +70,15 @@ class Reclaimer:
                 record = await self._with_name(record)
             self._freeable[key[3:].decode()] = record
             self._add_pending(record, record.size_bytes)
+        bounds = records.range_of(records.prefix(records.TAG_WIPE, index))
+        self._to_wipe = {key[3:].decode(): None for key, _ in await container.rows.scan_all(bounds)}
         now = asyncio.get_running_loop().time()
         now_ms = container.clock.now_ms()
         bounds = records.range_of(records.prefix(records.TAG_LEASE, index))
         for key, value in await container.rows.scan_all(bounds):
-            until_ms = records.decode_int(value)
-            lease = _Lease(until_ms=until_ms, loop_until=now + max(0, until_ms - now_ms) / 1000)
+            row = records.decode_lease(value)
+            loop_until = now + max(0, row.until_ms - now_ms) / 1000
+            lease = _Lease(until_ms=row.until_ms, loop_until=loop_until, holder=row.holder)
             self._leases[records.parse_lease_key(key)] = lease
         self._old_leases = dict.fromkeys(self._leases)
 
@@ -78,12 +90,22 @@ class Reclaimer:
 
     # --- told by transitions ------------------------------------------------------------------------------
 
-    def release(self, segment: Segment, chunk: str, size_bytes: int) -> None:
-        """A segment names the chunk no more. Its file goes after the next checkpoint, and after leases."""
+    def release(self, segment: Segment, chunk: str, size_bytes: int, *, wipe: bool = False) -> None:
+        """A segment names the chunk no more. Its file goes after the next checkpoint, and after leases.
+
+        ``wipe``: bytes in it were erased. It is overwritten before it goes, and no lease keeps it.
+        """
+        if wipe:
+            self._to_wipe[chunk] = None
+            self._container.rows.put(records.wipe_key(self._container.index, chunk), b"")
         record = records.FreeRecord(uid=segment.uid, size_bytes=size_bytes, segment=segment.name)
         self._released[chunk] = record
         self._add_pending(record, size_bytes)
         self._container.rows.put(records.free_key(self._container.index, chunk), records.encode_free(record))
+
+    def is_pending(self, chunk: str) -> bool:
+        """Whether a chunk that was to be wiped is still there."""
+        return chunk in self._to_wipe
 
     def _add_pending(self, record: records.FreeRecord, size_bytes: int) -> None:
         by_uid = self._pending_bytes.setdefault(record.segment, {})
@@ -132,6 +154,12 @@ class Reclaimer:
 
     # --- freeing ------------------------------------------------------------------------------------------
 
+    @asynccontextmanager
+    async def quiet(self) -> AsyncIterator[None]:
+        """No file goes and no head is given back meanwhile."""
+        async with self._lock:
+            yield
+
     async def free(self) -> None:
         """Delete the files that may go by now. Raises what the chunk storage raises; the rest is for the next time."""
         async with self._lock:
@@ -139,6 +167,7 @@ class Reclaimer:
             for chunk in [name for name in self._discarded if name not in self._container.tiering.writing]:
                 await self._delete(chunk)
                 self._discarded.pop(chunk, None)
+            await self._container.imports.free()
             if not any(key in self._leases for key in self._old_leases):
                 for chunk in list(self._orphans):
                     await self._delete(chunk)
@@ -146,10 +175,16 @@ class Reclaimer:
             # A lease taken from here on is none on these: no segment names them any more.
             leased = self._leased()
             for chunk, record in list(self._freeable.items()):
-                if chunk in self._container.tiering.writing or record.uid in leased:
+                wipe = chunk in self._to_wipe
+                if chunk in self._container.tiering.writing or (record.uid in leased and not wipe):
                     continue
+                if wipe:
+                    await self._container.chunks.wipe(chunk)
                 await self._delete(chunk)
                 self._freeable.pop(chunk, None)
+                if wipe:
+                    self._to_wipe.pop(chunk, None)
+                    self._container.rows.delete(records.wipe_key(self._container.index, chunk))
                 self._container.rows.delete(records.free_key(self._container.index, chunk))
                 self._add_pending(record, -record.size_bytes)
                 self._count_freed(record.uid, record.size_bytes)
@@ -158,6 +193,50 @@ class Reclaimer:
                 segment = self._container.segments.by_uid.get(uid)
                 if segment is not None:
                     await self._free_head(segment)
+
+    async def scanned(self) -> None:
+        """Return once what this opening found that nothing names is known."""
+        await self._scanned.wait()
+
+    async def sweep(self, uid: int) -> None:
+        """Overwrite and delete what nothing names and may hold bytes of this segment that were erased: what failed writes
+        have left, what an earlier opening had written and a crash took the row of, what was written to be imported and was
+        not adopted. No lease on the segment keeps them.
+
+        Raises what the chunk storage raises, UnavailableError where it could not be listed.
+        """
+        await self.scanned()
+        self._container.check_online()
+        if self._scan_failed:
+            await self.collect_orphans()
+        if self._scan_failed:
+            raise UnavailableError("tier 2 cannot be listed, so what nothing names in it is not known; try again")
+        async with self._lock:
+            await self._wipe_each(self._discarded, list(self._discarded))
+            await self._wipe_each(
+                self._orphans, [chunk for chunk in list(self._orphans) if await self._may_hold(chunk, uid)]
+            )
+            await self._container.imports.sweep()
+
+    async def _wipe_each(self, names: dict[str, None], chosen: Sequence[str]) -> None:
+        for chunk in chosen:
+            if chunk not in self._container.tiering.writing:
+                await self._container.chunks.wipe(chunk)
+                await self._delete(chunk)
+                names.pop(chunk, None)
+
+    async def _may_hold(self, orphan: str, uid: int) -> bool:
+        """Whether an orphan may hold bytes of the segment: it is its own, or of one that is gone, perhaps merged into it.
+        What was leased of that one alone was not: a merge brings the leases along."""
+        name = parse_chunk_name(orphan) or parse_import_name(orphan)
+        if name is None or name.uid == uid:
+            return True
+        container = self._container
+        if name.uid in container.segments.by_uid:
+            return False
+        if await container.rows.get(records.uid_key(records.TAG_SEGMENT, container.index, name.uid)) is not None:
+            return False
+        return all((lease, uid) in self._leases for lease, leased in self._leases if leased == name.uid)
 
     async def _delete(self, chunk: str) -> None:
         # The index first: an index without its chunk is found as an orphan, a chunk without index is not told apart.
@@ -221,12 +300,12 @@ class Reclaimer:
         for chunk in segment.chunks.items:
             tiered += chunk.end - min(chunk.end, max(chunk.start, segment.start_offset))
             kept += max(0, min(chunk.end, segment.start_offset) - max(chunk.start, segment.kept_offset))
-        released, leased, until_ms = self._released_bytes(segment.name)
+        released, leased, leases = self._released_bytes(segment.name)
         if segment.uid in self._leased():
             leased += head_bytes - partial_bytes
-            until_ms = self._leased_until_ms(
-                {segment.uid: 0} | dict.fromkeys(self._pending_bytes.get(segment.name, ()))
-            )
+            leases = self._leases_on({segment.uid: 0} | dict.fromkeys(self._pending_bytes.get(segment.name, ())))
+        if not leased:
+            leases = ()
         return SegmentSpace(
             name=segment.name,
             live_bytes=segment.length - segment.start_offset,
@@ -235,13 +314,14 @@ class Reclaimer:
             freed_bytes=segment.freed_bytes,
             kept_bytes=kept,
             leased_bytes=leased,
-            leased_until_ms=until_ms if leased else None,
+            leased_until_ms=leases[0].until_ms if leases else None,
             partial_bytes=partial_bytes,
+            leases=leases,
         )
 
     def space_of_deleted(self, name: str) -> SegmentSpace | None:
         """What is still on disk of segments of that name that were deleted, or None where nothing is."""
-        released, leased, until_ms = self._released_bytes(name)
+        released, leased, leases = self._released_bytes(name)
         if not released:
             return None
         return SegmentSpace(
@@ -251,26 +331,37 @@ class Reclaimer:
             pending_free_bytes=released,
             freed_bytes=0,
             leased_bytes=leased,
-            leased_until_ms=until_ms,
+            leased_until_ms=leases[0].until_ms if leases else None,
+            leases=leases,
         )
 
-    def _released_bytes(self, name: str) -> tuple[int, int, int | None]:
-        """Bytes of chunks that nothing names; how many of them leases hold, and until when."""
+    def _released_bytes(self, name: str) -> tuple[int, int, Sequence[Lease]]:
+        """Bytes of chunks that nothing names; how many of them leases hold, and which."""
         by_uid = self._pending_bytes.get(name, {})
         held = self._leased()
         leased = {uid: size for uid, size in by_uid.items() if uid in held}
-        return sum(by_uid.values()), sum(leased.values()), self._leased_until_ms(leased)
+        return sum(by_uid.values()), sum(leased.values()), self._leases_on(leased)
 
-    def _leased_until_ms(self, uids: Mapping[int, object]) -> int | None:
-        return max((lease.until_ms for (_, uid), lease in self._leases.items() if uid in uids), default=None)
+    def _leases_on(self, uids: Mapping[int, object]) -> Sequence[Lease]:
+        """The leases on any of the segments, each once, the one that ends last first."""
+        found: dict[int, _Lease] = {}
+        for (lease, uid), held in self._leases.items():
+            if uid in uids and (lease not in found or found[lease].until_ms < held.until_ms):
+                found[lease] = held
+        order = sorted(found, key=lambda lease: (-found[lease].until_ms, lease))
+        return tuple(
+            Lease(id=UUID(int=lease), until_ms=found[lease].until_ms, holder=found[lease].holder) for lease in order
+        )
 
     # --- leases -------------------------------------------------------------------------------------------
 
-    async def lease(self, segment: Segment, lease: int, until_ms: int) -> None:
+    async def lease(self, segment: Segment, lease: int, until_ms: int, holder: str) -> None:
         """Hold the segment's chunks. In force at once, durable when this returns; repeating extends.
 
-        Raises: InvalidArgumentError (longer than allowed), ThrottledError (too many).
+        Raises: InvalidArgumentError (longer than allowed, in time or words), ThrottledError (too many).
         """
+        if len(holder.encode()) > HOLDER_MAX_BYTES:
+            raise InvalidArgumentError("holder of a lease is told in too many words", limit_bytes=HOLDER_MAX_BYTES)
         container, settings = self._container, self._container.settings
         now_ms = container.clock.now_ms()
         if until_ms - now_ms > settings.max_lease_ms:
@@ -281,9 +372,12 @@ class Reclaimer:
         held = self._leases.get(key)
         until_ms = max(until_ms, held.until_ms if held else 0)
         loop_until = asyncio.get_running_loop().time() + max(0, until_ms - now_ms) / 1000
-        self._leases[key] = _Lease(until_ms=until_ms, loop_until=loop_until)
+        now_held = _Lease(
+            until_ms=until_ms, loop_until=loop_until, holder=holder or (held.holder if held is not None else "")
+        )
+        self._leases[key] = now_held
         row = records.lease_key(container.index, lease, segment.uid)
-        await container.keyvalue.commit([(row, records.encode_int(until_ms))])
+        await container.keyvalue.commit([(row, now_held.encoded())])
 
     async def release_lease(self, lease: int) -> None:
         keys = [key for key in self._leases if key[0] == lease]
@@ -304,7 +398,7 @@ class Reclaimer:
                 if own is None or own.until_ms < held.until_ms:
                     self._leases[lease, target.uid] = held
                     row = records.lease_key(self._container.index, lease, target.uid)
-                    self._container.rows.put(row, records.encode_int(held.until_ms))
+                    self._container.rows.put(row, held.encoded())
 
     def _leased(self) -> Mapping[int, None]:
         """The segments that a lease holds."""
@@ -342,11 +436,14 @@ class Reclaimer:
         """
         container = self._container
         # From here on moves are noted; what is in memory now is noted as well, for its rows may not be written yet.
+        self._scan_failed = False
         self._moved = {chunk.name: None for segment in container.segments.loaded() for chunk in segment.chunks.items}
         try:
-            candidates = orphan_candidates(
-                await container.chunks.list(), container=container.index, epoch=container.log.epoch
-            )
+            listed = await container.chunks.list()
+            candidates = [
+                *orphan_candidates(listed, container=container.index, epoch=container.log.epoch),
+                *await container.imports.orphan_candidates(listed),
+            ]
             if candidates:
                 named = await self._named_chunks()
                 for chunk in orphans(candidates, named, self._moved, self._released, self._freeable):
@@ -354,9 +451,11 @@ class Reclaimer:
                     container.telemetry.add("orphan_chunks")
         except (OSError, UnavailableError):
             container.telemetry.add("orphan_scan_failures")
+            self._scan_failed = True
         finally:
             self._moved = None
             self.orphans_known = True
+            self._scanned.set()
 
     async def _named_chunks(self) -> set[str]:
         """Names in the chunk rows. Only looked up in, never walked."""

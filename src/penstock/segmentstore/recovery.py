@@ -9,7 +9,7 @@ from penstock.codec import operations as codec
 from penstock.codec import records
 from penstock.model.errors import CorruptDataError, InternalError
 from penstock.ports.segment_service import NO_EVENT
-from penstock.segmentstore import transitions
+from penstock.segmentstore import imports, transitions
 from penstock.segmentstore.segment import Segment
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class _Piece:
     data: memoryview
     count: int
     address: int
+    time_ms: int
     writer: int | None = None
     number: int = 0
 
@@ -68,11 +69,15 @@ class Recovery:
         container = self._container
         if address > self._complete_upto and not self._settled:
             await self._settle()
-        for operation in codec.decode_operations(frame):
-            if address <= self._complete_upto:
-                await self._collect(operation, address)
-            elif type(operation) is not codec.AppendOperation or not self._append(operation, address, header.time_ms):
-                await self._apply(operation, address, header.time_ms)
+        if address <= self._complete_upto:
+            for operation in codec.decode_operations(frame):
+                await self._collect(operation, address, header.time_ms)
+        else:
+            for change in codec.decode_runs(frame):
+                if isinstance(change, codec.AppendRun):
+                    await self._append(change, address, header.time_ms)
+                else:
+                    await self._apply(change, header.time_ms)
         container.applied_address = max(container.applied_address, address)
 
     async def finish(self) -> None:
@@ -87,7 +92,7 @@ class Recovery:
 
     # --- before the checkpoint's address ------------------------------------------------------------------
 
-    async def _collect(self, operation: codec.Operation, address: int) -> None:
+    async def _collect(self, operation: codec.Operation, address: int, time_ms: int) -> None:
         match operation:
             case codec.AppendOperation():
                 piece = _Piece(
@@ -95,6 +100,7 @@ class Recovery:
                     data=operation.data,
                     count=operation.event_count,
                     address=address,
+                    time_ms=time_ms,
                     writer=operation.writer,
                     number=operation.event_number,
                 )
@@ -106,6 +112,7 @@ class Recovery:
                         data=piece.data,
                         count=piece.count,
                         address=piece.address,
+                        time_ms=time_ms,
                     )
                     await self._keep(operation.uid, shifted)
             case codec.DeleteOperation():
@@ -133,7 +140,7 @@ class Recovery:
             for piece in items:
                 if piece.data:
                     self._container.tiering.add(segment)
-                    segment.cache.append(piece.offset, piece.data, piece.count, piece.address)
+                    segment.cache.append(piece.offset, piece.data, piece.count, piece.address, piece.time_ms)
                     if piece.writer is not None:
                         before = await self._number_before(segment, piece.writer)
                         segment.cache.wrote(piece.writer, piece.number, before)
@@ -162,33 +169,24 @@ class Recovery:
             raise CorruptDataError("log changes an unknown segment", container=self._container.index, uid=uid)
         return segment
 
-    def _append(self, operation: codec.AppendOperation, address: int, time_ms: int) -> bool:
-        """Apply an append of a segment and a writer in memory; False: they are to be loaded first. A log holds a million."""
-        segment = self._container.segments.by_uid.get(operation.uid)
-        state = None if segment is None else segment.attributes.get(operation.writer)
-        if segment is None or state is None:
-            return False
-        _expect(segment, operation.offset)
-        transitions.append(
-            self._container, segment, operation.offset, operation.data, operation.event_count, address, time_ms
-        )
-        if operation.data:
-            segment.cache.wrote(operation.writer, operation.event_number, state.durable)
-        state.durable = state.pending = operation.event_number
-        segment.dirty_attributes[operation.writer] = None
-        return True
+    async def _append(self, run: codec.AppendRun, address: int, time_ms: int) -> None:
+        segments = self._container.segments
+        segment = segments.by_uid.get(run.uid) or await self._require(run.uid)
+        for writer in run.last:
+            if segment.attributes.get(writer) is None:
+                await segments.attribute(segment, writer)
+        if segments.by_uid.get(run.uid) is not segment:
+            raise InternalError("segment left memory while the log was replayed", segment=segment.name)
+        _expect(segment, run.offset)
+        transitions.append_run(self._container, segment, run, address, time_ms)
 
-    async def _apply(self, operation: codec.Operation, address: int, time_ms: int) -> None:
+    async def _apply(self, operation: codec.Change, time_ms: int) -> None:
         container = self._container
         if isinstance(operation, codec.CreateOperation):
             _create(container, operation, time_ms)
             return
         segment = await self._require(operation.uid)
         match operation:
-            case codec.AppendOperation():
-                await container.segments.attribute(segment, operation.writer)
-                if not self._append(operation, address, time_ms):
-                    raise InternalError("segment left memory while the log was replayed", segment=segment.name)
             case codec.SealOperation():
                 transitions.seal(container, segment, time_ms)
             case codec.TruncateOperation():
@@ -210,6 +208,9 @@ class Recovery:
                 _expect(segment, operation.offset)
                 _expect(source, operation.length)
                 transitions.merge(container, segment, source, operation.offset, time_ms)
+            case codec.AdoptOperation():
+                _expect(segment, operation.offset)
+                imports.adopt(container, segment, operation, time_ms)
             case codec.TableOperation():
                 _expect(segment, operation.position)
                 transitions.table_change(container, segment, operation, time_ms)

@@ -52,9 +52,10 @@ class Chunk:
 
     ``blocks`` are in chunk positions, not segment offsets, so that a merge moves a chunk without touching them; None
     until they are needed. ``freed`` bytes at its head were given back. ``event_count``: None until its blocks were asked.
+    ``joined_ms``: when a merge brought it here, by which its blocks may be older than their place in the segment.
     """
 
-    __slots__ = ("block_count", "blocks", "event_count", "freed", "length", "name", "start")
+    __slots__ = ("block_count", "blocks", "event_count", "freed", "joined_ms", "length", "name", "start")
 
     def __init__(
         self,
@@ -65,7 +66,9 @@ class Chunk:
         freed: int = 0,
         block_count: int = 0,
         event_count: int | None = 0,
+        joined_ms: int | None = None,
     ) -> None:
+        self.joined_ms = joined_ms
         self.name = name
         self.start = start
         self.length = length
@@ -85,6 +88,7 @@ class Chunk:
             freed=self.freed,
             block_count=self.block_count,
             event_count=self.event_count,
+            joined_ms=self.joined_ms,
         )
 
 
@@ -125,6 +129,21 @@ class ChunkList:
         del self.items[:count], self._starts[:count]
         return taken
 
+    def between(self, start: int, end: int) -> list[Chunk]:
+        """The chunks that hold a byte of ``start <= offset < end``, in order."""
+        index = max(0, bisect_right(self._starts, start) - 1)
+        found: list[Chunk] = []
+        for chunk in self.items[index:]:
+            if chunk.start >= end:
+                break
+            if chunk.end > start:
+                found.append(chunk)
+        return found
+
+    def replace(self, chunk: Chunk, by: Chunk) -> None:
+        """Put another chunk in the place of one that is listed and begins at the same offset."""
+        self.items[bisect_right(self._starts, chunk.start) - 1] = by
+
     def take_all(self) -> list[Chunk]:
         taken, self.items, self._starts = self.items, [], []
         return taken
@@ -153,7 +172,8 @@ class Segment:
     ``kept_offset <= start_offset``: what lies between is gone for readers, and stays here and on disk as what they may see.
     ``is_part``: made to be merged, of a transaction or transient. ``gate`` is asked before appends, where they are limited.
     ``change_mark``: the mark at which the segment was last noted as changed. ``marks``: what the rows say of writers with
-    bytes not tiered (``segmentstore.flushed``); False: there are none, None: not known.
+    bytes not tiered (``segmentstore.flushed``); False: there are none, None: not known. ``stored``: the key-value store may
+    hold rows of it; not so of one that was created since the last checkpoint, all of which is in memory.
     """
 
     __slots__ = (
@@ -187,6 +207,7 @@ class Segment:
         "rollover_bytes",
         "sealed",
         "start_offset",
+        "stored",
         "table",
         "touched",
         "uid",
@@ -219,6 +240,7 @@ class Segment:
         self.attributes: dict[int, AttributeState] = {}
         self.dirty_attributes: dict[int, None] = {}
         self.dirty = False
+        self.stored = False
         self.cache = TailCache(memory)
         self.chunks = ChunkList()
         self.open_chunk: Chunk | None = None
@@ -279,6 +301,17 @@ class Segment:
         if self.table is not None:
             self.table.next_entry_count = self.table.entry_count
             self.table.next_versions.clear()
+
+    def forget_settled(self) -> None:
+        """Let the attributes leave memory that nothing queued changes, and that the rows hold as they are.
+
+        Who is loading one meanwhile must look again: what was read may be older than what has left.
+        """
+        self.attributes = {
+            key: state
+            for key, state in self.attributes.items()
+            if state.pending != state.durable or key in self.dirty_attributes
+        }
 
     def wake(self) -> None:
         """Let the parked reads look again, in the order in which they came."""

@@ -70,6 +70,13 @@ async def create(
     existing = await container.segments.find(name)
     if existing is not None:
         await refuse(container, existing, AlreadyExistsError("segment exists", segment=name))
+    await submit_creation(container, name, kind=kind, key_bytes=key_bytes, rollover_bytes=rollover_bytes).future
+
+
+def submit_creation(
+    container: Container, name: str, *, kind: int = KIND_PLAIN, key_bytes: int = 0, rollover_bytes: int = 0
+) -> Answer:
+    """Create a segment of which it is known that there is none."""
     record = records.SegmentRecord(
         name=name,
         kind=kind,
@@ -89,7 +96,11 @@ async def create(
         uid=segment.uid, kind=kind, key_bytes=key_bytes, rollover_bytes=rollover_bytes, name=name
     )
     container.segments.announce(segment)
-    await _perform(container, segment, operation, lambda now_ms: transitions.create(container, segment, now_ms))
+    answer = Answer()
+    container.submit(
+        OperationMutation(segment, operation, lambda now_ms: transitions.create(container, segment, now_ms), answer)
+    )
+    return answer
 
 
 async def _perform(

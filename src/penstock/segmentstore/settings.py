@@ -29,13 +29,14 @@ class StoreSettings:
     checkpoint_interval_s: seconds between checkpoints of a container that changed; 5 bounds replay of metadata.
     checkpoint_bytes: bytes of log after which every container tiers and checkpoints; 256 MiB replays in about a second.
     checkpoint_rows_bytes: bytes of changed rows that trigger a checkpoint early; 8 MiB. At four times that, changes of
-        tables are throttled.
+        tables wait for a checkpoint.
+    rows_wait_s: how long a change of a table waits for that before it is refused, seconds; 5, less than callers do.
     frame_bytes: bytes after which a log frame takes no further operation; 8 MiB, half of the largest append.
     frame_operations: operations in one frame; 4096 keep one pass of the event loop under some milliseconds.
     max_unflushed_bytes: memory for bytes not tiered yet; appends beyond are throttled. 256 MiB rides out a tier 2 that
         stands still for a while.
     max_loaded_segments: segments held in memory, per container, while idle; 10000 take about 20 MB.
-    max_loaded_attributes: writers and attributes held in memory per segment between checkpoints; 10000.
+    max_loaded_attributes: writers and attributes held in memory per segment, those aside that change; 10000.
     max_parked_reads: reads waiting at tails, per container; 20000.
     max_parked_appends: appends waiting for their segment to be loaded, per container; 10000.
     max_leases: leases held at a time, per container; 1000.
@@ -65,6 +66,7 @@ class StoreSettings:
     checkpoint_interval_s: float = 5.0
     checkpoint_bytes: int = 256 * MIB
     checkpoint_rows_bytes: int = 8 * MIB
+    rows_wait_s: float = 5.0
     frame_bytes: int = 8 * MIB
     frame_operations: int = 4096
     max_unflushed_bytes: int = 256 * MIB

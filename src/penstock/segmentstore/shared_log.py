@@ -109,6 +109,18 @@ class SharedLog:
             self._since_bytes = 0
             self.filled()
 
+    async def begin_wipe(self, frame: Sequence[Buffer]) -> None:
+        """See ``DurableLog.begin_wipe``. ``frame``, which changes nothing, is the first of the new file: the newest file of
+        a log alone knows its last address, so that older ones cannot go before it holds one."""
+        await self._log.begin_wipe()
+        await self.append(frame, sum(map(len, frame)), vital=True)
+        # What was truncated up to here still lies in the file that was written then.
+        self._truncated = 0
+
+    async def end_wipe(self) -> bool:
+        """See ``DurableLog.end_wipe``."""
+        return await self._log.end_wipe()
+
     async def truncate(self, upto: int) -> None:
         """Forget the frames at and below ``upto``, unless that was done."""
         if upto > self._truncated:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from uuid import UUID
 
 from penstock.codec import operations as codec
@@ -14,9 +15,11 @@ from penstock.model.errors import (
     CorruptDataError,
     InvalidArgumentError,
     NotFoundError,
+    SegmentNotFoundError,
     UnsupportedError,
 )
 from penstock.model.names import transient_segment_name
+from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.clock import Clock
 from penstock.ports.disk import Disk
@@ -33,6 +36,7 @@ from penstock.ports.segment_service import (
     AppendLimit,
     ChunkRange,
     DiskSpace,
+    ErasedChunk,
     SegmentChanges,
     SegmentInfo,
     SegmentRead,
@@ -50,6 +54,7 @@ from penstock.segmentstore import read_path, segment_calls, tables
 from penstock.segmentstore.append_limits import AppendLimits
 from penstock.segmentstore.changes import Changes
 from penstock.segmentstore.container import Container
+from penstock.segmentstore.log_wipe import wipe_log
 from penstock.segmentstore.recovery import Recovery
 from penstock.segmentstore.scrub import Scrubber
 from penstock.segmentstore.settings import StoreSettings
@@ -81,6 +86,8 @@ class SegmentStore:
         shared: SharedCounts | None = None,
     ) -> None:
         self._rng = rng
+        self._clock = clock
+        self._wiping = asyncio.Lock()
         self._disk = disk
         self._limits = AppendLimits(shared)
         self._changes = Changes(epoch=log.epoch, limit=settings.max_changed_segments)
@@ -236,6 +243,15 @@ class SegmentStore:
     async def create_segment(self, name: str, *, rollover_bytes: int = 0) -> None:
         await segment_calls.create(self._container(name), name, rollover_bytes=rollover_bytes)
 
+    async def create_fresh(self, names: Sequence[str]) -> None:
+        """Create plain segments whose names nobody ever bore: they are not looked for. Not of the port: whose names are never
+        used twice may know that, a client may not. Raises what ``create_segment`` raises, once all have ended."""
+        answers = [segment_calls.submit_creation(self._container(name), name) for name in names]
+        ended = await asyncio.gather(*(answer.future for answer in answers), return_exceptions=True)
+        for outcome in ended:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
     async def setup_append(self, name: str, writer: UUID) -> int:
         return await segment_calls.setup_append(self._container(name), name, writer)
 
@@ -342,18 +358,46 @@ class SegmentStore:
     async def chunk_ranges(self, name: str, start: int, end: int) -> Sequence[ChunkRange]:
         return await read_path.chunk_ranges(self._container(name), name, start, end)
 
-    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int) -> None:
+    async def event_ranges(self, name: str, offsets: Sequence[int]) -> Sequence[tuple[int, int]]:
+        return await self._container(name).eraser.event_ranges(name, offsets)
+
+    async def erase(self, name: str, ranges: Sequence[tuple[int, int]], *, erasure: str) -> Sequence[ErasedChunk]:
+        return await self._container(name).eraser.erase(name, ranges, erasure)
+
+    async def erased_ranges(self, name: str, start: int, end: int) -> Sequence[tuple[int, int]]:
+        return await self._container(name).eraser.erased_ranges(name, start, end)
+
+    async def wipe_log(self) -> None:
+        async with self._wiping:
+            await wipe_log(self, self._shared_log, self.containers[0].index, self._clock.now_ms())
+
+    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int, holder: str = "") -> None:
         container = self._container(name)
         segment = (await container.segments.find_visible(name)).require_plain()
-        await container.reclaimer.lease(segment, lease.int, until_ms)
+        await container.reclaimer.lease(segment, lease.int, until_ms, holder)
 
     async def release_lease(self, lease: UUID) -> None:
         for container in self.containers:
             container.check_online()
             await container.reclaimer.release_lease(lease.int)
 
+    async def grant_import(self, name: str) -> ImportGrant:
+        """See ``ports.chunk_imports.ChunkImports``."""
+        return await self._container(name).imports.grant(name)
+
+    async def adopt_chunks(self, name: str, offset: int, chunks: Sequence[ImportedChunk]) -> int:
+        """See ``ports.chunk_imports.ChunkImports``."""
+        return await self._container(name).imports.adopt(name, offset, chunks)
+
     async def next_event_boundary(self, name: str, offset: int) -> int:
         return await read_path.next_event_boundary(self._container(name), name, offset)
+
+    async def infos(self, names: Sequence[str]) -> Mapping[str, SegmentInfo]:
+        found: dict[str, SegmentInfo] = {}
+        for name in names:
+            with suppress(SegmentNotFoundError):
+                found[name] = await self.info(name)
+        return found
 
     async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]:
         found: dict[str, SegmentSpace] = {}

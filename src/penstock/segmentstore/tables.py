@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,7 @@ async def change(container: Container, name: str, changes: Sequence[TablePut | T
     """See ``SegmentService.table_update`` and ``table_remove``: a version for each change."""
     if len(changes) > TABLE_BATCH_MAX:
         raise InvalidArgumentError("batch has too many items", items=len(changes), limit=TABLE_BATCH_MAX)
+    await _room(container)
     while True:
         segment = await segment_calls.find(container, name)
         table = segment.require_table()
@@ -153,13 +155,31 @@ def _condition_failed(
     return None
 
 
+def _behind(container: Container) -> bool:
+    """Whether more rows have changed than the next checkpoint should have to write."""
+    return container.rows.changed_bytes >= 4 * container.settings.checkpoint_rows_bytes
+
+
 def _throttled(container: Container) -> StorageFullError | ThrottledError | None:
-    limit = 4 * container.settings.checkpoint_rows_bytes
-    if container.rows.changed_bytes >= limit:
+    if _behind(container):
         return container.log.shortage.refusal() or ThrottledError(
-            "metadata does not keep up", resource="changed_rows_bytes", limit=limit
+            "metadata does not keep up",
+            resource="changed_rows_bytes",
+            limit=4 * container.settings.checkpoint_rows_bytes,
+            waited_s=container.settings.rows_wait_s,
         )
     return None
+
+
+async def _room(container: Container) -> None:
+    """Wait, for a while, as long as metadata does not keep up; on a full disk nobody waits."""
+    try:
+        async with asyncio.timeout(container.settings.rows_wait_s):
+            while _behind(container) and container.log.shortage.refusal() is None:
+                container.check_online()
+                await container.checkpointer.next_commit()
+    except TimeoutError:
+        return  # What is decided next says why it is refused.
 
 
 def _foresee(segment: Segment, table: TableState, operation: codec.TableOperation) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from penstock.codec.operations import AppendRun
 from penstock.core.rolling import block_cut
 from penstock.ports.files import Buffer
 
@@ -25,11 +26,15 @@ class Entry:
     """Bytes ``start <= offset < end`` of a segment. ``address`` is the lowest log address that holds any of them.
 
     ``numbers``: the last event number in it of each writer; None where nobody asks, as for bytes that a merge brought.
+    ``first_ms``, ``last_ms``: the wall clock when the segment got its first and its last append.
     """
 
-    __slots__ = ("address", "capacity", "data", "end", "events", "numbers", "start", "tiered")
+    __slots__ = ("address", "capacity", "data", "end", "events", "first_ms", "last_ms", "numbers", "start", "tiered")
 
-    def __init__(self, start: int, end: int, data: Buffer, *, capacity: int, events: int, address: int) -> None:
+    def __init__(
+        self, start: int, end: int, data: Buffer, *, capacity: int, events: int, address: int, time_ms: int
+    ) -> None:
+        self.first_ms = self.last_ms = time_ms
         self.start = start
         self.end = end
         self.data: Buffer | None = data
@@ -101,28 +106,75 @@ class TailCache:
         self.untiered_bytes = 0
         self.behind: dict[int, int] = {}
 
-    def append(self, offset: int, data: Buffer, events: int, address: int) -> None:
+    def append(self, offset: int, data: Buffer, events: int, address: int, time_ms: int) -> None:
         """Keep an append that has become durable. Its offset is the segment's length before."""
         size = len(data)
         if size >= LARGE_BYTES:
             # A bytearray may be changed or resized by its owner later; a view of one forbids the resizing only.
             kept = bytes(data) if type(data) is bytearray else data
-            self._add(Entry(offset, offset + size, kept, capacity=size, events=events, address=address))
+            self._add(
+                Entry(offset, offset + size, kept, capacity=size, events=events, address=address, time_ms=time_ms)
+            )
             self._open = None
         else:
-            entry = self._open
-            if entry is None or entry.end != offset or entry.capacity - (offset - entry.start) < size:
-                # Blocks double, so that a segment that got ten bytes does not hold 64 KiB.
-                capacity = min(_BLOCK_MAX, max(_BLOCK_MIN, 2 * size, 2 * entry.capacity if entry else 0))
-                entry = Entry(offset, offset, bytearray(capacity), capacity=capacity, events=0, address=address)
-                self._add(entry)
-                self._open = entry
+            entry = self._room_for(offset, size, address, time_ms)
             at = offset - entry.start
             entry.data[at : at + size] = data  # type: ignore[index]
             entry.end = offset + size
             entry.events += events
+            entry.last_ms = time_ms
         self.untiered_bytes += size
         self._memory.unflushed_bytes += size
+
+    def _room_for(self, offset: int, size: int, address: int, time_ms: int) -> Entry:
+        """The block that takes the next ``size`` bytes."""
+        entry = self._open
+        if entry is None or entry.end != offset or entry.capacity - (offset - entry.start) < size:
+            # Blocks double, so that a segment that got ten bytes does not hold 64 KiB.
+            capacity = min(_BLOCK_MAX, max(_BLOCK_MIN, 2 * size, 2 * entry.capacity if entry else 0))
+            entry = Entry(
+                offset, offset, bytearray(capacity), capacity=capacity, events=0, address=address, time_ms=time_ms
+            )
+            self._add(entry)
+            self._open = entry
+        return entry
+
+    def append_run(self, run: AppendRun, address: int, before: Mapping[int, int], time_ms: int) -> None:
+        """As ``append`` and ``wrote`` of each that has bytes. ``before``: the last number of its writers until then."""
+        offset = run.offset
+        items = iter([item for item in run.items if item[0]])
+        item = next(items, None)
+        while item is not None:
+            data, events, writer, number = item
+            if len(data) >= LARGE_BYTES:
+                self.append(offset, data, events, address, time_ms)
+                self.wrote(writer, number, before[writer])
+                offset += len(data)
+                item = next(items, None)
+                continue
+            entry = self._room_for(offset, len(data), address, time_ms)
+            entry.last_ms = time_ms
+            room = entry.capacity - (offset - entry.start)
+            parts, size = [], 0
+            numbers = entry.numbers = entry.numbers or {}
+            while item is not None:
+                data, events, writer, number = item
+                if len(data) > room - size or len(data) >= LARGE_BYTES:
+                    break
+                parts.append(data)
+                numbers[writer] = number
+                size += len(data)
+                entry.events += events
+                item = next(items, None)
+            at = offset - entry.start
+            entry.data[at : at + size] = b"".join(parts)  # type: ignore[index]
+            offset += size
+            entry.end = offset
+            self.untiered_bytes += size
+            self._memory.unflushed_bytes += size
+            for writer in numbers:
+                if writer not in self.behind:
+                    self.behind[writer] = before[writer]
 
     def wrote(self, writer: int, number: int, before: int) -> None:
         """The last append was this writer's, up to its event ``number``; ``before`` was its last number until then."""
@@ -159,13 +211,14 @@ class TailCache:
         self.untiered.append(entry)
         self._memory.cached_bytes += entry.capacity
 
-    def adopt(self, other: TailCache, shift: int) -> None:
-        """Take over all entries of another cache, ``shift`` bytes further on, behind the own ones."""
+    def adopt(self, other: TailCache, shift: int, time_ms: int) -> None:
+        """Take over all entries of another cache, ``shift`` bytes further on, behind the own; they came at ``time_ms``."""
         self._open = None
         for entry in other._entries:
             entry.numbers = None  # The source's writers are none of the target's.
             entry.start += shift
             entry.end += shift
+            entry.first_ms = entry.last_ms = time_ms
             self._starts.append(entry.start)
             self._entries.append(entry)
             if not entry.tiered:
@@ -276,6 +329,13 @@ class TailCache:
         if index < len(self._entries) and self._entries[index] is entry:
             del self._entries[index], self._starts[index]
             self._forget(entry)
+
+    def drop_tiered(self, start: int, end: int) -> None:
+        """Forget the tiered entries that hold a byte of ``start <= offset < end``."""
+        low = max(0, bisect_right(self._starts, start) - 1)
+        high = bisect_left(self._starts, end)
+        for entry in [item for item in self._entries[low:high] if item.tiered and item.end > start]:
+            self.discard(entry)
 
     def _forget(self, entry: Entry) -> None:
         if not entry.tiered:

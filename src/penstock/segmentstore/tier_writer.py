@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import asynccontextmanager
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.codec import records
-from penstock.codec.chunk_index import RECORD_BYTES, IndexRecord, encode_record, index_name
+from penstock.codec.chunk_index import RECORD_BYTES, index_name
 from penstock.core.garbage import ChunkName, parse_chunk_name
 from penstock.core.rolling import continues_chunk
 from penstock.core.throttle import tiering_is_urgent
 from penstock.model.errors import CorruptDataError, NotFoundError, UnavailableError
 from penstock.ports.segment_service import ChunkBlock
-from penstock.segmentstore.blocks import checksums_of
+from penstock.segmentstore.blocks import checksums_of, index_records, put_blocks
 from penstock.segmentstore.segment import Chunk, Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
     from penstock.segmentstore.container import Container
     from penstock.segmentstore.tail_cache import Entry
@@ -49,7 +51,7 @@ class TierWriter:
         self._wake = asyncio.Event()
         self._forced = False
         self._lock = asyncio.Lock()
-        self._attempt = 0
+        self.attempt = 0
         self._distrusted: dict[str, None] = {}
         self._rested_at = 0.0
         self.writing: dict[str, None] = {}
@@ -120,6 +122,12 @@ class TierWriter:
             due[segment] = 1
         return list(due.items())
 
+    @asynccontextmanager
+    async def quiet(self) -> AsyncIterator[None]:
+        """No chunk is begun, grown or named meanwhile."""
+        async with self._lock:
+            yield
+
     # --- the loop -----------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -167,7 +175,7 @@ class TierWriter:
             if segment.cache.untiered_bytes < block_bytes:
                 small.append(segment)
                 continue
-            failed = await self._try(self.tier(segment, least_bytes=least_bytes))
+            failed = await self._try(partial(self.tier, segment, least_bytes=least_bytes))
             if failed is not None:
                 return failed
         loop = asyncio.get_running_loop()
@@ -198,18 +206,21 @@ class TierWriter:
         for start in range(0, len(segments), _TOGETHER):
             together = segments[start : start + _TOGETHER]
             if len(together) == 1:
-                return await self._try(self.tier(together[0]))
+                return await self._try(partial(self.tier, together[0]))
             async with self._lock, asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._try(self._tier(segment, 1))) for segment in together]
+                tasks = [group.create_task(self._try(partial(self._tier, segment, 1))) for segment in together]
             failed = next((found for task in tasks if (found := task.result()) is not None), None)
             if failed is not None:
                 return failed
         return None
 
-    async def _try(self, work: Coroutine[None, None, None]) -> BaseException | None:
-        """Tier what a segment has by now. Returns what made it fail, if trying again may help."""
+    async def _try(self, work: Callable[[], Coroutine[None, None, None]]) -> BaseException | None:
+        """Tier what a segment has by now. Returns what made it fail, if trying again may help.
+
+        Takes no coroutine, but what makes one: a task that is cancelled before its first step would never await it.
+        """
         try:
-            await work
+            await work()
         except (OSError, UnavailableError, NotFoundError, CorruptDataError) as error:
             return error
         return None
@@ -240,13 +251,23 @@ class TierWriter:
         base = chunk.length - start
         bounds = [(base + block[0].start, base + block[-1].end) for block in run]
         counts = [sum(entry.events for entry in block) for block in run]
+        times = [(min(entry.first_ms for entry in block), max(entry.last_ms for entry in block)) for block in run]
         parts = [[entry.view(entry.start, entry.end) for entry in block] for block in run]
         self.writing[chunk.name] = None
         try:
             checksums = await checksums_of(self._container.offload, parts)
             blocks = [
-                ChunkBlock(start_offset=first, end_offset=last, crc32c=checksum, event_count=count)
-                for (first, last), count, checksum in zip(bounds, counts, checksums, strict=True)
+                ChunkBlock(
+                    start_offset=first,
+                    end_offset=last,
+                    crc32c=checksum,
+                    event_count=count,
+                    first_ms=first_ms,
+                    last_ms=last_ms,
+                )
+                for (first, last), count, checksum, (first_ms, last_ms) in zip(
+                    bounds, counts, checksums, times, strict=True
+                )
             ]
             await self._write(chunk, blocks, [part for block in parts for part in block], start)
         except BaseException:
@@ -290,20 +311,8 @@ class TierWriter:
         at = blocks[0].start_offset
         await storage.append(chunk.name, at, parts)
         await storage.sync(chunk.name)
-        found = [
-            encode_record(
-                IndexRecord(
-                    index=index,
-                    start=block.start_offset,
-                    end=block.end_offset,
-                    segment_start=segment_start + block.start_offset - at,
-                    event_count=block.event_count,
-                    crc32c=block.crc32c,
-                )
-            )
-            for index, block in enumerate(blocks, chunk.block_count)
-        ]
         name = index_name(chunk.name)
+        found = index_records(segment_start - at, blocks, chunk.block_count)
         await storage.append(name, chunk.block_count * RECORD_BYTES, found)
         await storage.sync(name)
 
@@ -314,14 +323,11 @@ class TierWriter:
         if segment.gone or (chunk.length and not known) or end <= segment.kept_offset:
             if not chunk.length:
                 container.reclaimer.discard(chunk.name)
+            else:
+                # Others name the chunk, and know nothing of what lies behind its end now.
+                self._distrusted[chunk.name] = None
             return
-        for block in blocks:
-            container.rows.put(
-                records.block_key(container.index, chunk.name, block.start_offset),
-                records.encode_block(
-                    records.BlockRecord(end=block.end_offset, event_count=block.event_count, crc32c=block.crc32c)
-                ),
-            )
+        put_blocks(container, chunk.name, blocks)
         if chunk.blocks is not None:
             chunk.blocks += blocks
         chunk.length = blocks[-1].end_offset
@@ -347,6 +353,11 @@ class TierWriter:
                 self._filled.pop(segment, None)
         container.telemetry.add("tiered_bytes", end - start)
 
+    def may_have_tail(self, chunk: str) -> bool:
+        """Whether its file may be longer than what is named of it: a write to it failed, or it is of an earlier opening."""
+        name = parse_chunk_name(chunk)
+        return name is not None and (name.epoch != self._container.log.epoch or chunk in self._distrusted)
+
     def _limit_of(self, segment: Segment) -> int:
         return segment.rollover_bytes or self._container.settings.chunk_bytes
 
@@ -370,7 +381,7 @@ class TierWriter:
             uid=segment.uid,
             epoch=self._container.log.epoch,
             start=start,
-            attempt=self._attempt,
+            attempt=self.attempt,
         )
         return Chunk(str(name), start)
 
@@ -384,7 +395,7 @@ class TierWriter:
 
     def _abandon(self, segment: Segment, chunk: Chunk) -> None:
         """After a failed write or sync the chunk takes nothing more: the kernel may have dropped what it holds."""
-        self._attempt += 1
+        self.attempt += 1
         segment.open_chunk = None
         if chunk.length:
             self._distrusted[chunk.name] = None

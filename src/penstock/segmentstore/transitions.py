@@ -18,7 +18,7 @@ def create(container: Container, segment: Segment, now_ms: int) -> None:
     """The segment becomes visible."""
     segment.modified_ms = now_ms
     container.segments.show(segment)
-    container.rows.put(records.name_key(container.index, segment.name), records.number(segment.uid))
+    container.rows.put_new(records.name_key(container.index, segment.name), records.number(segment.uid))
     container.mark_dirty(segment)
 
 
@@ -30,11 +30,32 @@ def append(
     if size:
         if not segment.cache.untiered:
             container.tiering.add(segment)
-        segment.cache.append(offset, data, count, address)
+        segment.cache.append(offset, data, count, address, now_ms)
         if segment.cache.untiered_bytes >= container.tiering.unit_bytes:
             container.tiering.filled(segment)
         segment.length = offset + size
     segment.event_count += count
+    segment.modified_ms = now_ms
+    if segment.change_mark != container.changes.mark:
+        container.changes.note(segment)
+    container.mark_dirty(segment)
+
+
+def append_run(container: Container, segment: Segment, run: codec.AppendRun, address: int, now_ms: int) -> None:
+    """Many appends at once, with their writers' numbers. Their attributes are in memory, and nothing waits for them."""
+    if run.end > run.offset:
+        if not segment.cache.untiered:
+            container.tiering.add(segment)
+        before = {writer: segment.attributes[writer].durable for writer in run.last}
+        segment.cache.append_run(run, address, before, now_ms)
+        if segment.cache.untiered_bytes >= container.tiering.unit_bytes:
+            container.tiering.filled(segment)
+        segment.length = run.end
+    for writer, number in run.last.items():
+        state = segment.attributes[writer]
+        state.durable = state.pending = number
+        segment.dirty_attributes[writer] = None
+    segment.event_count += run.event_count
     segment.modified_ms = now_ms
     if segment.change_mark != container.changes.mark:
         container.changes.note(segment)
@@ -93,6 +114,7 @@ def _give_back(container: Container, segment: Segment, offset: int) -> None:
 
 def delete(container: Container, segment: Segment) -> None:
     """The segment and everything of it is gone."""
+    container.imports.ended(segment, segment.chunks.items, merged=False)
     for chunk in segment.chunks.take_all():
         _release_chunk(container, segment, chunk)
     container.rows.delete_range(records.range_of(records.uid_key(records.TAG_MERGED, container.index, segment.uid)))
@@ -104,6 +126,8 @@ def delete(container: Container, segment: Segment) -> None:
 
 def attribute(container: Container, segment: Segment, state: AttributeState, key: int, value: int) -> bool:
     state.durable = value
+    # One that was set to what it was may have left memory meanwhile.
+    segment.attributes.setdefault(key, state)
     segment.dirty_attributes[key] = None
     container.mark_dirty(segment)
     return True
@@ -111,8 +135,10 @@ def attribute(container: Container, segment: Segment, state: AttributeState, key
 
 def merge(container: Container, target: Segment, source: Segment, offset: int, now_ms: int) -> int:
     """The source's chunks and cached bytes become the target's, ``offset`` bytes further on; nothing is copied."""
+    container.imports.ended(source, source.chunks.items, merged=True)
     for chunk in source.chunks.take_all():
         chunk.start += offset
+        chunk.joined_ms = now_ms
         target.chunks.add(chunk)
         container.rows.put(
             records.chunk_key(container.index, target.uid, chunk.start), records.encode_chunk(chunk.record())
@@ -123,7 +149,7 @@ def merge(container: Container, target: Segment, source: Segment, offset: int, n
     if source.cache.untiered and not target.cache.untiered:
         container.tiering.add(target)
     container.tiering.remove(source)
-    target.cache.adopt(source.cache, offset)
+    target.cache.adopt(source.cache, offset, now_ms)
     target.length = offset + source.length
     target.event_count += source.event_count
     target.modified_ms = now_ms
@@ -156,9 +182,10 @@ def table_change(container: Container, segment: Segment, operation: codec.TableO
             table.entry_count -= previous != KEY_ABSENT
             batch[item.key] = KEY_ABSENT
         else:
-            container.rows.put(entry_key, records.encode_entry(version, item.value))
+            put = container.rows.put_new if previous == KEY_ABSENT else container.rows.put
+            put(entry_key, records.encode_entry(version, item.value))
             if segment.kind == KIND_HASH:
-                container.rows.put(_change_key(container, segment, version), item.key)
+                container.rows.put_new(_change_key(container, segment, version), item.key)
             table.entry_count += previous == KEY_ABSENT
             batch[item.key] = version
         versions.append(version)
@@ -184,6 +211,7 @@ def _release_chunk(container: Container, segment: Segment, chunk: Chunk) -> None
         segment.open_chunk = None
     container.rows.delete(records.chunk_key(container.index, segment.uid, chunk.start))
     container.rows.delete_range(records.range_of(records.block_prefix(container.index, chunk.name)))
+    container.rows.delete(records.erased_key(container.index, chunk.name))
     container.reclaimer.release(segment, chunk.name, chunk.length - chunk.freed)
 
 
@@ -194,11 +222,12 @@ def _vanish(container: Container, segment: Segment) -> None:
     container.tiering.remove(segment)
     segment.attributes.clear()
     segment.dirty_attributes.clear()
-    index, uid = container.index, segment.uid
-    container.rows.delete_range(records.range_of(records.uid_key(records.TAG_ATTRIBUTE, index, uid)))
-    container.rows.delete_range(records.range_of(records.uid_key(records.TAG_CHUNK, index, uid)))
-    container.rows.delete_range(records.range_of(records.flushed_key(index, uid)))
-    container.rows.delete(records.uid_key(records.TAG_SEGMENT, index, uid))
+    index, uid, stored = container.index, segment.uid, segment.stored
+    container.rows.delete_range(records.range_of(records.uid_key(records.TAG_CHUNK, index, uid)), stored=stored)
+    if stored:
+        container.rows.delete_range(records.range_of(records.uid_key(records.TAG_ATTRIBUTE, index, uid)))
+        container.rows.delete_range(records.range_of(records.flushed_key(index, uid)))
+        container.rows.delete(records.uid_key(records.TAG_SEGMENT, index, uid))
     container.rows.delete(records.name_key(index, segment.name))
     container.dirty.pop(segment, None)
     container.segments.hide(segment)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import ClassVar, Self, TextIO
 
 from penstock.model.errors import CorruptDataError, DirectoryInUseError, InvalidArgumentError, VersionTooNewError
-from penstock.storage.real_files import replace_file, sync_directory
+from penstock.storage.real_calls import replace_file, sync_directory
 
 FORMAT_VERSION = 1
 _VERSION = "VERSION"
@@ -25,9 +25,9 @@ class DataDirectory:
     """Paths that are open, and in which process: a fork knows its parent's. A pid alone would not tell, since processes in
     two containers may have the same."""
 
-    def __init__(self, path: Path, lock: TextIO | _DirectoryLock) -> None:
+    def __init__(self, path: Path, *locks: TextIO | _DirectoryLock) -> None:
         self.path = path
-        self._lock = lock
+        self._locks = locks
         self.held[str(path.resolve())] = os.getpid()
 
     @classmethod
@@ -44,15 +44,19 @@ class DataDirectory:
             directory.mkdir(mode=0o700, parents=True)
             sync_directory(directory.parent)
         lock = _take_lock(directory)
+        itself: _DirectoryLock | None = None
         try:
+            itself = _lock_itself(directory, fcntl.LOCK_EX)
             # Again under the lock: another process may have made the directory its own since the first look.
             _check(directory)
             if not (directory / _VERSION).exists():
                 replace_file(directory / _VERSION, f"{FORMAT_VERSION}\n".encode())
         except BaseException:
             lock.close()
+            if itself is not None:
+                itself.close()
             raise
-        return cls(directory, lock)
+        return cls(directory, lock, itself)
 
     @classmethod
     def look(cls, path: str | os.PathLike[str]) -> Self:
@@ -64,24 +68,30 @@ class DataDirectory:
         if not directory.is_dir():
             raise InvalidArgumentError("there is no such directory", path=str(directory))
         name = directory / _LOCK
-        # Where the file of the lock is lost, the directory itself serves; a store that starts now would not see that.
-        descriptor = os.open(name if name.exists() else directory, os.O_RDONLY | os.O_CLOEXEC)  # noqa: TID251
-        lock = os.fdopen(descriptor, encoding="ascii") if name.exists() else _DirectoryLock(descriptor)
+        locks: list[TextIO | _DirectoryLock] = []
         try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            pid = name.read_text(encoding="ascii", errors="replace")[:20].strip() or "unknown"
-            lock.close()
-            raise DirectoryInUseError(
-                "another process uses the data directory", path=str(directory), pid=pid
-            ) from error
-        return cls(directory, lock)
+            if name.exists():
+                descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)  # noqa: TID251
+                locks.append(os.fdopen(descriptor, encoding="ascii"))
+                fcntl.flock(locks[0], fcntl.LOCK_SH | fcntl.LOCK_NB)
+            locks.append(_lock_itself(directory, fcntl.LOCK_SH))
+        except BaseException as error:
+            for lock in locks:
+                lock.close()
+            if isinstance(error, BlockingIOError):
+                pid = name.read_text(encoding="ascii", errors="replace")[:20].strip() or "unknown"
+                raise DirectoryInUseError(
+                    "another process uses the data directory", path=str(directory), pid=pid
+                ) from error
+            raise
+        return cls(directory, *locks)
 
     def close(self) -> None:
-        """Let others take the directory. The LOCK file stays: removing it would let two processes lock two files."""
-        if not self._lock.closed:
+        """Let others take the directory. The LOCK file stays: without it nobody can tell whose the lock is."""
+        if not self._locks[0].closed:
             self.held.pop(str(self.path.resolve()), None)
-            self._lock.close()
+            for lock in self._locks:
+                lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -134,6 +144,26 @@ def _check(directory: Path) -> None:
             version=number,
             newest_known=FORMAT_VERSION,
         )
+
+
+def _lock_itself(directory: Path, how: int) -> _DirectoryLock:
+    """Lock the directory too: people remove a file of a lock that they think stale, and then it locks nobody out.
+
+    Raises DirectoryInUseError. On a file system that locks no directories the file serves alone.
+    """
+    lock = _DirectoryLock(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))  # noqa: TID251
+    try:
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.close()
+        raise DirectoryInUseError(
+            "another process uses the data directory, whose LOCK somebody has removed",
+            path=str(directory),
+            pid="unknown",
+        ) from error
+    except OSError:
+        return lock
+    return lock
 
 
 def _take_lock(directory: Path) -> TextIO:

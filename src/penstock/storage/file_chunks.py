@@ -13,6 +13,9 @@ from penstock.model.errors import CorruptDataError, InvalidArgumentError, Segmen
 from penstock.ports.files import Buffer, File, Files
 from penstock.storage.chunk_names import check_chunk_name
 
+_WIPE_BYTES = 1 << 20
+_ZEROS = bytes(_WIPE_BYTES)
+
 
 @dataclass(slots=True)
 class _Handle:
@@ -125,6 +128,29 @@ class FileChunks:
         except SegmentNotFoundError:
             return
 
+    async def wipe(self, name: str) -> None:
+        try:
+            async with self._opened(name) as (_, file):
+                await _overwrite(file, 0, await file.size())
+        except SegmentNotFoundError:
+            return
+
+    async def trim(self, name: str, length: int) -> None:
+        try:
+            async with self._opened(name) as (handle, file):
+                size = await file.size()
+                if size <= length:
+                    return
+                await _overwrite(file, length, size)
+                await file.resize(length)
+                await file.sync()
+                # Its owner knows all before it to be durable.
+                handle.dirty = False
+                self._suspect.pop(name, None)
+                self._written_from.pop(name, None)
+        except SegmentNotFoundError:
+            return
+
     async def delete(self, name: str) -> None:
         path = self._path(name)
         handle = self._handles.get(name)
@@ -201,3 +227,10 @@ class FileChunks:
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{check_chunk_name(name)}"
+
+
+async def _overwrite(file: File, start: int, end: int) -> None:
+    """Durably zeros."""
+    for offset in range(start, end, _WIPE_BYTES):
+        await file.write_at(offset, [memoryview(_ZEROS)[: min(_WIPE_BYTES, end - offset)]])
+    await file.sync()

@@ -58,7 +58,8 @@ class FileObjects:
             if below:
                 found |= below
             elif not name.endswith(".tmp"):
-                with suppress(IsADirectoryError):  # an empty one
+                # An empty directory; an object that was deleted since its name was read.
+                with suppress(IsADirectoryError, FileNotFoundError):
                     found[path] = await self.size(path)
         return dict(sorted(found.items()))
 

@@ -10,20 +10,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import cast
 
-from penstock.codec.wal import (
-    BLOCK_BYTES,
-    HEADER_AT,
-    MARK,
-    FileHeader,
-    encode_file_header,
-    encode_frame,
-    frame_bytes,
-    make_incarnation,
-)
+from penstock.codec.wal import BLOCK_BYTES, MARK, FileHeader, encode_frame, frame_bytes, make_incarnation
 from penstock.model.errors import (
     ContainerOfflineError,
     InternalError,
     InvalidArgumentError,
+    PenstockError,
     StorageFullError,
 )
 from penstock.ports.durable_log import LogAddress
@@ -35,11 +27,11 @@ from penstock.storage.log_entries import ActiveFile, ClosedFile, Entry, Frame, e
 from penstock.storage.log_epoch import Epoch
 from penstock.storage.log_limits import BUDGET_BYTES, FRAME_MAX_BYTES, QUEUE_BYTES, SEGMENT_BYTES, LogLimits
 from penstock.storage.log_pool import FilePool, Retired
-from penstock.storage.log_scan import Accepted, LogImage, frames_of, read_log
+from penstock.storage.log_queue import AppendQueue
+from penstock.storage.log_scan import LogImage, frames_of, read_log
+from penstock.storage.log_tail import rewrite, sync_all
 
 log = logging.getLogger(__name__)
-
-_REWRITE_BYTES = 1 << 20
 
 
 @asynccontextmanager
@@ -95,14 +87,15 @@ class LocalLog:
         self._marked = 0
         self._active: ActiveFile | None = None
         self._closed_files: deque[ClosedFile] = deque()
-        self._queue: deque[Entry] = deque()
-        self._queued_bytes = 0
-        self._outside: deque[asyncio.Future[None]] = deque()
+        self._queue = AppendQueue(limits.queue_bytes)
         self._wake: asyncio.Future[None] | None = None
         self._committer: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
         self._closing = False
         self._replaying = False
+        self._anew: asyncio.Future[LogAddress] | None = None
+        self._wiped_before: int | None = None
+        """While bytes of old frames are being wiped: the incarnation of the first file that never held any."""
 
     @classmethod
     async def open(
@@ -137,7 +130,7 @@ class LocalLog:
         self._replaying = True
         await self._epoch.check()
         image = await read_log(self._files, self._directory, epoch=self.epoch, seed=self._seed)
-        await self._sync_all(image)
+        await sync_all(self._files, image)
         await self._recover(image)
         for index, accepted in enumerate(image.chain):
             upto = image.last_of(index)
@@ -157,16 +150,15 @@ class LocalLog:
             raise InvalidArgumentError(
                 "frame is larger than the log takes", size_bytes=size, limit_bytes=self._limits.max_frame_bytes
             )
-        if self._outside or (self._queued_bytes and self._queued_bytes + size > self._limits.queue_bytes):
-            await self._wait_outside(size)
+        if self._queue.is_full(size):
+            await self._queue.room(size)
         if self._failure is not None or self._closing:
             raise self._offline()
         if self._committer is None:
             raise InternalError("log is appended to before it was replayed", directory=self._directory)
         self._pool.serve()
         entry = Entry(parts, size, asyncio.get_running_loop().create_future(), vital)
-        self._queue.append(entry)
-        self._queued_bytes += size
+        self._queue.add(entry)
         self._wake_up()
         try:
             return await entry.done
@@ -179,7 +171,7 @@ class LocalLog:
     def append_in_place(self, frames: Sequence[Sequence[Buffer]]) -> Sequence[LogAddress] | None:
         """As the port says: while nothing is queued or on its way, and the active file has room and syncs fast."""
         active, rests = self._active, self._wake is not None and not self._wake.done()
-        if not rests or self._queue or self._outside or self._closing or self._failure is not None or active is None:
+        if not rests or not self._queue.rests or self._closing or self._failure is not None or active is None:
             return None
         takes = getattr(active.file, "takes_in_place", None)
         sizes = [sum(map(len, parts)) for parts in frames]
@@ -231,6 +223,52 @@ class LocalLog:
             self._pool.retire(Retired(path=closed.path, incarnation=closed.incarnation))
         await self._pool.settled()
 
+    async def begin_wipe(self) -> LogAddress:
+        """As the port says."""
+        if self._failure is not None or self._closing or self._committer is None:
+            raise self._offline()
+        self._pool.serve()
+        # Before the roll: what the new file held in an earlier use would else lie behind its frames.
+        await self._pool.wipe_spares(go_on=True)
+        if self._failure is not None or self._closing:
+            raise self._offline()
+        if self._anew is None:
+            self._anew = asyncio.get_running_loop().create_future()
+            self._wake_up()
+        return await asyncio.shield(self._anew)
+
+    async def end_wipe(self) -> bool:
+        """As the port says."""
+        if self._failure is not None or self._closing:
+            raise self._offline()
+        first = self._wiped_before
+        if first is not None and any(item.incarnation < first for item in self._closed_files):
+            return False
+        await self._pool.settled()
+        await self._pool.wipe_spares(go_on=False)
+        self._wiped_before = None
+        return True
+
+    async def _begin_file(self, asked: asyncio.Future[LogAddress]) -> None:
+        """Go on in another file, for whoever waits."""
+        refused: PenstockError | None = None
+        try:
+            first = make_incarnation(self.epoch, self._uses + 1)
+            if self._active is not None:
+                await self._roll(vital=True)
+            self._wiped_before = first
+        except StorageFullError as error:
+            refused = StorageFullError(error.message, **error.fields)
+        except BaseException:
+            refused = self._offline()
+            raise
+        finally:
+            self._anew = None
+            if refused is not None and not asked.done():
+                asked.set_exception(refused)
+        if not asked.done():
+            asked.set_result(LogAddress(self._last))
+
     def _may_retire_one(self) -> bool:
         """Whether a durable file would be left. The newest one alone knows the last address: a log without files begins
         again at 1, and whoever remembers a higher address would take the new frames for old ones."""
@@ -260,9 +298,9 @@ class LocalLog:
         """
         if self._closing:
             return
-        self._closing = True
+        self._closing = self._queue.over = True
         self._wake_up()
-        self._let_in()
+        self._queue.let_in()
         self._pool.end_waits()
         if self._committer is not None:
             # Its failure, if any, is in ``_failure`` already, and was told to every append that it concerned.
@@ -277,19 +315,6 @@ class LocalLog:
             await self._epoch.close()
 
     # --- recovery
-
-    async def _sync_all(self, image: LogImage) -> None:
-        """Make durable what was read: an opening that died may have left it in the page cache alone.
-
-        Else a power loss could tear the header of a file whose frames have been copied by then, and a later recovery
-        could not tell that from damage.
-        """
-        for item in image.chain:
-            file = await self._files.open(item.path)
-            try:
-                await file.sync()
-            finally:
-                await file.close()
 
     async def _recover(self, image: LogImage) -> None:
         """Make the accepted tail durable in a file whose every sync is known, and never touch the old one again."""
@@ -309,57 +334,34 @@ class LocalLog:
         first = newest.header.first_sequence if small else image.proven + 1
         if first > image.last:
             return
-        await self._rewrite(newest, first=first, image=image)
-        self._closed_files[-1] = ClosedFile(
-            path=newest.path, incarnation=newest.header.incarnation, last=-1 if small else first - 1
-        )
-
-    async def _rewrite(self, newest: Accepted, *, first: int, image: LogImage) -> None:
         spare = await self._pool.prepare_one()
         header = self._new_header(first=first, durable=image.last)
-        active = ActiveFile(spare.path, spare.file, header)
-        written = active.offset
-        buffers: list[Buffer] = []
-        async for sequence, payload in frames_of(self._files, newest, seed=self._seed, upto=image.last):
-            if sequence >= first:
-                buffers += encode_frame(
-                    [payload],
-                    payload_bytes=len(payload),
-                    incarnation=header.incarnation,
-                    sequence=sequence,
-                    durable_sequence=min(image.proven, sequence - 1),
-                    seed=self._seed,
-                )
-                active.offset += frame_bytes(len(payload))
-            if active.offset - written > _REWRITE_BYTES:
-                await active.file.write_at(written, buffers)
-                written, buffers = active.offset, []
-        await active.file.write_at(written, buffers)
-        # The header comes last: until it is there, the file does not exist for any later recovery.
-        await active.file.sync()
-        await active.file.write_at(HEADER_AT, [encode_file_header(header)])
-        await active.file.sync()
-        active.header_written = True
+        active = await rewrite(self._files, spare, header, newest, image=image, seed=self._seed)
         self._active = active
         # The proof for the next recovery that the syncs above succeeded; without it, it does all this again.
         await self._append_mark(active)
+        self._closed_files[-1] = ClosedFile(
+            path=newest.path, incarnation=newest.header.incarnation, last=-1 if small else first - 1
+        )
 
     # --- the writer
 
     async def _commit_all(self) -> None:
         try:
             while True:
-                self._drop_cancelled()
+                self._queue.drop_cancelled()
                 if self._failure is not None:
                     return
-                if self._queue:
-                    await self._commit_some()
+                if self._anew is not None:
+                    await self._begin_file(self._anew)
+                elif (first := self._queue.first) is not None:
+                    await self._commit_some(first)
                 elif self._closing:
                     return
                 else:
                     self._wake = asyncio.get_running_loop().create_future()
                     await self._wake
-                    if self._queue:
+                    if self._queue.first is not None or self._anew is not None:
                         # After a rest, another opening may have taken over, and our file may be its own by now.
                         await self._epoch.check()
         except BaseException as error:
@@ -367,19 +369,19 @@ class LocalLog:
             if not isinstance(error, Exception):
                 raise
         finally:
-            self._refuse_queued(None)
+            self._refuse_queued()
 
-    async def _commit_some(self) -> None:
+    async def _commit_some(self, first: Entry) -> None:
         active = self._active
-        if active is None or active.offset + frame_bytes(self._queue[0].payload_bytes) > self._limits.segment_bytes:
+        if active is None or active.offset + frame_bytes(first.payload_bytes) > self._limits.segment_bytes:
             try:
-                await self._roll(vital=self._queue[0].vital)
+                await self._roll(vital=first.vital)
             except StorageFullError as error:
                 # All of them, also those that would still fit: appends resolve in call order.
                 self._refuse_queued(error)
             return
         flight: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        group, size = self._take_group(active, flight)
+        group, size = self._queue.take(self._limits.segment_bytes - active.offset, flight)
         try:
             frames = [(entry.parts, entry.payload_bytes) for entry in group]
             await active.file.write_at(*self._encoded(active, frames))
@@ -396,24 +398,7 @@ class LocalLog:
         for entry, address in zip(group, self._appended(active, len(group), size), strict=True):
             if not entry.done.done():
                 entry.done.set_result(address)
-        self._let_in()
-
-    def _take_group(self, active: ActiveFile, flight: asyncio.Future[None]) -> tuple[Sequence[Entry], int]:
-        room = self._limits.segment_bytes - active.offset
-        group: list[Entry] = []
-        size = 0
-        while self._queue:
-            entry = self._queue[0]
-            needed = frame_bytes(entry.payload_bytes)
-            if size + needed > room:
-                break
-            self._queue.popleft()
-            self._queued_bytes -= entry.payload_bytes
-            if not entry.done.done():
-                entry.flight = flight
-                group.append(entry)
-                size += needed
-        return group, size
+        self._queue.let_in()
 
     def _encoded(self, active: ActiveFile, frames: Sequence[Frame]) -> tuple[int, Sequence[Buffer]]:
         return encode_group(active, frames, last=self._last, seed=self._seed)
@@ -467,41 +452,15 @@ class LocalLog:
         self._marked = self._last
         return True
 
-    # --- the queue
+    # --- its end
 
-    async def _wait_outside(self, size: int) -> None:
-        place = asyncio.get_running_loop().create_future()
-        self._outside.append(place)
-        try:
-            while self._outside[0] is not place or (
-                self._queued_bytes and self._queued_bytes + size > self._limits.queue_bytes
-            ):
-                if self._failure is not None or self._closing:
-                    return
-                await place
-                index = self._outside.index(place)
-                place = self._outside[index] = asyncio.get_running_loop().create_future()
-        finally:
-            self._outside.remove(place)
-            self._let_in()
-
-    def _let_in(self) -> None:
-        if self._outside and not self._outside[0].done():
-            self._outside[0].set_result(None)
-
-    def _drop_cancelled(self) -> None:
-        while self._queue and self._queue[0].done.done():
-            self._queued_bytes -= self._queue.popleft().payload_bytes
-
-    def _refuse_queued(self, full: StorageFullError | None) -> None:
-        while self._queue:
-            entry = self._queue.popleft()
-            self._queued_bytes -= entry.payload_bytes
-            if not entry.done.done():
-                entry.done.set_exception(
-                    self._offline() if full is None else StorageFullError(full.message, **full.fields)
-                )
-        self._let_in()
+    def _refuse_queued(self, full: StorageFullError | None = None) -> None:
+        if full is not None:
+            self._queue.refuse(lambda: StorageFullError(full.message, **full.fields))
+            return
+        if self._anew is not None and not self._anew.done():
+            self._anew.set_exception(self._offline())
+        self._queue.refuse(self._offline)
 
     def _wake_up(self) -> None:
         if self._wake is not None and not self._wake.done():
@@ -510,6 +469,7 @@ class LocalLog:
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
             self._failure = error
+            self._queue.over = True
             log.error("log is offline", extra={"directory": self._directory, "epoch": self.epoch, "error": repr(error)})
         self._wake_up()
 

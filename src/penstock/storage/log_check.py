@@ -132,7 +132,7 @@ async def frames_in(files: Files, path: str, *, seed: int) -> AsyncIterator[Seen
                     return
                 continue
             whole = await reader.frame_at(offset)
-            yield SeenFrame(path=path, offset=offset, header=frame, payload=None if whole is None else whole[1])
+            yield SeenFrame(path=path, offset=offset, header=frame, payload=None if whole is None else bytes(whole[1]))
             offset += frame.size_bytes
     finally:
         await file.close()

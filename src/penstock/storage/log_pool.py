@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from penstock.codec.wal import encode_free_mark
+from penstock.codec.wal import HEADER_AT, encode_free_mark
 from penstock.model.errors import ContainerOfflineError, StorageFullError
 from penstock.ports.files import File, Files
 from penstock.storage.log_scan import LOG_SUFFIX, LogFile
@@ -34,6 +34,8 @@ class Spare:
 
     path: str
     file: File
+    clean: bool = False
+    """It is known to hold nothing of an earlier use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,7 @@ class FilePool:
         self._told_full = False
         self._failure: BaseException | None = None
         self._stopping = False
+        self._wiping = False
         self._change = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -176,6 +179,40 @@ class FilePool:
                 await self._prepare()
         return self._spares.popleft()
 
+    async def wipe_spares(self, *, go_on: bool) -> None:
+        """Overwrite the spares that may hold bytes of an earlier use, and, while ``go_on``, each file that is given back
+        before it becomes one. Raises OSError: the spare that failed is removed, the others are as they were."""
+        self._wiping = True
+        while True:
+            spare = next((item for item in self._spares if not item.clean), None)
+            if spare is None:
+                break
+            # Nobody else has it meanwhile; who needs one may have to wait.
+            self._spares.remove(spare)
+            try:
+                await self._may_write()
+                await self._wipe(spare.file)
+            except BaseException:
+                await spare.file.close()
+                await self._files.unlink(spare.path)
+                self._total -= 1
+                self._changed()
+                raise
+            self._spares.append(Spare(spare.path, spare.file, clean=True))
+            self._changed()
+        self._wiping = go_on
+
+    async def _wipe(self, file: File) -> None:
+        """Overwrite all behind the free mark, from the end on: as long as the header is there the mark is believed, and the
+        file that a crash leaves half overwritten is not taken for one that was never used."""
+        size = await file.size()
+        for step, end in enumerate(range(size, HEADER_AT, -_STEP_BYTES), 1):
+            start = max(HEADER_AT, end - _STEP_BYTES)
+            await file.write_at(start, [memoryview(_ZEROS)[: end - start]])
+            if step % _STEPS_PER_SYNC == 0:
+                await file.sync()
+        await file.sync()
+
     def retire(self, retired: Retired) -> None:
         self._retired.append(retired)
         self._changed()
@@ -253,14 +290,17 @@ class FilePool:
             self._total -= 1
             raise
         await self._files.sync_dir(self._directory)
-        self._spares.append(Spare(path, file))
+        self._spares.append(Spare(path, file, clean=True))
 
     async def _free(self, retired: Retired) -> None:
         file = await self._files.open(retired.path)
         await file.write_at(0, [encode_free_mark(retired.incarnation)])
         await file.sync()
+        wiped = self._wiping
+        if wiped:
+            await self._wipe(file)
         if len(self._spares) < SPARES_MAX and await file.size() == self._file_bytes:
-            self._spares.append(Spare(retired.path, file))
+            self._spares.append(Spare(retired.path, file, clean=wiped))
             return
         await file.close()
         await self._files.unlink(retired.path)

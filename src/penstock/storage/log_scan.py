@@ -26,7 +26,8 @@ from penstock.model.errors import CorruptDataError
 from penstock.ports.files import File, Files
 
 LOG_SUFFIX = ".log"
-_WINDOW_BYTES = 1 << 20
+_WINDOW_BYTES = 4 << 20
+"""Several frames of the usual 512 KiB: what a window cuts off is read again with the next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +86,14 @@ class LogImage:
 
 
 class FrameReader:
-    """Frames of one file, read through a window of at least 1 MiB."""
+    """Frames of one file, read through a window of at least 4 MiB, and given out as views of it."""
 
     def __init__(self, file: File, *, end: int, seed: int) -> None:
         self._file = file
         self._end = end
         self._seed = seed
         self._window = b""
+        self._view = memoryview(self._window)
         self._window_at = 0
 
     async def header_at(self, offset: int) -> FrameHeader | None:
@@ -99,8 +101,8 @@ class FrameReader:
         header = decode_frame_header(await self._bytes(offset, FRAME_HEADER.size), seed=self._seed)
         return header if header is not None and offset + header.size_bytes <= self._end else None
 
-    async def frame_at(self, offset: int) -> tuple[FrameHeader, bytes] | None:
-        """The whole valid frame at ``offset``, or None."""
+    async def frame_at(self, offset: int) -> tuple[FrameHeader, memoryview] | None:
+        """The whole valid frame at ``offset``, or None. Whoever keeps the payload copies it: it pins the window."""
         header = await self.header_at(offset)
         if header is None:
             return None
@@ -129,14 +131,15 @@ class FrameReader:
                 if header is not None:
                     yield position, header
 
-    async def _bytes(self, offset: int, length: int) -> bytes:
+    async def _bytes(self, offset: int, length: int) -> memoryview:
         start = offset - self._window_at
         if start < 0 or start + length > len(self._window):
             wanted = min(max(length, _WINDOW_BYTES), self._end - offset)
             self._window = await self._file.read_at(offset, wanted) if wanted > 0 else b""
+            self._view = memoryview(self._window)
             self._window_at = offset
             start = 0
-        return self._window[start : start + length]
+        return self._view[start : start + length]
 
 
 async def list_log(files: Files, directory: str) -> Sequence[LogFile]:
@@ -274,7 +277,7 @@ async def frames_of(files: Files, accepted: Accepted, *, seed: int, upto: int) -
             if frame.sequence > upto:
                 return
             if not frame.flags & MARK:
-                yield frame.sequence, payload
+                yield frame.sequence, bytes(payload)
             offset += frame.size_bytes
     finally:
         await file.close()

@@ -77,6 +77,22 @@ class MemoryChunks:
             chunk.data[chunk.freed : upto] = bytes(upto - chunk.freed)
             chunk.freed = upto
 
+    async def wipe(self, name: str) -> None:
+        if self._pause is not None:
+            await self._pause()
+        chunk = self._chunks.get(check_chunk_name(name))
+        if chunk is not None:
+            chunk.data[:] = bytes(len(chunk.data))
+            chunk.durable = bytes(chunk.data)
+
+    async def trim(self, name: str, length: int) -> None:
+        if self._pause is not None:
+            await self._pause()
+        chunk = self._chunks.get(check_chunk_name(name))
+        if chunk is not None and len(chunk.data) > length:
+            del chunk.data[length:]
+            chunk.durable = bytes(chunk.data)
+
     async def delete(self, name: str) -> None:
         if self._pause is not None:
             await self._pause()

@@ -60,6 +60,7 @@ class MemoryLog:
         self._committer: asyncio.Task[None] | None = None
         self._offline: str | None = None
         self._replayed = False
+        self._wiped_upto = 0
 
     @property
     def epoch(self) -> int:
@@ -98,6 +99,16 @@ class MemoryLog:
         frames = self._state.frames
         while frames and frames[0][0] <= upto:
             frames.popleft()
+
+    async def begin_wipe(self) -> LogAddress:
+        self._check_online()
+        self._wiped_upto = self._state.last
+        return LogAddress(self._wiped_upto)
+
+    async def end_wipe(self) -> bool:
+        self._check_online()
+        frames = self._state.frames
+        return not frames or frames[0][0] > self._wiped_upto
 
     async def replay(self) -> AsyncIterator[tuple[LogAddress, bytes]]:
         if self._replayed:

@@ -98,6 +98,14 @@ class ObjectChunks:
         """Nothing: an object goes whole."""
         check_chunk_name(name)
 
+    async def wipe(self, name: str) -> None:
+        """Nothing: an object is deleted, not overwritten. Versions that the bucket keeps are its owner's to remove."""
+        check_chunk_name(name)
+
+    async def trim(self, name: str, length: int) -> None:
+        """Nothing: an object is written whole."""
+        check_chunk_name(name)
+
     async def delete(self, name: str) -> None:
         object_name = _object_name(name)
         draft = self._drafts.get(name)

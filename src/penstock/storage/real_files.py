@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
 import re
 import statistics
@@ -14,9 +12,20 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
-from penstock.model.errors import InternalError, InvalidArgumentError, StorageFullError
+from penstock.model.errors import InternalError, InvalidArgumentError
 from penstock.ports.files import Buffer
 from penstock.ports.offload import Offload
+from penstock.storage.real_calls import (
+    allocated_below,
+    punch_hole,
+    read_all,
+    read_cached,
+    read_cached_into,
+    read_into,
+    sync_directory,
+    translated,
+    write_all,
+)
 from penstock.storage.real_direct import DirectWriter
 from penstock.storage.serial import Serial
 
@@ -30,15 +39,11 @@ FAST_SYNC_S = 0.0005
 _SYNCS_REMEMBERED = 15
 _SYNCS_NEEDED = 3
 _TINY_BYTES = 4096
-_IOV_MAX = 1024
 _PATH = re.compile(r"[A-Za-z0-9._/-]*\Z")
-_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-_KEEP_SIZE_AND_PUNCH = 0x01 | 0x02
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _SyncMeter:
-    """Whether this disk syncs small batches so fast that the event loop may wait for it in place.
+    """Whether small batches below one directory are synced so fast that the event loop may wait for them in place.
 
     Two thread hops cost about 80 us; a loop that stands still for more than 0.5 ms delays everybody. The median is
     used, because one slow sync in a fast series (a journal commit) says nothing about the next. What a thread measures
@@ -80,7 +85,7 @@ class RealFile:
         self._meter = meter
         self._placement = placement
         self._unsynced_bytes = 0
-        self._direct = DirectWriter(descriptor, partial(_write_all, descriptor, path)) if direct else None
+        self._direct = DirectWriter(descriptor, partial(write_all, descriptor, path)) if direct else None
 
     async def write_at(self, offset: int, parts: Sequence[Buffer]) -> None:
         views = [memoryview(part).cast("B") for part in parts if len(part)]
@@ -89,7 +94,7 @@ class RealFile:
 
         def write() -> None:
             if self._direct is None:
-                _write_all(self._descriptor(), self._path, offset, views)
+                write_all(self._descriptor(), self._path, offset, views)
             else:
                 self._write_direct(self._direct, offset, views)
 
@@ -103,7 +108,7 @@ class RealFile:
         try:
             direct.write(offset, views)
         except OSError as error:
-            raise _translated(error, self._path) from error
+            raise translated(error, self._path) from error
 
     async def sync(self) -> None:
         if self._in_place(self._unsynced_bytes):
@@ -129,7 +134,7 @@ class RealFile:
         if not self.takes_in_place(size):
             return False
         self._unsynced_bytes += size
-        _write_all(self._descriptor(), self._path, offset, [memoryview(part).cast("B") for part in parts if len(part)])
+        write_all(self._descriptor(), self._path, offset, [memoryview(part).cast("B") for part in parts if len(part)])
         self._sync(in_place=True)
         return True
 
@@ -138,19 +143,19 @@ class RealFile:
         if cached is not None:
             return cached
         if self._placement == "inline" and self._serial.idle:
-            return _read_all(self._descriptor(), offset, length)
-        return await self._serial.run(lambda: _read_all(self._descriptor(), offset, length))
+            return read_all(self._descriptor(), offset, length)
+        return await self._serial.run(lambda: read_all(self._descriptor(), offset, length))
 
     async def read_into(self, offset: int, room: memoryview, *, ahead: int = 0) -> int:
         done = 0
         if self._placement != "thread" and len(room) <= INLINE_READ_BYTES_MAX and self._serial.idle:
-            done = _read_cached_into(self._descriptor(), offset, room)
+            done = read_cached_into(self._descriptor(), offset, room)
             if done == len(room):
                 return done
 
         def read() -> int:
             descriptor = self._descriptor()
-            count = _read_into(descriptor, offset, room, done)
+            count = read_into(descriptor, offset, room, done)
             if ahead > 0:
                 # Begins the transfers and returns: the disk works while these bytes are sent.
                 os.posix_fadvise(descriptor, offset + len(room), ahead, os.POSIX_FADV_WILLNEED)
@@ -164,10 +169,10 @@ class RealFile:
         """As ``ports.files.InPlaceFile`` says: up to 256 KiB that the page cache holds."""
         if self._placement == "thread" or length > INLINE_BYTES_MAX or not self._serial.idle:
             return None
-        cached = _read_cached(self._descriptor(), offset, length)
+        cached = read_cached(self._descriptor(), offset, length)
         if cached is None and length <= _TINY_BYTES and self._in_place(length):
             # File systems that cannot tell what is cached (tmpfs) are no slower to read from than to sync.
-            return _read_all(self._descriptor(), offset, length)
+            return read_all(self._descriptor(), offset, length)
         return cached
 
     async def size(self) -> int:
@@ -180,7 +185,7 @@ class RealFile:
             try:
                 os.ftruncate(self._descriptor(), length)
             except OSError as error:
-                raise _translated(error, self._path) from error
+                raise translated(error, self._path) from error
 
         self._unsynced_bytes += 1
         await self._serial.run(resize)
@@ -190,7 +195,7 @@ class RealFile:
             block = os.fstat(self._descriptor()).st_blksize
             first, last = -(-start // block) * block, end // block * block
             if first < last:
-                _punch_hole(self._descriptor(), self._path, first, last - first)
+                punch_hole(self._descriptor(), self._path, first, last - first)
 
         await self._serial.run(punch)
 
@@ -243,7 +248,7 @@ class RealFiles:
         self._offload = offload
         self._placement: Placement = placement
         self._read_only = read_only
-        self._meter = _SyncMeter()
+        self._meters: dict[str, _SyncMeter] = {}
 
     async def open(self, path: str, *, create: bool = False, direct: bool = False) -> RealFile:
         target = self._resolve(path)
@@ -257,10 +262,16 @@ class RealFiles:
             opening.taken(),
             path,
             serial=Serial(self._offload),
-            meter=self._meter,
+            meter=self._meter_of(path),
             placement=self._placement,
             direct=direct and not self._read_only,
         )
+
+    def _meter_of(self, path: str) -> _SyncMeter:
+        # Chunks are new files that grow, their syncs cost a journal commit: how fast those are says nothing about the log's,
+        # which overwrites what is there. There are as many meters as directories right below the root.
+        directory, _, below = path.partition("/")
+        return self._meters.setdefault(directory if below else "", _SyncMeter())
 
     async def exists(self, path: str) -> bool:
         target = self._resolve(path)
@@ -287,7 +298,7 @@ class RealFiles:
                         # The root may have parents of the user's; those are made the usual way.
                         step.mkdir(mode=0o700, parents=step == self._root, exist_ok=True)
                     except OSError as error:
-                        raise _translated(error, directory) from error
+                        raise translated(error, directory) from error
 
         await self._run(make)
 
@@ -298,7 +309,7 @@ class RealFiles:
             try:
                 os.replace(old, new)
             except OSError as error:
-                raise _translated(error, source) from error
+                raise translated(error, source) from error
 
         await self._run(rename)
 
@@ -312,7 +323,7 @@ class RealFiles:
 
     async def allocated_bytes(self, directory: str) -> int:
         target = self._resolve(directory)
-        return await self._run(lambda: _allocated_below(target))
+        return await self._run(lambda: allocated_below(target))
 
     async def free_bytes(self) -> int:
         def free() -> int:
@@ -358,7 +369,7 @@ class _Opening:
         try:
             self._opened.append(os.open(self._target, self._flags, 0o600))
         except OSError as error:
-            raise _translated(error, self._path) from error
+            raise translated(error, self._path) from error
         if self._abandoned:
             self._close()
 
@@ -374,122 +385,3 @@ class _Opening:
             os.close(self._opened.pop())
         except IndexError:
             return
-
-
-def sync_directory(path: Path) -> None:
-    """Make created, renamed and removed names in the directory durable. Blocks. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write ``data`` as the whole file, atomically and durably. Blocks. Raises StorageFullError, OSError."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            _write_all(descriptor, path.name, 0, [memoryview(data)])
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise _translated(error, str(path)) from error
-    sync_directory(path.parent)
-
-
-def _write_all(descriptor: int, path: str, offset: int, views: Sequence[memoryview]) -> None:
-    index = 0
-    rest = list(views)
-    try:
-        while index < len(rest):
-            written = os.pwritev(descriptor, rest[index : index + _IOV_MAX], offset)
-            if written == 0:
-                raise OSError(errno.EIO, "write made no progress", path)
-            offset += written
-            while index < len(rest) and written >= len(rest[index]):
-                written -= len(rest[index])
-                index += 1
-            if written:
-                rest[index] = rest[index][written:]
-    except OSError as error:
-        raise _translated(error, path) from error
-
-
-def _read_all(descriptor: int, offset: int, length: int) -> bytes:
-    data = os.pread(descriptor, length, offset)
-    if len(data) in (0, length):
-        return data
-    parts = [data]
-    while data and (missing := length - sum(map(len, parts))) > 0:
-        data = os.pread(descriptor, missing, offset + length - missing)
-        parts.append(data)
-    return b"".join(parts)
-
-
-def _read_into(descriptor: int, offset: int, room: memoryview, done: int) -> int:
-    """Fill ``room`` from its byte ``done`` on; how far it is filled then: to its end, or to that of the file."""
-    while done < len(room):
-        count = os.preadv(descriptor, [room[done:]], offset + done)
-        if count == 0:
-            break
-        done += count
-    return done
-
-
-def _read_cached_into(descriptor: int, offset: int, room: memoryview) -> int:
-    """How much of ``room`` was filled from the page cache, without waiting for the disk."""
-    try:
-        return os.preadv(descriptor, [room], offset, os.RWF_NOWAIT)
-    except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
-            return 0
-        raise
-
-
-def _read_cached(descriptor: int, offset: int, length: int) -> bytes | None:
-    """The bytes if all of them are in the page cache, else None: then only a thread may wait for the disk."""
-    buffer = bytearray(length)
-    try:
-        count = os.preadv(descriptor, [buffer], offset, os.RWF_NOWAIT)
-    except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
-            return None
-        raise
-    return bytes(buffer) if count == length else None
-
-
-def _punch_hole(descriptor: int, path: str, offset: int, length: int) -> None:
-    if _libc.fallocate64(descriptor, _KEEP_SIZE_AND_PUNCH, ctypes.c_int64(offset), ctypes.c_int64(length)) == 0:
-        return
-    number = ctypes.get_errno()
-    if number not in (errno.EOPNOTSUPP, errno.ENOSYS):
-        raise _translated(OSError(number, os.strerror(number), path), path)
-
-
-def _allocated_below(directory: Path) -> int:
-    total = 0
-    pending = [directory]
-    while pending:
-        try:
-            entries = list(os.scandir(pending.pop()))
-        except FileNotFoundError:
-            continue
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                pending.append(Path(entry.path))
-                continue
-            try:
-                total += entry.stat(follow_symlinks=False).st_blocks * 512
-            except FileNotFoundError:
-                continue
-    return total
-
-
-def _translated(error: OSError, path: str) -> OSError | StorageFullError:
-    if error.errno in _FULL:
-        return StorageFullError("disk is full", path=path, errno=errno.errorcode[error.errno])
-    return error

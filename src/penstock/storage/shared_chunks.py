@@ -52,6 +52,14 @@ class SharedChunks:
         await self._check()
         await self._chunks.free_head(name, upto)
 
+    async def wipe(self, name: str) -> None:
+        await self._check()
+        await self._chunks.wipe(name)
+
+    async def trim(self, name: str, length: int) -> None:
+        await self._check()
+        await self._chunks.trim(name, length)
+
     async def delete(self, name: str) -> None:
         await self._check()
         await self._chunks.delete(name)

@@ -23,7 +23,7 @@ from penstock.model.errors import (
 )
 from penstock.ports.integrity import RowCheck
 from penstock.ports.offload import Offload
-from penstock.storage.real_files import sync_directory
+from penstock.storage.real_calls import sync_directory
 from penstock.storage.serial import Serial
 from penstock.storage.sqlite_rows import refuse_hidden_rows
 

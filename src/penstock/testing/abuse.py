@@ -51,11 +51,6 @@ def peak_of(pid: int) -> int:
     return memory_of(pid)["VmHWM"]
 
 
-def descriptors_of(pid: int) -> int:
-    """Open descriptors."""
-    return len(os.listdir(f"/proc/{pid}/fd"))
-
-
 def cpu_s_of(pid: int) -> float:
     """Seconds of CPU used, user and system."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

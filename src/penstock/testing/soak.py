@@ -120,6 +120,14 @@ CHECKS: Sequence[Check] = (
         command=lambda count: ["tests/crash/kill_cycles.py", "--cycles", str(count)],
     ),
     Check(
+        name="spark kills",
+        what="kill -9 of workers, executors, drivers and the store under a streaming copy of Spark",
+        minutes=40,
+        count=50,
+        least=5,
+        command=lambda count: ["tests/spark/kill_matrix.py", "--times", str(count)],
+    ),
+    Check(
         name="full disk",
         what="a real disk that fills up and is emptied again",
         minutes=1,
@@ -167,7 +175,7 @@ PROMISES: Sequence[Promise] = (
     Promise("O1", "order per key and writer, across splits and merges", ("simulation", "kills", "official")),
     Promise("O3", "a place in a segment holds the same bytes for ever", ("simulation", "states", "kills")),
     Promise("O5", "conditional appends and tables: compare and set loses nothing", ("simulation", "kills")),
-    Promise("E1", "an event is stored at most once", ("simulation", "planted", "kills", "official")),
+    Promise("E1", "an event is stored at most once", ("simulation", "planted", "kills", "official", "spark kills")),
     Promise("T1", "transactions, batches, merges: all or nothing, once", ("simulation", "planted", "states", "kills")),
     Promise("T3", "what was aborted is never read", ("simulation", "planted", "kills")),
     Promise("R1", "heads never move back but by an undo", ("simulation", "retention")),

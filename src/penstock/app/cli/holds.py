@@ -41,7 +41,7 @@ def _target(text: str) -> StreamName | str:
     return StreamName.parse(text) if "/" in text else check_name("scope", text)
 
 
-def _owner(given: str | None) -> str:
+def owner_of(given: str | None) -> str:
     if given is not None:
         return given
     try:
@@ -83,7 +83,7 @@ def add(
             handle = store.stream(target)
             known = {"head": handle.head, "tail": handle.tail}
             cut = known[start]() if start in known else cut_of(start, *known)
-        hold = store.holds(held).add(owner=_owner(owner), reason=reason, until=until_ms, cut=cut, hold_id=hold_id)
+        hold = store.holds(held).add(owner=owner_of(owner), reason=reason, until=until_ms, cut=cut, hold_id=hold_id)
     end = "it is released" if hold.until_ms is None else moment(hold.until_ms)
     say(f"hold {hold.id} keeps {_what(hold)} until {end}", as_json=json, **encode_hold(hold))
 
@@ -134,5 +134,5 @@ def release(
 ) -> None:
     """Lift a hold. It is recorded who did; what it alone kept may go with the next cycle."""
     with open_target(controller, data) as store:
-        hold = store.holds().release(hold_id, owner=_owner(owner))
+        hold = store.holds().release(hold_id, owner=owner_of(owner))
     say(f"released hold {hold.id}, which kept {_what(hold)}", as_json=json, **encode_hold(hold))

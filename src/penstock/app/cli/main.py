@@ -10,6 +10,7 @@ import typer
 from penstock.app.cli import (
     data,
     doctor,
+    erase,
     groups,
     holds,
     inspect,
@@ -21,6 +22,7 @@ from penstock.app.cli import (
     streams,
     subscribers,
 )
+from penstock.app.cli.late import LateGroup
 from penstock.app.cli.output import EXIT_CODES, exit_code, print_error
 from penstock.model.errors import PenstockError
 
@@ -47,6 +49,7 @@ EXIT_HELP = (
 
 app = typer.Typer(
     name="penstock",
+    cls=LateGroup,
     help=OVERVIEW.replace("Start here:", "\b\nStart here:"),
     epilog=EXIT_HELP,
     rich_markup_mode=None,
@@ -57,6 +60,7 @@ app.add_typer(scopes.app, name="scope")
 app.add_typer(streams.app, name="stream")
 app.add_typer(retention.app, name="retention")
 app.add_typer(holds.app, name="hold")
+app.add_typer(erase.app, name="erase")
 app.add_typer(subscribers.app, name="subscriber")
 app.add_typer(groups.app, name="group")
 app.add_typer(inspect.wal, name="wal")
@@ -85,7 +89,7 @@ def root(
 ) -> None:
     if context.invoked_subcommand is None:
         print(OVERVIEW)
-        print("Commands: " + ", ".join(sorted(context.command.commands)))  # type: ignore[attr-defined]
+        print("Commands: " + ", ".join(sorted(context.command.list_commands(context))))  # type: ignore[attr-defined]
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from penstock.model.errors import (
     ConflictError,
@@ -63,6 +63,7 @@ def print_text(text: str) -> None:
 
 
 _WIDTH_MAX = 1 << 20
+_LINE_WIDTH = 78
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, as_json: bool, title: str = "") -> None:
@@ -96,6 +97,25 @@ def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
         if isinstance(value, list | tuple):
             value = "\n".join(str(item) for item in value).replace("\n", "\n" + " " * (width + 2))
         print(f"{name:<{width}}  {value}")
+
+
+class ProgressLine:
+    """One line on standard error that is written over, where somebody looks; gone when the ``with`` block ends."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._shown = not quiet and sys.stderr.isatty()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.show("")
+        if self._shown:
+            print("\r", end="", file=sys.stderr, flush=True)
+
+    def show(self, text: str) -> None:
+        if self._shown:
+            print(f"\r{text[:_LINE_WIDTH]:<{_LINE_WIDTH}}", end="", file=sys.stderr, flush=True)
 
 
 def say(message: str, *, as_json: bool, **fields: Any) -> None:

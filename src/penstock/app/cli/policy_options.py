@@ -223,7 +223,9 @@ def read_document(source: str) -> PolicyDocument:
 
 LevelArgument = Annotated[
     str | None,
-    typer.Argument(metavar="SCOPE/STREAM", show_default=False, help="The stream; or one of the levels above:"),
+    typer.Argument(
+        metavar="SCOPE/STREAM", show_default=False, help="The stream; or a level above it: --scope, --server."
+    ),
 ]
 ScopeOption = Annotated[
     str | None, typer.Option("--scope", metavar="SCOPE", help="All streams of a scope.", show_default=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.app.cli.output import print_json
+from penstock.app.cli.output import ProgressLine, print_json
 from penstock.app.cli.scrub import DAMAGE_STATUS, EndpointOption, InsecureOption, damage_line
 from penstock.app.cli.target import JsonOption
 from penstock.app.units import format_size
@@ -46,25 +45,27 @@ def rebuild(
 
     from penstock.app.integrity.rebuild import rebuild as rebuild_store
 
-    report = asyncio.run(
-        rebuild_store(
-            place, data, tier2=tier2, endpoint=endpoint, insecure=insecure, progress=None if json else _progress
+    with ProgressLine(quiet=json) as line:
+        report = asyncio.run(
+            rebuild_store(
+                place,
+                data,
+                tier2=tier2,
+                endpoint=endpoint,
+                insecure=insecure,
+                progress=lambda so_far: line.show(_so_far_line(so_far)),
+            )
         )
-    )
     if json:
         print_json(report.as_json())
     else:
-        if sys.stderr.isatty():
-            print(f"\r{'':<78}\r", end="", file=sys.stderr, flush=True)
         print("\n".join(_lines(report)))
     if not report.is_complete:
         raise typer.Exit(DAMAGE_STATUS)
 
 
-def _progress(so_far: Mapping[str, int]) -> None:
-    if sys.stderr.isatty():
-        line = f"{so_far['segments']} segments, {so_far['chunks']} chunks, {format_size(so_far['bytes'])}"
-        print(f"\r{line:<78}", end="", file=sys.stderr, flush=True)
+def _so_far_line(so_far: Mapping[str, int]) -> str:
+    return f"{so_far['segments']} segments, {so_far['chunks']} chunks, {format_size(so_far['bytes'])}"
 
 
 def _lost_line(item: Mapping[str, Any]) -> str:

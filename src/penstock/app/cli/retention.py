@@ -356,6 +356,13 @@ def explain(
 
 
 @app.command()
+def facts(stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None) -> None:
+    """Print what the planner is told of the stream, as a line of JSON: for plan --facts, and for penstock spark fleet."""
+    with open_target(controller, data) as store:
+        print_json(store.stream(stream).retention.facts())
+
+
+@app.command()
 def reclaim(
     stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.app.cli.output import print_json
+from penstock.app.cli.output import ProgressLine, print_json
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, default_controller
 from penstock.app.integrity.report import ScrubReport, advice, affected, scrub_all
 from penstock.app.units import format_size, parse_size
@@ -57,25 +57,24 @@ def scrub(
     import asyncio
 
     report = ScrubReport(cursor=cursor)
-    told = _Progress(quiet=json)
+    line = ProgressLine(quiet=json)
 
     def keep(so_far: ScrubReport) -> None:
         nonlocal report
         report = so_far
-        told(so_far)
+        line.show(_so_far_line(so_far))
 
     try:
-        if data is not None:
-            report = asyncio.run(_offline(data, endpoint, insecure, rate_bytes, cursor, keep))
-        else:
-            report = asyncio.run(_online(controller or default_controller(), rate_bytes, cursor, keep))
+        with line:
+            if data is not None:
+                report = asyncio.run(_offline(data, endpoint, insecure, rate_bytes, cursor, keep))
+            else:
+                report = asyncio.run(_online(controller or default_controller(), rate_bytes, cursor, keep))
     except KeyboardInterrupt:
-        told.end()
         print(f"penstock: stopped; go on with --from {report.cursor}", file=sys.stderr)
         if json:
             print_json(report.as_json())
         raise typer.Exit(130) from None
-    told.end()
     if json:
         print_json(report.as_json())
     else:
@@ -122,22 +121,10 @@ async def _offline(
         await offload.close()
 
 
-class _Progress:
-    """One line that is written over, where somebody looks."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._shown = not quiet and sys.stderr.isatty()
-
-    def __call__(self, report: ScrubReport) -> None:
-        if self._shown:
-            read = format_size(report.checked.get("bytes", 0))
-            phase = (report.cursor or "done").partition(":")[0]
-            line = f"{phase}: {read} read, {report.checked.get('blocks', 0)} blocks, {len(report.damage)} damaged"
-            print(f"\r{line:<78}", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self._shown:
-            print(f"\r{'':<78}\r", end="", file=sys.stderr, flush=True)
+def _so_far_line(report: ScrubReport) -> str:
+    read = format_size(report.checked.get("bytes", 0))
+    phase = (report.cursor or "done").partition(":")[0]
+    return f"{phase}: {read} read, {report.checked.get('blocks', 0)} blocks, {len(report.damage)} damaged"
 
 
 def summary(report: ScrubReport) -> str:

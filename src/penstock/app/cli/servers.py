@@ -23,12 +23,15 @@ from penstock.app.units import parse_duration_ms, parse_size
 
 def standalone(
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Where everything is kept.")] = Path("./store"),
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    controller_port: Annotated[int, typer.Option(help="Controller API; 0 takes a free port.")] = CONTROLLER_PORT,
+    host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")] = "127.0.0.1",
+    controller_port: Annotated[
+        int, typer.Option(metavar="PORT", help="Controller API; 0 takes a free port.")
+    ] = CONTROLLER_PORT,
     store_port: Annotated[
-        int, typer.Option(help="Segment store, further workers on the next ones; 0 takes free ports.")
+        int,
+        typer.Option(metavar="PORT", help="Segment store, further workers on the next ones; 0 takes free ports."),
     ] = STORE_PORT,
-    http_port: Annotated[int, typer.Option(help="REST interface; 0 takes a free port.")] = HTTP_PORT,
+    http_port: Annotated[int, typer.Option(metavar="PORT", help="REST interface; 0 takes a free port.")] = HTTP_PORT,
     advertise: Annotated[
         str | None, typer.Option(metavar="HOST", help="What clients are told to connect to.", show_default=False)
     ] = None,

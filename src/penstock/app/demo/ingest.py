@@ -13,6 +13,7 @@ import penstock
 from penstock.app.demo.flights import events
 
 _STEP = 1000
+_PATIENCE_S = 600.0  # the backlog quota lets it wait for the query, whose first batch takes minutes on a busy machine
 
 
 def main() -> None:
@@ -25,7 +26,10 @@ def main() -> None:
 
     flights = events(given.limit)
     pause = given.seconds / max(1, len(flights) / _STEP)
-    with penstock.connect(given.controller) as store, store.stream(given.stream).writer(deadline_s=120) as writer:
+    with (
+        penstock.connect(given.controller) as store,
+        store.stream(given.stream).writer(deadline_s=_PATIENCE_S) as writer,
+    ):
         due = time.monotonic()
         size_bytes = 0
         for start in range(0, len(flights), _STEP):

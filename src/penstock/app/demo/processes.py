@@ -92,10 +92,10 @@ class Child:
             status = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise UnavailableError(f"the {self.name} did not end in time\n{self.tail()}", log=self._log) from None
+            raise UnavailableError(f"the {self.name} did not end in time; {self._last_words()}") from None
         self._reader.join(5)
         if status:
-            raise UnavailableError(f"the {self.name} failed\n{self.tail()}", status=status, log=self._log)
+            raise UnavailableError(f"the {self.name} failed with status {status}; {self._last_words()}")
 
     def check(self) -> None:
         """Raises UnavailableError where the process has failed."""
@@ -139,6 +139,10 @@ class Child:
             if int(session) == self.process.pid and state not in "ZX":
                 found.append(int(entry.name))
         return found
+
+    def _last_words(self) -> str:
+        tail = self.tail()
+        return f"its log {self._log} ends:\n{tail}" if tail else f"its log {self._log} is empty"
 
     def tail(self) -> str:
         """The last lines that it wrote to its log."""

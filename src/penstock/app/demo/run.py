@@ -26,12 +26,18 @@ from penstock.ports.controller_service import ControllerService
 _STORY = """\
 {total:,} flights go, in time order, through a store in a process of its own. A Spark query reads them as subscriber 'delays',
 keeps delay statistics per carrier and hour, and writes every update to a second stream, exactly once, and to Parquet. In the
-middle the store is killed (kill -9). Retention: at least 4 MB stay, at most 64 MB, else what the query has consumed goes.
-Everything is in {data}, logs in {data}/logs. First, Spark starts."""
+middle the store is killed (kill -9). Retention: at least 4 MB stay, at most 64 MB, else what the query has consumed goes;
+the writer waits while 48 MB are unread. Everything is in {data}, logs in {data}/logs. First, Spark starts."""
 SCOPE = "demo"
 FLIGHTS = f"{SCOPE}/flights"
 DELAYS = f"{SCOPE}/delays"
 LIMITS = RetentionPolicy(type=RetentionType.SIZE, minimum=4_000_000, maximum=64_000_000)
+# The maximum takes unread data too: on a slow machine the writer must not come that far ahead of the query.
+POLICY = {
+    "retain": {"min_bytes": LIMITS.minimum, "max_bytes": LIMITS.maximum},
+    "backlog": {"max_bytes": 48_000_000, "on_exceed": "hold"},
+    "unsubscribed": "release",
+}
 _KILL_AT = 0.45
 _NEEDED_BYTES = 1 << 30
 
@@ -141,6 +147,7 @@ class Demo:
                 if not writer.running and self.kills:
                     query.close_input()
                 await asyncio.sleep(0.3)
+            query.check()
             # One more retention cycle follows what the query published last.
             for _ in range(8):
                 await self.observe(controller)
@@ -206,7 +213,8 @@ async def _create(address: str) -> None:
     async with open_remote(address) as (segments, controller):
         store = AsyncStore(segments, controller, RealClock(), RealRng())
         await store.create_scope(SCOPE)
-        await store.create_stream(FLIGHTS, segments=4, retention=LIMITS)
+        flights_stream = await store.create_stream(FLIGHTS, segments=4)
+        await flights_stream.retention.set(POLICY)
         await store.create_stream(DELAYS, segments=2)
 
 

@@ -11,7 +11,7 @@ from penstock.app.integrity.report import advice, affected, stream_of
 from penstock.codec import catalogue as catalogue_codec
 from penstock.codec import records
 from penstock.codec.chunk_index import SUFFIX
-from penstock.core.garbage import parse_chunk_name
+from penstock.core.garbage import chunk_epoch, is_marker
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError
 from penstock.ports.offload import Offload
@@ -180,7 +180,9 @@ async def _segments(store: Offline, found: Diagnosis) -> None:
                 found.damage.append(Damage(kind=DamageKind.ROW, place="metadata", why=str(error), container=index))
     facts["streams"] = len(streams)
     facts["unnamed_chunks"] = sum(
-        1 for name in listed if not name.endswith(SUFFIX) and name not in named and parse_chunk_name(name) is not None
+        1
+        for name in listed
+        if not name.endswith(SUFFIX) and name not in named and chunk_epoch(name) is not None and not is_marker(name)
     )
     found.facts["segments"] = facts
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.app.integrity.source import Source, open_source
+from penstock.app.worker_layout import owned_containers
 from penstock.codec import records
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError, InvalidArgumentError
@@ -90,7 +91,7 @@ async def open_offline(
         with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
             keyvalue = await _open_metadata(source, Path(scratch), offload, damage)
             try:
-                containers, rows = await _rows(keyvalue, damage)
+                containers, rows = await _rows(keyvalue, owned_containers(source.data), damage)
                 yield Offline(
                     source=source,
                     data=source.data,
@@ -147,7 +148,9 @@ def _copy_metadata(directory: Path, scratch: Path) -> bool:
     return True
 
 
-async def _rows(keyvalue: SqliteKeyValue | None, damage: list[Damage]) -> tuple[int | None, Mapping[int, MetadataRows]]:
+async def _rows(
+    keyvalue: SqliteKeyValue | None, owned: range | None, damage: list[Damage]
+) -> tuple[int | None, Mapping[int, MetadataRows]]:
     if keyvalue is None:
         return None, {}
     try:
@@ -158,4 +161,4 @@ async def _rows(keyvalue: SqliteKeyValue | None, damage: list[Damage]) -> tuple[
     except CorruptDataError as error:
         damage.append(Damage(kind=DamageKind.ROW, place=records.STORE_KEY.hex(), why=str(error)[:300]))
         return None, {}
-    return containers, {index: MetadataRows(keyvalue) for index in range(containers)}
+    return containers, {index: MetadataRows(keyvalue) for index in owned or range(containers)}

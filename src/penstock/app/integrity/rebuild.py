@@ -15,19 +15,22 @@ from penstock.app.integrity.reconcile import Reconciled, reconcile
 from penstock.app.integrity.source import Source, open_source
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import Tier2, open_tier
+from penstock.app.worker_layout import CONTAINERS_EACH
+from penstock.app.worker_layout import RECORD as WORKERS_RECORD
 from penstock.codec import records
 from penstock.codec.catalogue import ObjectName
 from penstock.codec.chunk_index import SUFFIX, IndexRecord, encode_record, index_name
 from penstock.codec.wal import EpochRecord, encode_epoch
-from penstock.core.garbage import parse_chunk_name
+from penstock.core.garbage import chunk_epoch, is_marker, parse_chunk_name
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, SegmentNotFoundError
 from penstock.ports.chunks import ChunkStorage
 from penstock.segmentstore import rebuild as rows_of
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.storage.data_directory import DataDirectory
+from penstock.storage.real_calls import sync_directory
 from penstock.storage.real_clock import RealClock
-from penstock.storage.real_files import RealFiles, sync_directory
+from penstock.storage.real_files import RealFiles
 from penstock.storage.real_offload import ThreadOffload
 from penstock.storage.real_rng import RealRng
 from penstock.storage.sqlite_keyvalue import SqliteKeyValue
@@ -114,6 +117,7 @@ async def rebuild(
     """
     offload = ThreadOffload()
     try:
+        _refuse_workers(place)
         _places(data)
         async with open_source(place, offload=offload, endpoint=endpoint, insecure=insecure) as source:
             return await rebuild_source(
@@ -144,6 +148,21 @@ async def rebuild_source(
     report.data = str(data)
     _appear(staging, data)
     return report
+
+
+def _refuse_workers(place: str) -> None:
+    """A stream's segments lie with all workers, and its metadata with one: what one of them has gives no store.
+
+    Raises InvalidArgumentError.
+    """
+    path = Path(place).absolute()
+    for directory in (path, path.parent.parent):
+        if (directory / WORKERS_RECORD).exists():
+            raise _of_workers(str(directory))
+
+
+def _of_workers(place: str) -> InvalidArgumentError:
+    return InvalidArgumentError("a store of several workers cannot be rebuilt from tier 2 yet", place=place)
 
 
 def _places(data: Path) -> tuple[Path, Path]:
@@ -193,12 +212,16 @@ class _Rebuild:
             stack.push_async_callback(keyvalue.close)
             tier = await stack.enter_async_context(open_tier(settings, files, offload=self._offload, rng=RealRng()))
             containers = await self._load(catalogue, keyvalue)
+            if containers > CONTAINERS_EACH:
+                raise _of_workers(self._source.place)
             for container in sorted(catalogue):
                 async for segment in rows_of.settle_container(keyvalue, container, epoch=epoch):
                     await self._copy_segment(segment, MetadataRows(keyvalue), tier)
             await keyvalue.commit([(records.STORE_KEY, records.encode_store(containers))])
             self._report.unnamed_chunks = [
-                name for name in self._listed if not name.endswith(SUFFIX) and name not in self._copied
+                name
+                for name in self._listed
+                if not name.endswith(SUFFIX) and name not in self._copied and not is_marker(name)
             ]
             await self._begin_log(files, epoch)
             self._report.streams = await reconcile(
@@ -209,7 +232,7 @@ class _Rebuild:
     async def _epoch(self, catalogue: Mapping[int, Sequence[ObjectName]]) -> int:
         """The highest epoch of a log that wrote anything: nothing that the new store writes may bear an old name."""
         epochs = [name.epoch for names in catalogue.values() for name in names]
-        epochs += [name.epoch for text in self._listed if (name := parse_chunk_name(text.removesuffix(SUFFIX)))]
+        epochs += [epoch for text in self._listed if (epoch := chunk_epoch(text.removesuffix(SUFFIX))) is not None]
         return max(epochs)
 
     async def _load(self, catalogue: Mapping[int, Sequence[ObjectName]], keyvalue: SqliteKeyValue) -> int:

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 from penstock.app.settings import is_loopback
 from penstock.app.tier2 import open_bucket
+from penstock.app.worker_layout import load_layout, worker_directory
 from penstock.codec.catalogue import DIRECTORY
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.files import Files
 from penstock.ports.objects import Objects
@@ -42,7 +43,7 @@ async def open_source(
     """Look at ``place``: a data directory, wherever its tier 2 is; a directory of tier 2; or the URL of a bucket.
 
     A data directory is kept from being opened by a store meanwhile. Raises: DirectoryInUseError, InvalidArgumentError
-    (nothing of ours there), UnavailableError.
+    (nothing of ours there, or a store of several workers, of which each has a directory), UnavailableError.
     """
     async with AsyncExitStack() as stack:
         data: Path | None = None
@@ -73,6 +74,20 @@ def _hold(place: str) -> DataDirectory | None:
     if path.is_dir() and (path / MARK).exists():
         return None
     held = DataDirectory.look(path)
+    try:
+        layout = load_layout(path)
+    except PenstockError:
+        held.close()
+        raise
+    if layout is not None:
+        held.close()
+        # Nothing of the store lies in this directory itself: to say "the metadata is missing" would be a false alarm.
+        raise InvalidArgumentError(
+            "this store is spread over several workers: name the directory of one of them",
+            path=str(path),
+            workers=layout.workers,
+            first=str(worker_directory(path, 0)),
+        )
     if not holds_something(path):
         held.close()
         raise InvalidArgumentError("there is nothing of a store in this directory", path=str(path))

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 from uuid import UUID
 
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import InvalidCutError, UnsupportedError
+from penstock.model.errors import InvalidCutError, NotConnectedError, UnsupportedError
 from penstock.model.names import StreamName
 from penstock.model.policies import StreamConfig
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 from penstock.net import grpc_mapping as mapping
 from penstock.net import native_mapping as own
+from penstock.net.dial.erasure import RemoteErasures
 from penstock.net.dial.grpc_connection import CALL_S, PATIENCE_S, GrpcConnection
-from penstock.net.dial.native import NativeSegments
+from penstock.net.dial.line_calls import LineCalls
+from penstock.net.dial.native import NativeSegments, StoreInfo
 from penstock.net.dial.retention import RemoteRetention, stream_request
 from penstock.net.grpc_mapping import make
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import native_pb2 as native
+from penstock.net.wire_requests import CALLS_CAPABILITY
 from penstock.ports.controller_service import (
     PAGE_MAX,
     ControllerService,
     Endpoint,
+    EventBlock,
     PingStatus,
     ReaderGroupConfig,
     ScaleResult,
     ScaleStatus,
+    SegmentSpan,
     StreamDescription,
     Successor,
     Transaction,
@@ -137,6 +143,15 @@ class _Segments:
         )
         return tuple(mapping.successor_of(item) for item in reply.segments)
 
+    async def measure(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentSpan]:
+        request = native.MeasureRequest(
+            stream=stream_request(stream).stream,
+            start=mapping.cut_message(_cut_of(stream, start)),
+            end=mapping.cut_message(_cut_of(stream, end)),
+        )
+        reply: native.MeasureResponse = await self._connection.native("Measure", request)
+        return tuple(own.span_of(item) for item in reply.spans)
+
     async def segments_between(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
         first, last = (mapping.cut_message(_cut_of(stream, cut)).cut for cut in (start, end))
         request = pb.StreamCutRange(streamInfo=mapping.stream_message(stream), to=last)
@@ -184,15 +199,70 @@ class _Segments:
 
 
 class _Transactions:
-    """Transactions of the remote controller, alone and in batches."""
+    """Transactions of the remote controller, alone and in batches. What every small transaction needs goes over a connection
+    to the store where one is known that takes it, else over gRPC."""
+
+    _line: LineCalls | None = None
+    _line_taken: bool | None = None
+    """Whether the server takes calls there; None: it has to be asked."""
+    _takes_events = True
+    """Whether it is worth asking the server to take events with a commit."""
 
     def __init__(self, connection: GrpcConnection) -> None:
         self._connection = connection
 
+    def use_line(self, calls: LineCalls) -> None:
+        """Make calls over connections to the store, where the server takes them. Borrowed."""
+        self._line = calls
+
+    def learn(self, info: StoreInfo) -> None:
+        """What the server says of itself."""
+        self._line_taken = CALLS_CAPABILITY in info.capabilities
+
+    async def _transact(
+        self, rpc: str, stream: StreamName, request: Any, kind: type[Any], accept: Iterable[int] = ()
+    ) -> tuple[Any, bool]:
+        """The reply, and whether the server noted that a commit is readable."""
+        if (answer := await self._over_line(rpc, stream, request)) is not None:
+            message, note = answer
+            return kind.FromString(message), note == mapping.COMMITTED_METADATA[1]
+        reply, metadata = await self._connection.annotated(rpc, request, accept=accept)
+        return reply, mapping.COMMITTED_METADATA in metadata
+
+    async def _over_line(self, rpc: str, stream: StreamName, request: Any) -> tuple[bytes, bytes] | None:
+        """The response message and what is noted beside it; None: the call is to be made over gRPC."""
+        if self._line is None:
+            return None
+        if self._line_taken is None:
+            self._line_taken = await self._offers_line()
+        if not self._line_taken:
+            return None
+        try:
+            return await self._line.call(rpc, stream, request.SerializeToString())
+        except (NotConnectedError, UnsupportedError):
+            # Over gRPC it is repeated until the server is there again, or says what is wrong.
+            self._line_taken = None
+            return None
+
+    async def _offers_line(self) -> bool:
+        try:
+            reply: native.InfoResponse = await self._connection.native("Info", native.InfoRequest())
+        except UnsupportedError:
+            return False
+        return CALLS_CAPABILITY in reply.capabilities
+
     async def create_transaction(self, stream: StreamName, *, lease_ms: int) -> Transaction:
         request = make(pb.CreateTxnRequest, streamInfo=mapping.stream_message(stream), lease=lease_ms)
-        reply: pb.CreateTxnResponse = await self._connection.controller("createTransaction", request)
+        reply: pb.CreateTxnResponse
+        reply, _ = await self._transact("createTransaction", stream, request, pb.CreateTxnResponse)
         return Transaction(id=mapping.transaction_of(reply.txnId), segments=mapping.ranges_of(reply.activeSegments))
+
+    async def join_transaction(self, stream: StreamName, key: UUID, *, lease_ms: int) -> Transaction:
+        request = make(
+            native.JoinTransactionRequest, stream=mapping.stream_message(stream), key=str(key), lease_ms=lease_ms
+        )
+        reply: native.JoinTransactionResponse = await self._connection.native("JoinTransaction", request)
+        return Transaction(id=mapping.transaction_of(reply.transaction), segments=mapping.ranges_of(reply.segments))
 
     async def ping_transaction(self, stream: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus:
         request = make(
@@ -201,20 +271,46 @@ class _Transactions:
             txnId=mapping.transaction_message(txn),
             lease=lease_ms,
         )
-        reply: pb.PingTxnStatus = await self._connection.controller("pingTransaction", request, accept=_ANY_STATUS)
+        reply: pb.PingTxnStatus
+        reply, _ = await self._transact("pingTransaction", stream, request, pb.PingTxnStatus, _ANY_STATUS)
         return mapping.PING_STATUSES_BACK.get(reply.status, PingStatus.UNKNOWN)
 
-    async def commit_transaction(self, stream: StreamName, txn: UUID) -> TransactionStatus:
-        _, metadata = await self._connection.annotated("commitTransaction", _transaction_request(stream, txn))
-        known = mapping.COMMITTED_METADATA in metadata
+    async def commit_transaction(
+        self, stream: StreamName, txn: UUID, *, blocks: Sequence[EventBlock] = ()
+    ) -> TransactionStatus:
+        if blocks:
+            return await self._commit_events(stream, txn, blocks)
+        request = _transaction_request(stream, txn)
+        _, known = await self._transact("commitTransaction", stream, request, pb.TxnStatus)
         return TransactionStatus.COMMITTED if known else TransactionStatus.COMMITTING
 
+    async def _commit_events(self, stream: StreamName, txn: UUID, blocks: Sequence[EventBlock]) -> TransactionStatus:
+        if not self._takes_events:
+            raise UnsupportedError("the server takes no events with a commit", stream=str(stream))
+        request = make(
+            native.CommitEventsRequest,
+            stream=mapping.stream_message(stream),
+            transaction=mapping.transaction_message(txn),
+            blocks=[own.block_message(block) for block in blocks],
+        )
+        reply: native.CommitEventsResponse
+        if (message := await self._over_line("CommitEvents", stream, request)) is not None:
+            reply = native.CommitEventsResponse.FromString(message[0])
+        else:
+            try:
+                reply = await self._connection.native("CommitEvents", request)
+            except UnsupportedError:
+                self._takes_events = False
+                raise
+        return TransactionStatus.COMMITTED if reply.committed else TransactionStatus.COMMITTING
+
     async def abort_transaction(self, stream: StreamName, txn: UUID) -> None:
-        await self._connection.controller("abortTransaction", _transaction_request(stream, txn))
+        await self._transact("abortTransaction", stream, _transaction_request(stream, txn), pb.TxnStatus)
 
     async def transaction_status(self, stream: StreamName, txn: UUID) -> TransactionStatus:
         request = _transaction_request(stream, txn)
-        reply: pb.TxnState = await self._connection.controller("checkTransactionState", request, accept=_ANY_STATUS)
+        reply: pb.TxnState
+        reply, _ = await self._transact("checkTransactionState", stream, request, pb.TxnState, _ANY_STATUS)
         return mapping.TRANSACTION_STATES_BACK.get(reply.state, TransactionStatus.UNKNOWN)
 
     async def list_completed_transactions(self, stream: StreamName) -> Sequence[tuple[UUID, TransactionStatus]]:
@@ -295,7 +391,9 @@ class _ReaderGroups:
         await self._connection.native("UpdateSubscriberCut", request)
 
 
-class RemoteController(_Scopes, _Segments, _Transactions, _ReaderGroups, RemoteRetention, ControllerService):
+class RemoteController(
+    _Scopes, _Segments, _Transactions, _ReaderGroups, RemoteRetention, RemoteErasures, ControllerService
+):
     """A ``ControllerService`` in another process. Every call raises what the remote one raised, NotConnectedError where
     nothing answers for the patience of the connection, and DeadlineExceededError where an answer does not come."""
 
@@ -325,7 +423,7 @@ async def dial_controller(
         controller = RemoteController(connection)
         # A server that is not ours answers too, if only that it does not know the question.
         with suppress(UnsupportedError):
-            await controller.native.info()
+            controller.learn(await controller.native.info())
         connection.patience_s = patience_s
         yield controller
 

@@ -103,9 +103,11 @@ class GrpcConnection:
         """Call Pravega's controller service. A status that is neither success (0) nor in ``accept`` raises."""
         return (await self._call(rpc, self._stub_call(self._controller, rpc), request, frozenset(accept)))[0]
 
-    async def annotated(self, rpc: str, request: Any) -> tuple[Any, Sequence[tuple[str, str | bytes]]]:
+    async def annotated(
+        self, rpc: str, request: Any, *, accept: Iterable[int] = ()
+    ) -> tuple[Any, Sequence[tuple[str, str | bytes]]]:
         """As ``controller``, with what a server of ours says beside the reply."""
-        return await self._call(rpc, self._stub_call(self._controller, rpc), request, frozenset())
+        return await self._call(rpc, self._stub_call(self._controller, rpc), request, frozenset(accept))
 
     async def native(self, rpc: str, request: Any) -> Any:
         """Call the native service."""

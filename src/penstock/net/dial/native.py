@@ -11,8 +11,9 @@ from penstock.net import native_mapping as own
 from penstock.net.dial.grpc_connection import CALL_S, PATIENCE_S, GrpcConnection
 from penstock.net.grpc_mapping import make
 from penstock.net.proto import native_pb2 as native
+from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
 from penstock.ports.integrity import ScrubPage
-from penstock.ports.segment_service import ChunkRange, DiskSpace, SegmentSpace
+from penstock.ports.segment_service import ChunkRange, DiskSpace, SegmentInfo, SegmentSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +42,15 @@ class NativeSegments:
         reply: native.ChunkRangesResponse = await self._connection.native("ChunkRanges", request)
         return tuple(own.chunk_of(item) for item in reply.ranges)
 
-    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int) -> None:
+    async def erased_ranges(self, name: str, start: int, end: int) -> Sequence[tuple[int, int]]:
+        """What was erased of ``start <= offset < end``. See ``SegmentService.erased_ranges``."""
+        request = make(native.ErasedRangesRequest, segment=name, start=start, end=end)
+        reply: native.ErasedRangesResponse = await self._connection.native("ErasedRanges", request)
+        return own.bounds_of(reply)
+
+    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int, holder: str = "") -> None:
         """Keep the segment's chunks on disk until that wall time. Repeating extends."""
-        request = make(native.LeaseChunksRequest, segment=name, lease=str(lease), until_ms=until_ms)
+        request = make(native.LeaseChunksRequest, segment=name, lease=str(lease), until_ms=until_ms, holder=holder)
         await self._connection.native("LeaseChunks", request)
 
     async def release_lease(self, lease: UUID) -> None:
@@ -56,6 +63,13 @@ class NativeSegments:
         )
         return {item.segment: own.space_of(item) for item in reply.spaces}
 
+    async def infos(self, names: Sequence[str]) -> Mapping[str, SegmentInfo]:
+        """State of each existing segment. Raises UnsupportedError (a server of an earlier version)."""
+        reply: native.SegmentInfosResponse = await self._connection.native(
+            "SegmentInfos", make(native.SegmentInfosRequest, segments=names)
+        )
+        return {item.segment: own.info_of(item) for item in reply.infos}
+
     async def count_events(self, name: str, start: int, end: int) -> int:
         """How many events lie in ``start <= offset < end``, exactly."""
         request = make(native.CountEventsRequest, segment=name, start=start, end=end)
@@ -65,6 +79,24 @@ class NativeSegments:
     async def disk(self) -> DiskSpace:
         """The space of the disk below the store, as of now."""
         return own.disk_of(await self._connection.native("Disk", native.DiskRequest()))
+
+    async def grant_import(self, name: str) -> ImportGrant:
+        """See ``ports.chunk_imports.ChunkImports``."""
+        reply: native.ImportGrant = await self._connection.native(
+            "GrantImport", make(native.GrantImportRequest, segment=name)
+        )
+        return own.grant_of(name, reply)
+
+    async def adopt_chunks(self, name: str, offset: int, chunks: Sequence[ImportedChunk]) -> int:
+        """See ``ports.chunk_imports.ChunkImports``."""
+        request = make(
+            native.AdoptChunksRequest,
+            segment=name,
+            offset=offset,
+            chunks=[own.imported_message(chunk) for chunk in chunks],
+        )
+        reply: native.AdoptChunksResponse = await self._connection.native("AdoptChunks", request)
+        return reply.length
 
     async def scrub(self, cursor: str | None, max_bytes: int) -> ScrubPage:
         """See ``ports.integrity.Scrubbable``."""

@@ -59,6 +59,14 @@ class RemoteRetention:
         )
         return own.json_of((await self._connection.native("ExplainRetention", request)).json)
 
+    async def retention_facts(self, stream: StreamName, *, change: PolicyDocument | None = None) -> Mapping[str, Any]:
+        request = make(
+            native.PlanRequest,
+            stream=mapping.stream_message(stream),
+            change=None if change is None else json.dumps(encode_document(change)),
+        )
+        return own.json_of((await self._connection.native("RetentionFacts", request)).json)
+
     async def reclaim_report(self, stream: StreamName) -> Mapping[str, Any]:
         return own.json_of((await self._connection.native("ReclaimReport", stream_request(stream))).json)
 

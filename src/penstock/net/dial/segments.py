@@ -14,18 +14,21 @@ from penstock.codec.wire_layout import WireEntry, WireKey
 from penstock.model.errors import (
     EventTooLargeError,
     InvalidArgumentError,
-    NotConnectedError,
     PenstockError,
+    SegmentNotFoundError,
     UnsupportedError,
 )
 from penstock.net.dial.direct_line import DirectLine, dial_direct
+from penstock.net.dial.line_calls import LineCalls
 from penstock.net.dial.native_port import NativePort
 from penstock.net.dial.wire_append_pool import RemoteAppends
 from penstock.net.dial.wire_dial import DialLimits
 from penstock.net.dial.wire_pool import ConnectionPool
 from penstock.net.dial.wire_reads import RemoteReads, waitless
+from penstock.net.tasks import together
 from penstock.net.wire_errors import error_of
 from penstock.net.wire_requests import token_after
+from penstock.ports.chunk_imports import ChunkImports, ImportedChunk, ImportGrant
 from penstock.ports.controller_service import ControllerService
 from penstock.ports.integrity import Scrubbable, ScrubPage
 from penstock.ports.rng import Rng
@@ -40,6 +43,7 @@ from penstock.ports.segment_service import (
     AppendLimit,
     ChunkRange,
     DiskSpace,
+    ErasedChunk,
     SegmentChanges,
     SegmentInfo,
     SegmentRead,
@@ -56,6 +60,7 @@ __all__ = ["DialLimits", "RemoteSegments"]
 
 R = TypeVar("R", bound=Command)
 
+_ASKED_AT_ONCE = 128
 _OWN_CONTROLLER = "a store does that for its own controller alone"
 
 
@@ -80,6 +85,9 @@ class RemoteSegments:
         self._pool = ConnectionPool(controller, rng=rng, telemetry=telemetry, limits=limits or DialLimits())
         self._reads = RemoteReads(self._pool)
         self._appends = RemoteAppends(self._pool)
+        self._asks_together = True
+        self.calls = LineCalls(self._pool)
+        """Calls of the controller over connections to the store, for a controller that is told of them."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -112,22 +120,9 @@ class RemoteSegments:
         return await self._appends.append(request)
 
     def submit_append(self, request: Append, done: AppendDone) -> None:
-        """As ``LocalSegmentService.submit_append``: the answer comes by a call, and costs no task."""
-
-        def answer(outcome: asyncio.Future[Appended]) -> None:
-            if outcome.cancelled():
-                done(NotConnectedError("append was given up", segment=request.segment))
-                return
-            error = outcome.exception()
-            if error is None:
-                done(outcome.result())
-            elif isinstance(error, PenstockError):
-                done(error)
-            else:
-                done(NotConnectedError("connection failed", segment=request.segment, reason=str(error)))
-
+        """As ``LocalSegmentService.submit_append``: the answer comes by a call, and costs neither a task nor a future."""
         try:
-            self._appends.append(request).add_done_callback(answer)
+            self._appends.submit(request, done)
         except PenstockError as error:
             # Never from within the call: the caller may not be ready for its answer yet.
             asyncio.get_running_loop().call_soon(done, error)
@@ -306,11 +301,42 @@ class RemoteSegments:
     async def chunk_ranges(self, name: str, start: int, end: int) -> Sequence[ChunkRange]:
         return await self._native.chunk_ranges(name, start, end)
 
-    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int) -> None:
-        await self._native.lease_chunks(name, lease, until_ms=until_ms)
+    async def erased_ranges(self, name: str, start: int, end: int) -> Sequence[tuple[int, int]]:
+        return await self._native.erased_ranges(name, start, end)
+
+    async def event_ranges(self, name: str, offsets: Sequence[int]) -> Sequence[tuple[int, int]]:
+        raise UnsupportedError(_OWN_CONTROLLER, segment=name, offsets=len(offsets))
+
+    async def erase(self, name: str, ranges: Sequence[tuple[int, int]], *, erasure: str) -> Sequence[ErasedChunk]:
+        raise UnsupportedError(_OWN_CONTROLLER, segment=name, erasure=erasure)
+
+    async def wipe_log(self) -> None:
+        raise UnsupportedError(_OWN_CONTROLLER)
+
+    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int, holder: str = "") -> None:
+        await self._native.lease_chunks(name, lease, until_ms=until_ms, holder=holder)
 
     async def release_lease(self, lease: UUID) -> None:
         await self._native.release_lease(lease)
+
+    async def infos(self, names: Sequence[str]) -> Mapping[str, SegmentInfo]:
+        if self._asks_together:
+            try:
+                return await self._native.infos(names)
+            except UnsupportedError:
+                self._asks_together = False  # A server of an earlier version: ask for each.
+        found: dict[str, SegmentInfo] = {}
+        for first in range(0, len(names), _ASKED_AT_ONCE):
+            some = names[first : first + _ASKED_AT_ONCE]
+            asked = await together([self._info_or_none(name) for name in some])
+            found |= {info.name: info for info in asked if info is not None}
+        return found
+
+    async def _info_or_none(self, name: str) -> SegmentInfo | None:
+        try:
+            return await self.info(name)
+        except SegmentNotFoundError:
+            return None
 
     async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]:
         return await self._native.spaces(names)
@@ -326,6 +352,19 @@ class RemoteSegments:
 
     async def disk(self) -> DiskSpace:
         return await self._native.disk()
+
+    async def grant_import(self, name: str) -> ImportGrant:
+        """See ``ports.chunk_imports.ChunkImports``."""
+        return await self._imports().grant_import(name)
+
+    async def adopt_chunks(self, name: str, offset: int, chunks: Sequence[ImportedChunk]) -> int:
+        """See ``ports.chunk_imports.ChunkImports``."""
+        return await self._imports().adopt_chunks(name, offset, chunks)
+
+    def _imports(self) -> ChunkImports:
+        if not isinstance(self._native, ChunkImports):
+            raise UnsupportedError("this store adopts no chunks")
+        return self._native
 
     async def scrub(self, cursor: str | None, max_bytes: int) -> ScrubPage:
         """See ``ports.integrity.Scrubbable``."""

@@ -11,7 +11,7 @@ from penstock.net.dial.wire_lines import AppendConnection, Line, check_append
 from penstock.net.dial.wire_pool import ConnectionPool
 from penstock.net.wire_errors import error_of
 from penstock.ports.controller_service import Endpoint
-from penstock.ports.segment_service import Append, Appended
+from penstock.ports.segment_service import Append, AppendDone, Appended
 
 _Key = tuple[str, UUID]
 
@@ -29,8 +29,12 @@ class RemoteAppends:
     def append(self, request: Append) -> asyncio.Future[Appended]:
         """Take an append, in call order; the future of its outcome. Raises InvalidArgumentError."""
         check_append(request)
-        line = self._line(request.segment, request.writer)
-        return line.append(request)
+        return self._line(request.segment, request.writer).append(request)
+
+    def submit(self, request: Append, done: AppendDone) -> None:
+        """As ``append``; ``done`` is called with the outcome, later, from the loop."""
+        check_append(request)
+        self._line(request.segment, request.writer).submit(request, done)
 
     async def setup(self, name: str, writer: UUID) -> int:
         """The store's last number of the writer. What this client sent before is decided by then."""
@@ -111,6 +115,8 @@ class RemoteAppends:
         if connection is None:
             connection = await self._connection(line)
         try:
+            # The store forgets the writer's handle with the request: what goes by it must be on its way.
+            connection.send_gathered()
             reply = await connection.dialled.request(
                 lambda rid: c.SetupAppend(rid, line.writer_bytes, line.segment, "")
             )
@@ -120,7 +126,7 @@ class RemoteAppends:
                 raise error_of(reply, line.segment)
             if line.ended:
                 raise NotConnectedError("connection to a segment store is lost", segment=line.segment)
-            line.opened(connection, reply.last_number)
+            line.opened(connection, reply.last_number, reply.handle)
         except BaseException:
             if line.connection is None:
                 connection.leave(line)
@@ -131,14 +137,18 @@ class RemoteAppends:
         """A connection on which the writer has no other line, with this one entered."""
         endpoint = await self._pool.endpoint(line.segment)
         async with self._locks.setdefault(endpoint, asyncio.Lock()):
-            known = [one for one in self._connections.get(endpoint, ()) if one.usable]
+            known = [one for one in self._connections.get(endpoint, ()) if one.dialled.is_open]
             self._connections[endpoint] = known
-            connection = next((one for one in known if line.writer_bytes not in one.lines), None)
+            connection = next((one for one in known if one.usable and line.writer_bytes not in one.lines), None)
             if connection is None:
                 connection = AppendConnection(await self._pool.open(endpoint))
                 known.append(connection)
             connection.lines[line.writer_bytes] = line
             connection.setups += 1
             if connection.setups >= self._pool.limits.setups:
-                connection.retire()
+                connection.retiring = True  # and with it those before, whose writers may have finished since
+                unused_since = asyncio.get_running_loop().time() - self._pool.limits.line_idle_s
+                for one in known:
+                    if one.retiring:
+                        one.retire(unused_since)
             return connection

@@ -37,6 +37,8 @@ class DialLimits:
     write_buffer_bytes: int = 4 << 20
     setups: int = 4000
     """Writers set up on one append connection before it is replaced: the store remembers each of them."""
+    line_idle_s: float = 10.0
+    """Writers on a replaced connection that sent nothing for so long are taken for finished; others go on there."""
     read_connections: int = 2
     abandoned_reads: int = 512
     """Cancelled reads that a connection may still be owed before it is replaced."""
@@ -205,6 +207,11 @@ class DialConnection(asyncio.BufferedProtocol):
     def send_parts(self, parts: Iterable[Buffer]) -> None:
         if self._outbox is not None:
             self._outbox.put_parts(parts)
+
+    def flush(self) -> None:
+        """Hand what is queued to the transport now, not at the end of this pass of the loop."""
+        if self._outbox is not None:
+            self._outbox.flush()
 
     def close(self) -> None:
         """Send what is queued and close. Whoever waits for a reply gets NotConnectedError."""

@@ -1,11 +1,14 @@
-"""Remote appends: a line for each writer on a segment, many lines on one connection, many appends in flight on a line."""
+"""Remote appends: a line for each writer on a segment, many lines on one connection, many appends in flight on a line.
+
+What the lines of a connection send in one pass of the loop leaves as one frame, where the store knows such frames.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from penstock.codec import wire_commands as c
@@ -13,40 +16,60 @@ from penstock.codec.wire import (
     BLOCK_END_DATA_AT,
     FRAME_MAX_BYTES,
     HEADER,
+    HEADS_MAX,
+    REPLY_CODES,
     Command,
     append_block_end_parts,
+    append_many_parts,
+    check_header,
     conditional_block_end_parts,
+    decode,
+    many_head,
 )
 from penstock.model.errors import (
     ConditionFailedError,
     InvalidArgumentError,
     NotConnectedError,
     PenstockError,
+    ProtocolError,
     WriterFencedError,
 )
 from penstock.net.dial.wire_dial import DialConnection
 from penstock.net.wire_errors import error_of
 from penstock.ports.files import Buffer
-from penstock.ports.segment_service import APPEND_MAX_BYTES, Append, Appended
+from penstock.ports.segment_service import APPEND_MAX_BYTES, Append, AppendDone, Appended
 
 _FRAME_OVERHEAD = 64
 _WRITER_BYTES = 16
 _SPLIT_AT = 8 << 20
 _BLOCK_END_TAIL = struct.Struct(">iqq")
+_GATHERED_APPEND_MAX = 64 << 10
+"""A larger append travels by itself: it would gain nothing, and hold up the answers of those it came with."""
+_GATHERED_BYTES = 512 << 10
 
 
 class _Item:
-    """One append and the future of its outcome."""
+    """One append, and who is told its outcome. ``over``: it is on its way no more. ``with_others``: it travels in a frame
+    with others, whose answer is its own."""
 
-    __slots__ = ("outcome", "request")
+    __slots__ = ("done", "line", "over", "request", "size", "with_others")
 
-    def __init__(self, request: Append, outcome: asyncio.Future[Appended]) -> None:
+    def __init__(self, line: Line, request: Append, done: AppendDone) -> None:
+        self.line = line
         self.request = request
-        self.outcome = outcome
+        self.done = done
+        self.size = len(request.data)
+        self.over = self.with_others = False
 
     def fail(self, error: PenstockError) -> None:
-        if not self.outcome.done():
-            self.outcome.set_exception(error)
+        """Never from within the call that handed the append over: its caller may not be ready for the answer yet."""
+        if not self.over:
+            self.over = True
+            asyncio.get_running_loop().call_soon(self.done, error)
+
+
+def _nobody(outcome: Appended | PenstockError) -> None:
+    """The caller was cancelled: what was not sent yet will not be."""
 
 
 class AppendConnection:
@@ -60,6 +83,8 @@ class AppendConnection:
         self._window_bytes = dialled.limits.window_bytes
         self._unacked_bytes = 0
         self._starved: dict[Line, None] = {}
+        self._gathered: list[_Item] = []
+        self._gathered_bytes = 0
         dialled.on_writable = self._feed
 
     @property
@@ -76,6 +101,71 @@ class AppendConnection:
 
     def sent(self, size_bytes: int) -> None:
         self._unacked_bytes += size_bytes
+
+    def gather(self, item: _Item) -> None:
+        """Send the append by the end of this pass of the loop, in a frame with what other lines send until then."""
+        if not self._gathered:
+            asyncio.get_running_loop().call_soon(self.send_gathered)
+        item.with_others = True
+        self._gathered.append(item)
+        self._gathered_bytes += item.size
+        if self._gathered_bytes >= _GATHERED_BYTES or len(self._gathered) >= HEADS_MAX:
+            self.send_gathered()
+
+    def send_gathered(self) -> None:
+        """Send now what was gathered."""
+        if not self._gathered:
+            return
+        gathered = [item for item in self._gathered if not item.over]
+        self._gathered, self._gathered_bytes = [], 0
+        if not gathered or not self.dialled.is_open:
+            return  # Every line is told by the connection itself that it is lost, and fails what it has in flight.
+        if len(gathered) == 1:
+            item = gathered[0]
+            item.with_others = False
+            self.dialled.send_parts(item.line.frame_alone(item.request))
+        else:
+            self._send_many(gathered)
+        self.dialled.flush()
+
+    def _send_many(self, gathered: list[_Item]) -> None:
+        def answered(reply: Command | PenstockError) -> None:
+            if isinstance(reply, PenstockError):
+                return  # As above.
+            self.dialled.detach(rid)
+            self._many_answered(gathered, reply)
+
+        rid = self.dialled.attach(answered)
+        heads = [
+            many_head(item.line.handle, item.request.event_count, item.request.event_number, item.size)
+            for item in gathered
+        ]
+        self.dialled.send_parts(append_many_parts(rid, heads, [item.request.data for item in gathered]))
+
+    def _many_answered(self, gathered: list[_Item], reply: Command) -> None:
+        if isinstance(reply, c.InvalidEventNumber):
+            fenced = self.lines.get(reply.writer)
+            if fenced is not None:
+                segment = fenced.segment
+                fenced.fail(lambda: error_of(reply, segment))
+            return
+        if not isinstance(reply, c.ManyAppended) or len(reply.lengths) != len(gathered):
+            # Nothing is known of these appends: whoever sent them asks the store.
+            self.dialled.abort()
+            return
+        failures = dict(reply.failures) if reply.failures else {}
+        done_bytes = 0
+        for place, (item, length) in enumerate(zip(gathered, reply.lengths, strict=True)):
+            if item.over:
+                continue
+            if length < 0:
+                item.line.refused(failures.get(place))
+            else:
+                done_bytes += item.line.acknowledged(item, length)
+        self.answered(done_bytes)
+        for item in gathered:
+            if item.line.has_queued:
+                item.line.pump()
 
     def answered(self, size_bytes: int) -> None:
         self._unacked_bytes -= size_bytes
@@ -97,11 +187,16 @@ class AppendConnection:
         if self.retiring and not self.lines:
             self.dialled.close()
 
-    def retire(self) -> None:
-        """Take no new lines: idle ones end now, busy ones once they are idle."""
+    def retire(self, unused_since: float) -> None:
+        """Take no new lines, and end those that wait for nothing and sent nothing since (in the loop's time).
+
+        Nobody says when a writer has finished. One that has not, as one of ten thousand segments that are all written to,
+        keeps its line: to set it up anew would cost more than its appends.
+        """
         self.retiring = True
         for line in list(self.lines.values()):
-            line.end_if_idle()
+            if line.used_at <= unused_since:
+                line.end_if_idle()
         if not self.lines:
             self.dialled.close()
 
@@ -119,7 +214,10 @@ class Line:
         self.opening: asyncio.Task[int | PenstockError] | None = None
         self.connection: AppendConnection | None = None
         self.ended = False
+        self.used_at = asyncio.get_running_loop().time()
         self._on_end = on_end
+        self.handle: int | None = None
+        """What the store calls the line in a frame with others; None: it knows no such frames."""
         self._rid = 0
         self._last_number = 0
         self._ready = False
@@ -130,16 +228,43 @@ class Line:
     def append(self, request: Append) -> asyncio.Future[Appended]:
         """Take the append into the line. The future fails with what ``SegmentService.append`` raises."""
         outcome: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Item(request, outcome))
-        self.pump()
+
+        def done(result: Appended | PenstockError) -> None:
+            if outcome.done():
+                return
+            if isinstance(result, PenstockError):
+                outcome.set_exception(result)
+            else:
+                outcome.set_result(result)
+
+        item = self.submit(request, done)
+        outcome.add_done_callback(lambda _: self._given_up(item))
         return outcome
+
+    @staticmethod
+    def _given_up(item: _Item) -> None:
+        item.done = _nobody
+
+    def submit(self, request: Append, done: AppendDone) -> _Item:
+        """Take the append into the line; ``done`` is called with its outcome, later, from the loop."""
+        self.used_at = asyncio.get_running_loop().time()
+        item = _Item(self, request, done)
+        self._queue.append(item)
+        self.pump()
+        return item
+
+    @property
+    def has_queued(self) -> bool:
+        """Whether appends wait to be sent."""
+        return bool(self._queue)
 
     def hold(self) -> None:
         """Send nothing until ``opened``."""
         self._ready = False
 
-    def opened(self, connection: AppendConnection, last_number: int) -> None:
+    def opened(self, connection: AppendConnection, last_number: int, handle: int | None = None) -> None:
         """Begin to send: the store holds ``last_number`` of this writer. Raises NotConnectedError."""
+        self.handle = handle
         if self.connection is not connection or not self._rid:
             self._rid = connection.dialled.attach(self._receive)
             self.connection = connection
@@ -151,13 +276,14 @@ class Line:
     def _drop_in_flight(self) -> None:
         """Fail what was sent before the line was set up anew and is not answered yet.
 
-        The store answers what it holds before it answers a setup, and drops what waits there for room.
+        The store answers what it holds before it answers a setup, except in a frame with others that are not decided yet,
+        and drops what waits there for room: the setup tells what of it is stored.
         """
         items = list(self._in_flight)
         self._in_flight.clear()
         self._condition_open = False
         if items and self.connection is not None:
-            self.connection.answered(sum(len(item.request.data) for item in items))
+            self.connection.answered(sum(item.size for item in items))
         for item in items:
             item.fail(NotConnectedError("append was overtaken by a setup of its writer", segment=self.segment))
 
@@ -168,7 +294,7 @@ class Line:
                 self.connection.starve(self)
                 return
             item = self._queue.popleft()
-            if item.outcome.done():
+            if item.done is _nobody:
                 continue
             if item.request.previous != self._last_number:
                 item.fail(
@@ -184,23 +310,30 @@ class Line:
 
     def _send(self, connection: AppendConnection, item: _Item) -> None:
         request = item.request
-        size = len(request.data)
+        self._last_number = request.event_number
+        self._in_flight.append(item)
+        connection.sent(item.size)
+        if request.expected_offset is None and self.handle is not None and item.size <= _GATHERED_APPEND_MAX:
+            connection.gather(item)
+            return
+        connection.send_gathered()
         if request.expected_offset is not None:
             # What follows waits for its outcome: only then is it known which number comes before.
             self._condition_open = True
             parts = conditional_block_end_parts(
                 self.writer_bytes, request.data, request.event_number, request.expected_offset, self._rid
             )
-        elif size > FRAME_MAX_BYTES - _FRAME_OVERHEAD:
+        elif item.size > FRAME_MAX_BYTES - _FRAME_OVERHEAD:
             parts = self._split(request)
         else:
-            parts = append_block_end_parts(
-                self.writer_bytes, request.data, request.event_count, request.event_number, self._rid
-            )
-        self._last_number = request.event_number
-        self._in_flight.append(item)
-        connection.sent(size)
+            parts = self.frame_alone(request)
         connection.dialled.send_parts(parts)
+
+    def frame_alone(self, request: Append) -> Sequence[Buffer]:
+        """The frame of an append that travels by itself."""
+        return append_block_end_parts(
+            self.writer_bytes, request.data, request.event_count, request.event_number, self._rid
+        )
 
     def _split(self, request: Append) -> list[Buffer]:
         """An append that fills a frame by itself travels as a block and its end."""
@@ -220,23 +353,48 @@ class Line:
         if isinstance(reply, PenstockError):
             self.fail(lambda: NotConnectedError(reply.message, **reply.fields))
         elif isinstance(reply, c.DataAppended):
-            self._acknowledged(reply)
+            self._appended(reply)
         elif isinstance(reply, c.ConditionalCheckFailed):
             self._condition_failed()
         else:
             self.fail(lambda: error_of(reply, self.segment))
 
-    def _acknowledged(self, reply: c.DataAppended) -> None:
+    def _appended(self, reply: c.DataAppended) -> None:
         done = 0
-        outcome = Appended(end_offset=reply.segment_length)
-        while self._in_flight and self._in_flight[0].request.event_number <= reply.event_number:
-            item = self._in_flight.popleft()
-            done += len(item.request.data)
-            if not item.outcome.done():
-                item.outcome.set_result(outcome)
+        for item in list(self._in_flight):
+            if item.request.event_number > reply.event_number:
+                break
+            if not item.with_others:
+                done += self.acknowledged(item, reply.segment_length)
+        self._answered(done)
+
+    def acknowledged(self, item: _Item, length: int) -> int:
+        """The append is durable, the segment as long as that. Returns how many bytes it held."""
+        if self._in_flight and self._in_flight[0] is item:
+            self._in_flight.popleft()
+        else:
+            # Another frame, with an earlier append of this line, waits for a slower segment.
+            self._in_flight.remove(item)
         if not self._in_flight:
             self._condition_open = False
-        self._answered(done)
+        item.over = True
+        item.done(Appended(end_offset=length))
+        return item.size
+
+    def refused(self, frame: bytes | None) -> None:
+        """An append that came with others is not stored: end, as if ``frame`` had come. None: it followed one that failed."""
+        if frame is None:
+            self.fail(lambda: NotConnectedError("append follows one that failed", segment=self.segment))
+            return
+        try:
+            code, length = HEADER.unpack_from(frame)
+            check_header(code, length, REPLY_CODES)
+            reply = decode(code, memoryview(frame)[HEADER.size :])
+        except (ProtocolError, struct.error) as error:
+            reason = str(error)
+            self.fail(lambda: NotConnectedError("answer cannot be read", segment=self.segment, reason=reason))
+            return
+        self.fail(lambda: error_of(reply, self.segment))
 
     def _condition_failed(self) -> None:
         # Nothing is sent behind a condition, so it is the newest in flight.
@@ -250,15 +408,13 @@ class Line:
                 "segment has another length", segment=self.segment, expected=item.request.expected_offset, actual=None
             )
         )
-        self._answered(len(item.request.data))
+        self._answered(item.size)
 
     def _answered(self, size_bytes: int) -> None:
         connection = self.connection
         if connection is not None:
             connection.answered(size_bytes)
             self.pump()
-            if connection.retiring:
-                self.end_if_idle()
 
     def end_if_idle(self) -> None:
         """End without failing anyone, if no append is on its way. The next one opens a new line."""
@@ -268,7 +424,7 @@ class Line:
     def fail(self, make_error: Callable[[], PenstockError]) -> None:
         """End; all appends that were not acknowledged fail, each with an error of its own."""
         items = [*self._in_flight, *self._queue]
-        size = sum(len(item.request.data) for item in self._in_flight)
+        size = sum(item.size for item in self._in_flight)
         self._in_flight.clear()
         self._queue.clear()
         connection = self.connection

@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 _ENDPOINTS_MAX = 65_536
 _CONTROL = "control"
+_ALIKE = 8
+"""Segments of a stream that the controller places on one store before the others are looked for there first."""
 
 
 class Backoff:
@@ -57,6 +59,27 @@ class Backoff:
         await asyncio.sleep(pause)
 
 
+class _Stream:
+    """Where the segments of a stream were found: all on one store, as far as is known, or ``spread`` over several."""
+
+    __slots__ = ("alike", "asking", "endpoint", "spread")
+
+    def __init__(self) -> None:
+        self.endpoint: Endpoint | None = None
+        self.alike = 0
+        self.spread = False
+        self.asking = asyncio.Semaphore(_ALIKE)
+
+    @property
+    def guess(self) -> Endpoint | None:
+        return self.endpoint if self.alike >= _ALIKE and not self.spread else None
+
+    def note(self, found: Endpoint) -> None:
+        self.spread = self.spread or self.endpoint not in (None, found)
+        self.endpoint = found
+        self.alike += 1
+
+
 class ConnectionPool:
     """Open connections by store and use. Owned and closed by ``RemoteSegments``."""
 
@@ -67,6 +90,8 @@ class ConnectionPool:
         self._rng = rng
         self._arenas = ArenaPool(telemetry=telemetry, limit_bytes=limits.arena_bytes)
         self._endpoints: dict[str, Endpoint] = {}
+        self._streams: dict[str, _Stream] = {}
+        self._doubted: dict[str, None] = {}
         self._connections: dict[tuple[str, int, str], DialConnection] = {}
         self._locks: dict[tuple[str, int, str], asyncio.Lock] = {}
         self._extra: dict[DialConnection, None] = {}
@@ -77,19 +102,50 @@ class ConnectionPool:
         return Backoff(self._rng, self.limits)
 
     async def endpoint(self, segment: str) -> Endpoint:
-        """Who serves the segment, as the controller said last, of it or of one that may be merged with it."""
+        """Who serves the segment, as the controller said last, of it or of one that may be merged with it.
+
+        Of a stream with very many segments it is asked about some. Where one store serves these, the others are taken to be
+        there too: a store that has not got one says so (WrongHost) and does nothing, and after ``forget`` the controller
+        is asked about that one.
+        """
         place = primary_name(segment)
         known = self._endpoints.get(place)
-        if known is None:
-            known = await self._controller.endpoint(segment)
-            if len(self._endpoints) >= _ENDPOINTS_MAX:
-                self._endpoints.clear()
-            self._endpoints[place] = known
-        return known
+        if known is not None:
+            return known
+        name = place.rpartition("/")[0]
+        stream = self._streams.get(name)
+        if stream is None:
+            if len(self._streams) >= _ENDPOINTS_MAX:
+                self._streams.clear()
+            stream = self._streams[name] = _Stream()
+        if place in self._doubted or stream.spread:
+            return await self._ask(stream, segment, place)
+        if stream.guess is None:
+            async with stream.asking:
+                if stream.guess is None and not stream.spread:
+                    return await self._ask(stream, segment, place)
+        return self._keep(place, stream.guess or await self._ask(stream, segment, place))
+
+    async def _ask(self, stream: _Stream, segment: str, place: str) -> Endpoint:
+        found = await self._controller.endpoint(segment)
+        stream.note(found)
+        return self._keep(place, found)
+
+    def _keep(self, place: str, found: Endpoint) -> Endpoint:
+        if len(self._endpoints) >= _ENDPOINTS_MAX:
+            self._endpoints.clear()
+        self._endpoints[place] = found
+        return found
 
     def forget(self, segment: str) -> None:
         """Ask the controller again next time."""
-        self._endpoints.pop(primary_name(segment), None)
+        place = primary_name(segment)
+        self._endpoints.pop(place, None)
+        # It may serve the stream from elsewhere by now.
+        self._streams.pop(place.rpartition("/")[0], None)
+        if len(self._doubted) >= _ENDPOINTS_MAX:
+            self._doubted.clear()
+        self._doubted[place] = None
 
     async def open(self, endpoint: Endpoint) -> DialConnection:
         """A new connection, closed with the pool at the latest. Raises NotConnectedError."""

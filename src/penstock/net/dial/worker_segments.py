@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 from uuid import UUID
 
 from penstock.core.placement import container_of, is_transaction_name
 from penstock.model.errors import ContainerOfflineError, InvalidArgumentError, NotConnectedError, PenstockError
 from penstock.net.dial.worker_line import WorkerLine
+from penstock.net.tasks import together
+from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
 from penstock.ports.segment_service import (
     Append,
     AppendDone,
@@ -18,6 +20,7 @@ from penstock.ports.segment_service import (
     AppendLimit,
     ChunkRange,
     DiskSpace,
+    ErasedChunk,
     SegmentChanges,
     SegmentInfo,
     SegmentRead,
@@ -29,8 +32,6 @@ from penstock.ports.segment_service import (
     TableRemoval,
     Watch,
 )
-
-T = TypeVar("T")
 
 _ALWAYS = 0
 
@@ -200,24 +201,54 @@ class WorkerSegments:
         found: Sequence[ChunkRange] = await self._ask("chunk_ranges", name, start, end)
         return found
 
-    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int) -> None:
-        await self._ask("lease_chunks", name, lease, until_ms)
+    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int, holder: str = "") -> None:
+        await self._ask("lease_chunks", name, lease, until_ms, holder)
 
     async def release_lease(self, lease: UUID) -> None:
         await together([line.call("release_lease", lease, repeat=True) for line in self._lines])
 
+    async def grant_import(self, name: str) -> ImportGrant:
+        """See ``ports.chunk_imports.ChunkImports``."""
+        found: ImportGrant = await self._ask("grant_import", name)
+        return found
+
+    async def adopt_chunks(self, name: str, offset: int, chunks: Sequence[ImportedChunk]) -> int:
+        """See ``ports.chunk_imports.ChunkImports``."""
+        return int(await self._ask("adopt_chunks", name, offset, list(chunks)))
+
     async def next_event_boundary(self, name: str, offset: int) -> int:
         return int(await self._ask("next_event_boundary", name, offset))
 
+    async def infos(self, names: Sequence[str]) -> Mapping[str, SegmentInfo]:
+        return await self._by_name("infos", names)
+
     async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]:
+        return await self._by_name("spaces", names)
+
+    async def _by_name(self, method: str, names: Sequence[str]) -> Mapping[str, Any]:
+        """A call that answers by name what it finds, asked of each worker for its own."""
         parts: dict[int, list[str]] = {}
         for name in names:
             parts.setdefault(self.worker_of(name), []).append(name)
-        found = await together(
-            [self._lines[worker].call("spaces", part, repeat=True) for worker, part in parts.items()]
-        )
-        merged = {name: space for part in found for name, space in part.items()}
+        found = await together([self._lines[worker].call(method, part, repeat=True) for worker, part in parts.items()])
+        merged = {name: item for part in found for name, item in part.items()}
         return {name: merged[name] for name in names if name in merged}
+
+    # Pairs come back from a worker as lists.
+
+    async def event_ranges(self, name: str, offsets: Sequence[int]) -> Sequence[tuple[int, int]]:
+        return [(start, end) for start, end in await self._ask("event_ranges", name, list(offsets))]
+
+    async def erase(self, name: str, ranges: Sequence[tuple[int, int]], *, erasure: str) -> Sequence[ErasedChunk]:
+        found: Sequence[ErasedChunk] = await self._ask("erase", name, list(ranges), erasure)
+        return found
+
+    async def erased_ranges(self, name: str, start: int, end: int) -> Sequence[tuple[int, int]]:
+        return [(first, last) for first, last in await self._ask("erased_ranges", name, start, end)]
+
+    async def wipe_log(self) -> None:
+        """As the port says, in every worker."""
+        await together([line.call("wipe_log", repeat=True) for line in self._lines])
 
     async def flush(self) -> None:
         """As the port says, in every worker."""
@@ -325,22 +356,3 @@ class WorkerSegments:
             else:
                 return found
         return SegmentChanges(mark=after, names=(), complete=after != _ALWAYS)
-
-
-async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of all calls, in order. The first failure cancels the others, and is raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(call) for call in calls]
-    except* PenstockError as failed:
-        raise _first(failed) from None
-    return [task.result() for task in tasks]
-
-
-def _first(group: BaseExceptionGroup[PenstockError]) -> PenstockError:
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    if not isinstance(found, PenstockError):
-        raise found
-    return found

@@ -136,6 +136,102 @@ class CommitBatchResponse(_message.Message):
     committed: bool
     def __init__(self, committed: _Optional[bool] = ...) -> None: ...
 
+class JoinTransactionRequest(_message.Message):
+    __slots__ = ("stream", "key", "lease_ms")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    stream: _Controller_pb2.StreamInfo
+    key: str
+    lease_ms: int
+    def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ..., key: _Optional[str] = ..., lease_ms: _Optional[int] = ...) -> None: ...
+
+class JoinTransactionResponse(_message.Message):
+    __slots__ = ("transaction", "segments")
+    TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    transaction: _Controller_pb2.TxnId
+    segments: _containers.RepeatedCompositeFieldContainer[_Controller_pb2.SegmentRange]
+    def __init__(self, transaction: _Optional[_Union[_Controller_pb2.TxnId, _Mapping]] = ..., segments: _Optional[_Iterable[_Union[_Controller_pb2.SegmentRange, _Mapping]]] = ...) -> None: ...
+
+class CommitEventsRequest(_message.Message):
+    __slots__ = ("stream", "transaction", "blocks")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    stream: _Controller_pb2.StreamInfo
+    transaction: _Controller_pb2.TxnId
+    blocks: _containers.RepeatedCompositeFieldContainer[EventBlock]
+    def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ..., transaction: _Optional[_Union[_Controller_pb2.TxnId, _Mapping]] = ..., blocks: _Optional[_Iterable[_Union[EventBlock, _Mapping]]] = ...) -> None: ...
+
+class EventBlock(_message.Message):
+    __slots__ = ("segment", "writer", "events", "data")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    segment: int
+    writer: bytes
+    events: int
+    data: bytes
+    def __init__(self, segment: _Optional[int] = ..., writer: _Optional[bytes] = ..., events: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class CommitEventsResponse(_message.Message):
+    __slots__ = ("committed",)
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    committed: bool
+    def __init__(self, committed: _Optional[bool] = ...) -> None: ...
+
+class GrantImportRequest(_message.Message):
+    __slots__ = ("segment",)
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    segment: str
+    def __init__(self, segment: _Optional[str] = ...) -> None: ...
+
+class ImportGrant(_message.Message):
+    __slots__ = ("prefix", "location", "marker", "appends", "chunk_bytes", "block_bytes")
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    LOCATION_FIELD_NUMBER: _ClassVar[int]
+    MARKER_FIELD_NUMBER: _ClassVar[int]
+    APPENDS_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    prefix: str
+    location: str
+    marker: str
+    appends: bool
+    chunk_bytes: int
+    block_bytes: int
+    def __init__(self, prefix: _Optional[str] = ..., location: _Optional[str] = ..., marker: _Optional[str] = ..., appends: _Optional[bool] = ..., chunk_bytes: _Optional[int] = ..., block_bytes: _Optional[int] = ...) -> None: ...
+
+class ImportedChunk(_message.Message):
+    __slots__ = ("name", "size_bytes", "event_count", "index_crc32c")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EVENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    INDEX_CRC32C_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    size_bytes: int
+    event_count: int
+    index_crc32c: int
+    def __init__(self, name: _Optional[str] = ..., size_bytes: _Optional[int] = ..., event_count: _Optional[int] = ..., index_crc32c: _Optional[int] = ...) -> None: ...
+
+class AdoptChunksRequest(_message.Message):
+    __slots__ = ("segment", "offset", "chunks")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    segment: str
+    offset: int
+    chunks: _containers.RepeatedCompositeFieldContainer[ImportedChunk]
+    def __init__(self, segment: _Optional[str] = ..., offset: _Optional[int] = ..., chunks: _Optional[_Iterable[_Union[ImportedChunk, _Mapping]]] = ...) -> None: ...
+
+class AdoptChunksResponse(_message.Message):
+    __slots__ = ("length",)
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    length: int
+    def __init__(self, length: _Optional[int] = ...) -> None: ...
+
 class LastBatchRequest(_message.Message):
     __slots__ = ("stream", "writer")
     STREAM_FIELD_NUMBER: _ClassVar[int]
@@ -195,7 +291,7 @@ class ChunkRangesRequest(_message.Message):
     def __init__(self, segment: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class ChunkRange(_message.Message):
-    __slots__ = ("name", "location", "start_offset", "end_offset", "block_gap", "block_length", "block_crc32c", "block_event_count")
+    __slots__ = ("name", "location", "start_offset", "end_offset", "block_gap", "block_length", "block_crc32c", "block_event_count", "block_time_ms", "block_span_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -204,6 +300,8 @@ class ChunkRange(_message.Message):
     BLOCK_LENGTH_FIELD_NUMBER: _ClassVar[int]
     BLOCK_CRC32C_FIELD_NUMBER: _ClassVar[int]
     BLOCK_EVENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SPAN_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     location: str
     start_offset: int
@@ -212,7 +310,9 @@ class ChunkRange(_message.Message):
     block_length: _containers.RepeatedScalarFieldContainer[int]
     block_crc32c: _containers.RepeatedScalarFieldContainer[int]
     block_event_count: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., block_gap: _Optional[_Iterable[int]] = ..., block_length: _Optional[_Iterable[int]] = ..., block_crc32c: _Optional[_Iterable[int]] = ..., block_event_count: _Optional[_Iterable[int]] = ...) -> None: ...
+    block_time_ms: _containers.RepeatedScalarFieldContainer[int]
+    block_span_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., block_gap: _Optional[_Iterable[int]] = ..., block_length: _Optional[_Iterable[int]] = ..., block_crc32c: _Optional[_Iterable[int]] = ..., block_event_count: _Optional[_Iterable[int]] = ..., block_time_ms: _Optional[_Iterable[int]] = ..., block_span_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ChunkRangesResponse(_message.Message):
     __slots__ = ("ranges",)
@@ -221,14 +321,16 @@ class ChunkRangesResponse(_message.Message):
     def __init__(self, ranges: _Optional[_Iterable[_Union[ChunkRange, _Mapping]]] = ...) -> None: ...
 
 class LeaseChunksRequest(_message.Message):
-    __slots__ = ("segment", "lease", "until_ms")
+    __slots__ = ("segment", "lease", "until_ms", "holder")
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
     segment: str
     lease: str
     until_ms: int
-    def __init__(self, segment: _Optional[str] = ..., lease: _Optional[str] = ..., until_ms: _Optional[int] = ...) -> None: ...
+    holder: str
+    def __init__(self, segment: _Optional[str] = ..., lease: _Optional[str] = ..., until_ms: _Optional[int] = ..., holder: _Optional[str] = ...) -> None: ...
 
 class ReleaseLeaseRequest(_message.Message):
     __slots__ = ("lease",)
@@ -245,7 +347,7 @@ class SpacesRequest(_message.Message):
 class SpacesResponse(_message.Message):
     __slots__ = ("spaces",)
     class Space(_message.Message):
-        __slots__ = ("segment", "live_bytes", "tiered_bytes", "pending_free_bytes", "freed_bytes", "kept_bytes", "leased_bytes", "leased_until_ms", "partial_bytes")
+        __slots__ = ("segment", "live_bytes", "tiered_bytes", "pending_free_bytes", "freed_bytes", "kept_bytes", "leased_bytes", "leased_until_ms", "partial_bytes", "leases")
         SEGMENT_FIELD_NUMBER: _ClassVar[int]
         LIVE_BYTES_FIELD_NUMBER: _ClassVar[int]
         TIERED_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -255,6 +357,7 @@ class SpacesResponse(_message.Message):
         LEASED_BYTES_FIELD_NUMBER: _ClassVar[int]
         LEASED_UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
         PARTIAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+        LEASES_FIELD_NUMBER: _ClassVar[int]
         segment: str
         live_bytes: int
         tiered_bytes: int
@@ -264,10 +367,78 @@ class SpacesResponse(_message.Message):
         leased_bytes: int
         leased_until_ms: int
         partial_bytes: int
-        def __init__(self, segment: _Optional[str] = ..., live_bytes: _Optional[int] = ..., tiered_bytes: _Optional[int] = ..., pending_free_bytes: _Optional[int] = ..., freed_bytes: _Optional[int] = ..., kept_bytes: _Optional[int] = ..., leased_bytes: _Optional[int] = ..., leased_until_ms: _Optional[int] = ..., partial_bytes: _Optional[int] = ...) -> None: ...
+        leases: _containers.RepeatedCompositeFieldContainer[SpacesResponse.Lease]
+        def __init__(self, segment: _Optional[str] = ..., live_bytes: _Optional[int] = ..., tiered_bytes: _Optional[int] = ..., pending_free_bytes: _Optional[int] = ..., freed_bytes: _Optional[int] = ..., kept_bytes: _Optional[int] = ..., leased_bytes: _Optional[int] = ..., leased_until_ms: _Optional[int] = ..., partial_bytes: _Optional[int] = ..., leases: _Optional[_Iterable[_Union[SpacesResponse.Lease, _Mapping]]] = ...) -> None: ...
+    class Lease(_message.Message):
+        __slots__ = ("id", "until_ms", "holder")
+        ID_FIELD_NUMBER: _ClassVar[int]
+        UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+        HOLDER_FIELD_NUMBER: _ClassVar[int]
+        id: str
+        until_ms: int
+        holder: str
+        def __init__(self, id: _Optional[str] = ..., until_ms: _Optional[int] = ..., holder: _Optional[str] = ...) -> None: ...
     SPACES_FIELD_NUMBER: _ClassVar[int]
     spaces: _containers.RepeatedCompositeFieldContainer[SpacesResponse.Space]
     def __init__(self, spaces: _Optional[_Iterable[_Union[SpacesResponse.Space, _Mapping]]] = ...) -> None: ...
+
+class SegmentInfosRequest(_message.Message):
+    __slots__ = ("segments",)
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    segments: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, segments: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SegmentInfo(_message.Message):
+    __slots__ = ("segment", "start_offset", "length", "sealed", "last_modified_ms", "kept_offset", "event_count")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SEALED_FIELD_NUMBER: _ClassVar[int]
+    LAST_MODIFIED_MS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    EVENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    segment: str
+    start_offset: int
+    length: int
+    sealed: bool
+    last_modified_ms: int
+    kept_offset: int
+    event_count: int
+    def __init__(self, segment: _Optional[str] = ..., start_offset: _Optional[int] = ..., length: _Optional[int] = ..., sealed: _Optional[bool] = ..., last_modified_ms: _Optional[int] = ..., kept_offset: _Optional[int] = ..., event_count: _Optional[int] = ...) -> None: ...
+
+class SegmentInfosResponse(_message.Message):
+    __slots__ = ("infos",)
+    INFOS_FIELD_NUMBER: _ClassVar[int]
+    infos: _containers.RepeatedCompositeFieldContainer[SegmentInfo]
+    def __init__(self, infos: _Optional[_Iterable[_Union[SegmentInfo, _Mapping]]] = ...) -> None: ...
+
+class MeasureRequest(_message.Message):
+    __slots__ = ("stream", "start", "end")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    stream: _Controller_pb2.StreamInfo
+    start: _Controller_pb2.StreamCut
+    end: _Controller_pb2.StreamCut
+    def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ..., start: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ..., end: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ...) -> None: ...
+
+class SegmentSpan(_message.Message):
+    __slots__ = ("segment", "start", "end", "events")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    segment: int
+    start: int
+    end: int
+    events: int
+    def __init__(self, segment: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., events: _Optional[int] = ...) -> None: ...
+
+class MeasureResponse(_message.Message):
+    __slots__ = ("spans",)
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    spans: _containers.RepeatedCompositeFieldContainer[SegmentSpan]
+    def __init__(self, spans: _Optional[_Iterable[_Union[SegmentSpan, _Mapping]]] = ...) -> None: ...
 
 class JsonAnswer(_message.Message):
     __slots__ = ("json",)
@@ -441,3 +612,57 @@ class DiskResponse(_message.Message):
     used_bytes: int
     budget_bytes: int
     def __init__(self, total_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., budget_bytes: _Optional[int] = ...) -> None: ...
+
+class ErasedRangesRequest(_message.Message):
+    __slots__ = ("segment", "start", "end")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    segment: str
+    start: int
+    end: int
+    def __init__(self, segment: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class ErasedRangesResponse(_message.Message):
+    __slots__ = ("bounds",)
+    BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    bounds: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, bounds: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class EraseRequest(_message.Message):
+    __slots__ = ("stream", "json", "positions", "page", "last", "dry_run")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    PAGE_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    stream: _Controller_pb2.StreamInfo
+    json: str
+    positions: _containers.RepeatedCompositeFieldContainer[SegmentOffsets]
+    page: int
+    last: bool
+    dry_run: bool
+    def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ..., json: _Optional[str] = ..., positions: _Optional[_Iterable[_Union[SegmentOffsets, _Mapping]]] = ..., page: _Optional[int] = ..., last: _Optional[bool] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class SegmentOffsets(_message.Message):
+    __slots__ = ("segment", "offsets")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    segment: int
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, segment: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ErasureRequest(_message.Message):
+    __slots__ = ("id", "part")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    part: int
+    def __init__(self, id: _Optional[str] = ..., part: _Optional[int] = ...) -> None: ...
+
+class ErasuresRequest(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: _Controller_pb2.StreamInfo
+    def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ...) -> None: ...

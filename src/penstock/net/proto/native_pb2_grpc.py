@@ -55,6 +55,11 @@ class NativeStub:
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
                 response_deserializer=penstock_dot_net_dot_proto_dot_Controller__pb2.StreamCut.FromString,
                 _registered_method=True)
+        self.Measure = channel.unary_unary(
+                '/penstock.v1.Native/Measure',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.MeasureRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.MeasureResponse.FromString,
+                _registered_method=True)
         self.SegmentRanges = channel.unary_unary(
                 '/penstock.v1.Native/SegmentRanges',
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.SegmentRangesRequest.SerializeToString,
@@ -79,6 +84,11 @@ class NativeStub:
                 '/penstock.v1.Native/ExplainRetention',
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.ExplainRequest.SerializeToString,
                 response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.RetentionDecision.FromString,
+                _registered_method=True)
+        self.RetentionFacts = channel.unary_unary(
+                '/penstock.v1.Native/RetentionFacts',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.PlanRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
                 _registered_method=True)
         self.ReclaimReport = channel.unary_unary(
                 '/penstock.v1.Native/ReclaimReport',
@@ -155,6 +165,16 @@ class NativeStub:
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.LastBatchRequest.SerializeToString,
                 response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.LastBatchResponse.FromString,
                 _registered_method=True)
+        self.JoinTransaction = channel.unary_unary(
+                '/penstock.v1.Native/JoinTransaction',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.JoinTransactionRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.JoinTransactionResponse.FromString,
+                _registered_method=True)
+        self.CommitEvents = channel.unary_unary(
+                '/penstock.v1.Native/CommitEvents',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.CommitEventsRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.CommitEventsResponse.FromString,
+                _registered_method=True)
         self.ListReaderGroups = channel.unary_unary(
                 '/penstock.v1.Native/ListReaderGroups',
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.ListReaderGroupsRequest.SerializeToString,
@@ -190,6 +210,11 @@ class NativeStub:
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.SpacesRequest.SerializeToString,
                 response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.SpacesResponse.FromString,
                 _registered_method=True)
+        self.SegmentInfos = channel.unary_unary(
+                '/penstock.v1.Native/SegmentInfos',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.SegmentInfosRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.SegmentInfosResponse.FromString,
+                _registered_method=True)
         self.CountEvents = channel.unary_unary(
                 '/penstock.v1.Native/CountEvents',
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.CountEventsRequest.SerializeToString,
@@ -200,10 +225,40 @@ class NativeStub:
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.DiskRequest.SerializeToString,
                 response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.DiskResponse.FromString,
                 _registered_method=True)
+        self.GrantImport = channel.unary_unary(
+                '/penstock.v1.Native/GrantImport',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.GrantImportRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.ImportGrant.FromString,
+                _registered_method=True)
+        self.AdoptChunks = channel.unary_unary(
+                '/penstock.v1.Native/AdoptChunks',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.AdoptChunksRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.AdoptChunksResponse.FromString,
+                _registered_method=True)
         self.Scrub = channel.unary_unary(
                 '/penstock.v1.Native/Scrub',
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.ScrubRequest.SerializeToString,
                 response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.ScrubResponse.FromString,
+                _registered_method=True)
+        self.ErasedRanges = channel.unary_unary(
+                '/penstock.v1.Native/ErasedRanges',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.ErasedRangesRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.ErasedRangesResponse.FromString,
+                _registered_method=True)
+        self.Erase = channel.unary_unary(
+                '/penstock.v1.Native/Erase',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.EraseRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+                _registered_method=True)
+        self.GetErasure = channel.unary_unary(
+                '/penstock.v1.Native/GetErasure',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.ErasureRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+                _registered_method=True)
+        self.ListErasures = channel.unary_unary(
+                '/penstock.v1.Native/ListErasures',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.ErasuresRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
                 _registered_method=True)
 
 
@@ -236,6 +291,12 @@ class NativeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Measure(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SegmentRanges(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -263,6 +324,13 @@ class NativeServicer:
 
     def ExplainRetention(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RetentionFacts(self, request, context):
+        """The line of facts that the planner decides on; with a change in force, and at_ms is not looked at.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -360,6 +428,19 @@ class NativeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def JoinTransaction(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CommitEvents(self, request, context):
+        """A small transaction: its events, and the decision to commit it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListReaderGroups(self, request, context):
         """Reader groups.
         """
@@ -404,6 +485,12 @@ class NativeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SegmentInfos(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CountEvents(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -416,9 +503,46 @@ class NativeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GrantImport(self, request, context):
+        """Chunks that others write.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AdoptChunks(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Scrub(self, request, context):
         """Integrity.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ErasedRanges(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Erase(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetErasure(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListErasures(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -446,6 +570,11 @@ def add_NativeServicer_to_server(servicer, server):
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.FromString,
                     response_serializer=penstock_dot_net_dot_proto_dot_Controller__pb2.StreamCut.SerializeToString,
             ),
+            'Measure': grpc.unary_unary_rpc_method_handler(
+                    servicer.Measure,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.MeasureRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.MeasureResponse.SerializeToString,
+            ),
             'SegmentRanges': grpc.unary_unary_rpc_method_handler(
                     servicer.SegmentRanges,
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.SegmentRangesRequest.FromString,
@@ -470,6 +599,11 @@ def add_NativeServicer_to_server(servicer, server):
                     servicer.ExplainRetention,
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.ExplainRequest.FromString,
                     response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.RetentionDecision.SerializeToString,
+            ),
+            'RetentionFacts': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetentionFacts,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.PlanRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.SerializeToString,
             ),
             'ReclaimReport': grpc.unary_unary_rpc_method_handler(
                     servicer.ReclaimReport,
@@ -546,6 +680,16 @@ def add_NativeServicer_to_server(servicer, server):
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.LastBatchRequest.FromString,
                     response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.LastBatchResponse.SerializeToString,
             ),
+            'JoinTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinTransaction,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.JoinTransactionRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.JoinTransactionResponse.SerializeToString,
+            ),
+            'CommitEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitEvents,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.CommitEventsRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.CommitEventsResponse.SerializeToString,
+            ),
             'ListReaderGroups': grpc.unary_unary_rpc_method_handler(
                     servicer.ListReaderGroups,
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.ListReaderGroupsRequest.FromString,
@@ -581,6 +725,11 @@ def add_NativeServicer_to_server(servicer, server):
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.SpacesRequest.FromString,
                     response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.SpacesResponse.SerializeToString,
             ),
+            'SegmentInfos': grpc.unary_unary_rpc_method_handler(
+                    servicer.SegmentInfos,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.SegmentInfosRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.SegmentInfosResponse.SerializeToString,
+            ),
             'CountEvents': grpc.unary_unary_rpc_method_handler(
                     servicer.CountEvents,
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.CountEventsRequest.FromString,
@@ -591,10 +740,40 @@ def add_NativeServicer_to_server(servicer, server):
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.DiskRequest.FromString,
                     response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.DiskResponse.SerializeToString,
             ),
+            'GrantImport': grpc.unary_unary_rpc_method_handler(
+                    servicer.GrantImport,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.GrantImportRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.ImportGrant.SerializeToString,
+            ),
+            'AdoptChunks': grpc.unary_unary_rpc_method_handler(
+                    servicer.AdoptChunks,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.AdoptChunksRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.AdoptChunksResponse.SerializeToString,
+            ),
             'Scrub': grpc.unary_unary_rpc_method_handler(
                     servicer.Scrub,
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.ScrubRequest.FromString,
                     response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.ScrubResponse.SerializeToString,
+            ),
+            'ErasedRanges': grpc.unary_unary_rpc_method_handler(
+                    servicer.ErasedRanges,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.ErasedRangesRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.ErasedRangesResponse.SerializeToString,
+            ),
+            'Erase': grpc.unary_unary_rpc_method_handler(
+                    servicer.Erase,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.EraseRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.SerializeToString,
+            ),
+            'GetErasure': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetErasure,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.ErasureRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.SerializeToString,
+            ),
+            'ListErasures': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListErasures,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.ErasuresRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -705,6 +884,33 @@ class Native:
             '/penstock.v1.Native/Tail',
             penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
             penstock_dot_net_dot_proto_dot_Controller__pb2.StreamCut.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Measure(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/Measure',
+            penstock_dot_net_dot_proto_dot_native__pb2.MeasureRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.MeasureResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -840,6 +1046,33 @@ class Native:
             '/penstock.v1.Native/ExplainRetention',
             penstock_dot_net_dot_proto_dot_native__pb2.ExplainRequest.SerializeToString,
             penstock_dot_net_dot_proto_dot_native__pb2.RetentionDecision.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetentionFacts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/RetentionFacts',
+            penstock_dot_net_dot_proto_dot_native__pb2.PlanRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1256,6 +1489,60 @@ class Native:
             _registered_method=True)
 
     @staticmethod
+    def JoinTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/JoinTransaction',
+            penstock_dot_net_dot_proto_dot_native__pb2.JoinTransactionRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.JoinTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/CommitEvents',
+            penstock_dot_net_dot_proto_dot_native__pb2.CommitEventsRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.CommitEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListReaderGroups(request,
             target,
             options=(),
@@ -1445,6 +1732,33 @@ class Native:
             _registered_method=True)
 
     @staticmethod
+    def SegmentInfos(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/SegmentInfos',
+            penstock_dot_net_dot_proto_dot_native__pb2.SegmentInfosRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.SegmentInfosResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def CountEvents(request,
             target,
             options=(),
@@ -1499,6 +1813,60 @@ class Native:
             _registered_method=True)
 
     @staticmethod
+    def GrantImport(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/GrantImport',
+            penstock_dot_net_dot_proto_dot_native__pb2.GrantImportRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.ImportGrant.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AdoptChunks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/AdoptChunks',
+            penstock_dot_net_dot_proto_dot_native__pb2.AdoptChunksRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.AdoptChunksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Scrub(request,
             target,
             options=(),
@@ -1515,6 +1883,114 @@ class Native:
             '/penstock.v1.Native/Scrub',
             penstock_dot_net_dot_proto_dot_native__pb2.ScrubRequest.SerializeToString,
             penstock_dot_net_dot_proto_dot_native__pb2.ScrubResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ErasedRanges(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/ErasedRanges',
+            penstock_dot_net_dot_proto_dot_native__pb2.ErasedRangesRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.ErasedRangesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Erase(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/Erase',
+            penstock_dot_net_dot_proto_dot_native__pb2.EraseRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetErasure(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/GetErasure',
+            penstock_dot_net_dot_proto_dot_native__pb2.ErasureRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListErasures(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/ListErasures',
+            penstock_dot_net_dot_proto_dot_native__pb2.ErasuresRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
             options,
             channel_credentials,
             insecure,

@@ -91,6 +91,40 @@ class ChunkLaws:
             await refused(chunks.read(_NAME, 0, 1), SegmentNotFoundError)
             check(await chunks.allocated_bytes() == 0, "a deleted object takes no space")
 
+    async def law_wiping_leaves_nothing_that_could_be_overwritten(self) -> None:
+        async with self.open() as chunks:
+            await chunks.wipe(_NAME)
+            check(list(await chunks.list()) == [], "wiping creates nothing")
+            await chunks.append(_NAME, 0, [b"secret " * 20_000])
+            await chunks.sync(_NAME)
+            await chunks.wipe(_NAME)
+            data = await chunks.read(_NAME, 0, 140_000)
+            check(len(data) == 140_000, "the length stays", size=len(data))
+            check(not any(data) or not chunks.mutable, "what can be overwritten is")
+        async with self.open() as chunks:
+            data = await chunks.read(_NAME, 0, 140_000)
+            check(not any(data) or not chunks.mutable, "durably")
+            await chunks.delete(_NAME)
+
+    async def law_trimming_takes_what_lies_behind_an_end_and_nothing_else(self) -> None:
+        async with self.open() as chunks:
+            await chunks.trim(_NAME, 3)
+            check(list(await chunks.list()) == [], "trimming creates nothing")
+            await chunks.append(_NAME, 0, [b"kept"])
+            if chunks.mutable:
+                await chunks.sync(_NAME)
+                await chunks.append(_NAME, 4, [b"secret " * 20_000])
+            await chunks.sync(_NAME)
+            await chunks.trim(_NAME, 4)
+            await chunks.trim(_NAME, 9)
+            check(await chunks.read(_NAME, 0, 99) == b"kept", "it ends there, and is not made longer")
+            if chunks.mutable:
+                await chunks.append(_NAME, 4, [b" on"])
+                await chunks.sync(_NAME)
+        async with self.open() as chunks:
+            expected = b"kept on" if chunks.mutable else b"kept"
+            check(await chunks.read(_NAME, 0, 99) == expected, "durably, and it may grow again")
+
     async def law_names_are_listed_sorted(self) -> None:
         names = ["1/b", "0/c.idx", "0/c", "1/a", "10/x"]
         async with self.open() as chunks:

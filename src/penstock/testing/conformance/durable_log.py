@@ -131,6 +131,24 @@ class DurableLogLaws:
                 check(log.last == last + step - 1, "the last address outlives its frame", last=log.last)
                 check(await log.append([b"x"]) == last + step, "addresses are never reused", step=step)
 
+    async def law_a_wipe_ends_once_what_came_before_is_truncated(self) -> None:
+        async with self.open() as log:
+            await replayed(log)
+            for number in range(5):
+                await log.append([b"%d" % number])
+            upto = await log.begin_wipe()
+            check(upto == 5, "the last address before", upto=upto)
+            last = await log.append([b"behind"])
+            check(last == 6, "addresses go on", last=last)
+            check(not await log.end_wipe(), "frames before it are still needed")
+            await log.truncate(upto)
+            check(await log.end_wipe(), "nothing of them is left")
+            check(await log.end_wipe(), "asked again, it is as it was")
+            await log.append([b"more"])
+        async with self.open() as log:
+            frames = [frame for _, frame in await replayed(log)]
+            check(frames == [b"behind", b"more"], "later frames stay", frames=frames)
+
     async def law_frame_over_the_limit_is_refused_and_the_log_goes_on(self) -> None:
         async with self.open() as log:
             await replayed(log)

@@ -228,11 +228,19 @@ def _live_once(data: Path, journal: Path, seed: int, scale: float, fault: Fault 
             os._exit(0)
 
     try:
-        asyncio.new_event_loop().run_until_complete(run())
+        small_store.new_loop().run_until_complete(run())
     except (PenstockError, OSError) as error:
         book.fail("open", f"{type(error).__name__} {error}"[:300])
     except Exception as error:  # noqa: BLE001 - an error that is none of ours is the finding
         book.broken("open", f"untyped error {error!r}"[:300])
+
+
+def meet_each(faults: Sequence[Fault], strace: str | None, directory: Path) -> Tally:
+    """Each of them, on a new store below ``directory``. ``strace`` may be None where all are limits. Forks."""
+    sweep = Sweep(strace, directory)
+    for fault in faults:
+        sweep.meet(fault)
+    return sweep.tally
 
 
 def sweeps(*, n_max: int, step: int) -> Iterator[tuple[str, Callable[[Sweep], None]]]:

@@ -23,7 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.model.errors import PenstockError
+from penstock.model.errors import InternalError, PenstockError
+from penstock.segmentstore.store import SegmentStore
 from penstock.testing.crash import small_store
 from penstock.testing.crash.model import Belief, Journal
 from penstock.testing.crash.observe import observe
@@ -56,15 +57,17 @@ def make_store(root: Path, seed: int, *, scale: float = 1.0) -> tuple[Mapping[st
     """A store below ``root`` that has lived and was stopped in good order: its files, and what it holds."""
     data, tier2, journal = root / "data", root / "tier2", root / "journal"
     tier2.mkdir(parents=True, mode=0o700)
-    for life in range(LIVES):
+    lives = [_one_life(data, tier2, journal, life, seed, scale) for life in range(LIVES)]
+    for life in [*lives, _collected(data, tier2)]:
         child = os.fork()
         if child == 0:
             logging.disable(logging.CRITICAL)
             try:
-                asyncio.new_event_loop().run_until_complete(_one_life(data, tier2, journal, life, seed, scale))
+                asyncio.new_event_loop().run_until_complete(life)
             finally:
                 os._exit(0)
         os.waitpid(child, 0)
+        life.close()
     belief = Belief.read(journal)
     journal.unlink()
     files = {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
@@ -77,6 +80,17 @@ async def _one_life(data: Path, tier2: Path, journal: Path, life: int, seed: int
         await live(store, Journal(journal), Belief.read(journal), life=life, seed=seed, scale=scale)
         for _ in range(3):
             # What one flush lets go of, the next one gives back: a file that is missing later was not garbage.
+            await store.segments.flush()
+
+
+async def _collected(data: Path, tier2: Path) -> None:
+    """Chunks that were written to be adopted, and were not, are what the next opening takes away."""
+    async with small_store.open_small_store(data, tier2=tier2) as store:
+        if not isinstance(store.segments, SegmentStore):
+            raise InternalError("a small store is one process")
+        for container in store.segments.containers:
+            await container.reclaimer.scanned()
+        for _ in range(3):
             await store.segments.flush()
 
 

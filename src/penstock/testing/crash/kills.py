@@ -30,15 +30,18 @@ from penstock.storage.file_chunks import FileChunks
 from penstock.storage.real_clock import RealClock
 from penstock.storage.real_files import RealFiles
 from penstock.testing.crash.nursery import Nursery
+from penstock.testing.crash.observe import holding
 from penstock.testing.crash.small_store import InlineOffload
 from penstock.testing.crash.states import scratch
 from penstock.testing.server import free_ports
+from penstock.testing.simulation import erase_actors as on_erasures
 from penstock.testing.simulation import segment_actors as on_segments
 from penstock.testing.simulation import stream_actors as on_stream
 from penstock.testing.simulation.actors import SCOPE, STREAM, Env
+from penstock.testing.simulation.checker import check
 from penstock.testing.simulation.config import draw_config
 from penstock.testing.simulation.driver import actors_of, drain, read_all, until
-from penstock.testing.simulation.history import History, check
+from penstock.testing.simulation.history import History
 from penstock.testing.simulation.world import SimRng
 
 T = TypeVar("T")
@@ -125,6 +128,8 @@ async def run(data: Path, *, cycles: int, seed: int, planted: str | None = None)
         stack.push_async_callback(cluster.local.close)
         env = Env(cast("Any", loop), cast("Any", cluster), history, config)
         await stack.enter_async_context(env.stack)
+        env.inside = False
+        env.left_behind = lambda wanted: asyncio.to_thread(holding, data, wanted)
         await _work(env, nursery, cycles, result)
     history_anomalies = check(history)
     result.anomalies += [str(item) for item in history_anomalies]
@@ -140,7 +145,7 @@ async def _work(env: Env, nursery: Nursery, cycles: int, result: Result) -> None
     for name in ("shared", "merged"):
         env.raw[f"{SCOPE}/{name}"] = None
         await on_segments.create(env, env.cluster.local, f"{SCOPE}/{name}")
-    audit = history.reading(str(STREAM), "auditor")
+    audit = env.audit = history.reading(str(STREAM), "auditor")
     auditor = loop.create_task(on_stream.audit_stream(env, audit), name="auditor")
     actors = [loop.create_task(work, name=name) for name, work in actors_of(env, tables)]
     rng = env.rng("kills")
@@ -152,6 +157,8 @@ async def _work(env: Env, nursery: Nursery, cycles: int, result: Result) -> None
         await asyncio.to_thread(nursery.kill)
         await _start(nursery, result, restless=True)
         await until(env, [loop.create_task(read_all(env, tables), name="last look")], 120.0)
+        await until(env, [loop.create_task(on_erasures.verify_all(env), name="receipts")], 120.0)
+        await until(env, [loop.create_task(on_erasures.look_for_all(env), name="erased bytes")], 120.0)
     except UnavailableError as error:
         result.anomalies.append(f"a server died, or did not start again: {error}")
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,15 @@ def apply(state: State, op: Op) -> State:
             more = payload(op["tag"], op["size"])
             stored = tuple(sorted((dict(numbers) | {op["writer"]: op["number"]}).items()))
             new[name] = ("segment", start, length + len(more), sealed, data + more, stored)
+        case "adopt":
+            _, start, length, sealed, data, numbers = state[name]
+            more = b"".join(payload(tag, size) for tag, size in op["events"])
+            new[name] = ("segment", start, length + len(more), sealed, data + more, numbers)
+        case "erase":
+            _, start, length, sealed, data, numbers = state[name]
+            first, last = op["range"][0] - start, op["range"][1] - start
+            blanked = data[:first] + bytes(last - first) + data[last:]
+            new[name] = ("segment", start, length, sealed, blanked, numbers)
         case "seal":
             _, start, length, _, data, numbers = state[name]
             new[name] = ("segment", start, length, True, data, numbers)
@@ -147,6 +157,9 @@ class Belief:
     def __init__(self) -> None:
         self.subjects: dict[str, Subject] = {}
         self.acked = 0
+        self.erased: list[bytes] = []
+        """What is in no file any more."""
+        self._begun: dict[str, deque[Op]] = {}
         self.failures: list[str] = []
         self.broken: list[str] = []
 
@@ -156,11 +169,16 @@ class Belief:
         match kind:
             case "begin":
                 subject.begin(rest[0])
+                self._begun.setdefault(actor, deque()).append(rest[0])
             case "ack":
                 subject.acknowledge()
                 self.acked += 1
+                op = self._begun[actor].popleft()
+                if op["do"] == "erase":
+                    self.erased.append(f"{op['tag']}|".encode())
             case "found":
                 subject.resolve(rest[0])
+                self._begun.pop(actor, None)
             case "fail":
                 self.failures.append(f"{actor}: {rest[0]}")
             case "broken":

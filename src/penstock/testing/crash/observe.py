@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,6 +16,17 @@ from penstock.codec.chunk_index import IndexRecord, decode_records, index_name
 from penstock.model.errors import CorruptDataError, NotFoundError, SegmentNotFoundError
 from penstock.ports.segment_service import NO_EVENT, SegmentService
 from penstock.testing.crash.model import State, Subject
+
+
+def holding(root: Path, wanted: Sequence[bytes]) -> list[str]:
+    """The files below ``root`` that hold any of these bytes."""
+    found: list[str] = []
+    for path in sorted(item for item in root.rglob("*") if item.is_file()):
+        # Files come and go meanwhile.
+        with suppress(FileNotFoundError):
+            data = path.read_bytes()
+            found += [f"{path.relative_to(root)} {item[:60]!r}" for item in wanted if item in data]
+    return found
 
 
 async def observe(store: Runtime, subjects: Mapping[str, Subject]) -> dict[str, State]:

@@ -26,7 +26,7 @@ from pathlib import Path
 from penstock.testing.crash import small_store
 from penstock.testing.crash.disk import Image, PowerLossDisk
 from penstock.testing.crash.model import Belief, Journal
-from penstock.testing.crash.observe import observe
+from penstock.testing.crash.observe import holding, observe
 from penstock.testing.crash.trace import CANNOT_TRACE, Event, read_trace, strace_path, trace_command
 from penstock.testing.crash.workload import live
 
@@ -104,6 +104,8 @@ def recover(root: Path, belief: Belief) -> tuple[list[str], object]:
         except Exception as error:  # noqa: BLE001 - whatever recovery dies of is the finding
             return pickle.dumps(([f"recovery failed: {error!r}"], None))
 
+    if left := holding(root, belief.erased):
+        return [f"erased bytes are left: {left[:3]}"], None
     answer = small_store.in_child(look)
     found: tuple[list[str], object] = pickle.loads(answer) if answer else (["recovery died"], None)  # noqa: S301 - ours
     return found

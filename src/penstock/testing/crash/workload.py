@@ -11,10 +11,13 @@ from uuid import UUID
 
 from penstock.app.embedded import Runtime
 from penstock.client.store import AsyncStore, AsyncStream
-from penstock.model.errors import PenstockError
+from penstock.codec.chunk_builder import ChunkBuilder
+from penstock.model.errors import InternalError, PenstockError, StorageFullError, UnavailableError
 from penstock.model.names import transaction_segment_name
 from penstock.model.policies import RetentionPolicy, RetentionType
+from penstock.ports.chunk_imports import ChunkImports, ImportedChunk
 from penstock.ports.segment_service import NO_EVENT, Append, SegmentService, TablePut, TableRemoval
+from penstock.storage.real_imports import open_place
 from penstock.testing.crash.model import Belief, Journal, Op, State, payload
 from penstock.testing.crash.observe import observe, plain
 
@@ -41,6 +44,12 @@ class Actor:
 
     @property
     def segments(self) -> SegmentService:
+        return self.store.segments
+
+    @property
+    def imports(self) -> ChunkImports:
+        if not isinstance(self.store.segments, ChunkImports):
+            raise InternalError("a store that adopts no chunks")
         return self.store.segments
 
     def writer(self, name: str) -> str:
@@ -170,6 +179,74 @@ async def merge(actor: Actor, count: int) -> None:
         )
 
 
+async def adopt_and_erase(actor: Actor, count: int) -> None:
+    """Chunks that are written beside the store, adopted and merged; events that are erased, each from one chunk."""
+    target, rng = "crash/erased", actor.rng
+    if target not in actor.state:
+        await actor.create(target)
+    offset = actor.state[target][2] if target in actor.state else 0
+    events: list[tuple[int, int, str]] = []
+    previous = NO_EVENT
+    for number in range(count):
+        id_ = UUID(int=random.Random(f"erased/{actor.life}/{number}").getrandbits(128), version=4)
+        source = transaction_segment_name(target, id_)
+        await actor.create(source)
+        made = [(actor.tag(), rng.choice((30, 300, 1500))) for _ in range(rng.randrange(1, 4))]
+        # Attempts of one task write the same, and one of them is adopted.
+        for _ in range(rng.randrange(1, 3)):
+            chunks = await _written(actor, source, made)
+        await actor.do(
+            {"do": "adopt", "name": source, "events": made},
+            partial(actor.imports.adopt_chunks, source, 0, chunks),
+        )
+        await actor.do(
+            {"do": "merge", "name": target, "source": source},
+            partial(actor.segments.merge, target, source),
+        )
+        one = (f"{actor.name}.{actor.life}.{actor.made + 1}", rng.choice((40, 700)))
+        await actor.append(target, previous, one[1])
+        previous = max(previous, 0) + 1
+        for tag, size in (*made, one):
+            end = offset + len(payload(tag, size))
+            events.append((offset, end, tag))
+            offset = end
+        if rng.random() < 0.8:
+            first, last, tag = events.pop(rng.randrange(len(events)))
+            await actor.do(
+                {"do": "erase", "name": target, "range": [first + 8, last], "tag": tag},
+                partial(_erase, actor, target, (first + 8, last), f"{actor.life}-{number}"),
+            )
+
+
+async def _written(actor: Actor, source: str, events: Sequence[tuple[str, int]]) -> list[ImportedChunk]:
+    """What an executor does. Raises Stopped where it cannot."""
+    try:
+        grant = await actor.imports.grant_import(source)
+        place = await open_place(grant)
+        if place is None:
+            actor.journal.broken(actor.name, f"tier 2 is not to be seen at {grant.location}")
+            raise Stopped
+        builder = ChunkBuilder(block_bytes=grant.block_bytes, chunk_bytes=grant.chunk_bytes)
+        built = [builder.add(payload(tag, size), 1) for tag, size in events]
+        chunks = [item for item in [*built, builder.finish()] if item is not None]
+        made = [await place.write(number, item) for number, item in enumerate(chunks)]
+        await place.settle()
+    except (UnavailableError, StorageFullError) as error:
+        actor.journal.fail(actor.name, f"{type(error).__name__} {error}"[:300])
+        raise Stopped from error
+    return made
+
+
+async def _erase(actor: Actor, name: str, wanted: tuple[int, int], erasure: str) -> None:
+    store = actor.store.segments
+    (found,) = await store.event_ranges(name, [wanted[0] - 8])
+    if found != wanted:
+        actor.journal.broken(actor.name, f"another event lies at {found} than at {wanted}")
+        raise Stopped
+    await store.erase(name, [wanted], erasure=erasure)
+    await store.wipe_log()
+
+
 async def change_table(actor: Actor, count: int) -> None:
     """A table over all lives, and one that is made and removed."""
     name, rng = "crash/table", actor.rng
@@ -236,6 +313,7 @@ ACTORS: dict[str, tuple[Callable[[Actor, int], Awaitable[None]], int]] = {
     "log": (append_and_truncate, 12),
     "short": (live_and_die, 6),
     "merge": (merge, 4),
+    "erased": (adopt_and_erase, 4),
     "table": (change_table, 10),
     "stream": (use_stream, 8),
 }

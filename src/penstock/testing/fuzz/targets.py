@@ -27,7 +27,7 @@ from penstock.codec import (
 from penstock.codec import retention_records as retention
 from penstock.codec import wire_commands as c
 from penstock.codec.policy_document import decode_document, pack_document, pack_hold, unpack_document, unpack_hold
-from penstock.codec.wire_layout import AttributeUpdate, WireEntry, WireKey
+from penstock.codec.wire_layout import AttributeUpdate, WireEntry, WireFailure, WireHead, WireKey
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, ProtocolError, VersionTooNewError
 from penstock.model.names import StreamName
 from penstock.model.retention import HoldInfo, PolicyDocument
@@ -80,6 +80,9 @@ _COMMANDS: Sequence[wire.Command] = (
     c.AppendBlockEnd(_WRITER, 11, b"\0\0\0\0\0\0\0\x03abc", 1, 6, 2),
     c.ConditionalBlockEnd(_WRITER, 7, 11, b"data", 2),
     c.DataAppended(_WRITER, 7, 6, 2, 22),
+    c.AppendSetup(1, "s/t/0.#epoch.0", _WRITER, 5, 1),
+    c.AppendMany(2, (WireHead(1, 1, 6, 4), WireHead(2, 1, 7, 3)), b"dataabc"),
+    c.ManyAppended(2, (22, -1), (WireFailure(1, b"why"),)),
     c.ReadSegment("s/t/0.#epoch.0", 0, 4096, "", 3),
     c.SegmentRead("s/t/0.#epoch.0", 0, True, False, b"data", 3),
     c.GetStreamSegmentInfo(4, "s/t/0.#epoch.0", ""),
@@ -95,6 +98,7 @@ _COMMANDS: Sequence[wire.Command] = (
     c.ReadTableKeys(14, "s/_tables/t", "", 10, b"\0key", 0, b"", b""),
     c.ReadTableEntriesDelta(15, "s/_tables/t", "", 0, 10),
     c.TableEntriesUpdated(11, [5, 6]),
+    c.CallController(16, "createTransaction", b"\x0a\x06\x0a\x01s\x12\x01t"),
     c.ErrorMessage(1, "s/t/0.#epoch.0", "no", 0),
 )
 
@@ -183,7 +187,9 @@ def _index(data: bytes) -> object:
 
 def _operations(data: bytes) -> object:
     operations.decode_frame_header(data)
-    return list(operations.decode_operations(data))
+    found = list(operations.decode_operations(data))
+    list(operations.decode_runs(data))
+    return found
 
 
 _OPERATIONS = (

@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from itertools import pairwise
-from typing import TypeVar
+from typing import TypeVar, cast
 from uuid import UUID
 
 from penstock.client.retry import RETRYABLE
@@ -23,7 +23,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.ports.controller_service import ControllerService
-from penstock.ports.segment_service import NO_EVENT, Append, SegmentRead, SegmentService
+from penstock.ports.segment_service import NO_EVENT, Append, LocalSegmentService, SegmentRead, SegmentService
 from penstock.testing.simulation.cluster import Cluster
 from penstock.testing.simulation.config import SimConfig
 from penstock.testing.simulation.history import Group, History, Reading, Write
@@ -38,6 +38,10 @@ READ_BYTES = 1 << 16
 _PAUSE_S = 0.15
 
 
+async def _nothing(_: Sequence[bytes]) -> list[str]:
+    return []
+
+
 class Env:
     """One run, as its actors see it."""
 
@@ -50,12 +54,23 @@ class Env:
         self.stopping = asyncio.Event()
         self.acknowledged: StreamCut | None = None
         """What the subscriber of the stream has published last: truncation may go that far."""
+        self.audit: Reading | None = None
+        """What the subscriber has read."""
         self.raw: dict[str, None] = {}
         """Segments of our own that are read whole at the end."""
+        self.inside = True
+        """Whether the store answers what only its own controller may ask."""
+        self.left_behind: Callable[[Sequence[bytes]], Awaitable[list[str]]] = _nothing
+        """The files that hold any of these bytes."""
 
     @property
     def controller(self) -> ControllerService:
         return self.cluster.controller
+
+    @property
+    def local(self) -> LocalSegmentService:
+        """The store with all that its controller asks of it."""
+        return cast("LocalSegmentService", self.cluster.local)
 
     def rng(self, label: str) -> random.Random:
         return self.loop.fork(f"actor/{label}")
@@ -182,9 +197,11 @@ async def read_raw(
     """Read events from ``offset`` on; ``whole``: up to the length that is there now, else until the run stops. Returns
     where it ended. Raises TruncatedError, SegmentNotFoundError."""
     end = (await env.insist(lambda: segments.info(segment))).length if whole else None
-    carry = b""
+    carry, since = b"", env.loop.time()
     while end is None or offset + len(carry) < end:
         at = offset + len(carry)
+        # An event that comes in two pieces is as old as its first.
+        since = since if carry else env.loop.time()
         found = await (_read_now(env, segments, segment, at) if whole else _tail_read(env, segments, segment, at))
         if found is None:
             return offset
@@ -199,7 +216,7 @@ async def read_raw(
         carry += data
         bounds = event_bounds(carry, segment=segment, offset=offset)
         for start, stop in pairwise(bounds):
-            env.history.read(reading, segment, offset + start, carry[start + 8 : stop])
+            env.history.read(reading, segment, offset + start, carry[start + 8 : stop], began_s=since)
         offset, carry = offset + bounds[-1], carry[bounds[-1] :]
     return offset
 

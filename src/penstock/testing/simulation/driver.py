@@ -9,15 +9,17 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.testing.simulation import erase_actors as on_erasures
 from penstock.testing.simulation import segment_actors as on_segments
 from penstock.testing.simulation import stream_actors as on_stream
 from penstock.testing.simulation.actors import SCOPE, STREAM, Env
+from penstock.testing.simulation.checker import check
 from penstock.testing.simulation.cluster import Cluster, LogWatch
 from penstock.testing.simulation.config import SimConfig, draw_config
 from penstock.testing.simulation.faults import heal, make_faults
-from penstock.testing.simulation.history import Anomaly, History, check
+from penstock.testing.simulation.history import Anomaly, History
 from penstock.testing.simulation.loop import SimLoop, VirtualDeadlineError, make_loop
-from penstock.testing.simulation.tier_check import check_chunks
+from penstock.testing.simulation.tier_check import check_chunks, check_leaks
 
 DRAIN_S = 150.0
 """Virtual seconds within which everything must have ended once all faults are healed."""
@@ -104,7 +106,12 @@ def _bury_all(loop: SimLoop, cluster: Cluster) -> None:
 async def _run(env: Env, seconds: float) -> None:
     loop, cluster, history = env.loop, env.cluster, env.history
     supervisor = loop.create_task(cluster.supervise(), name="supervisor")
-    audit = history.reading(str(STREAM), "auditor")
+    audit = env.audit = history.reading(str(STREAM), "auditor")
+
+    async def left_behind(wanted: Sequence[bytes]) -> list[str]:
+        return cluster.disk.holding(wanted)
+
+    env.left_behind = left_behind
     try:
         async with env.stack:
             await on_stream.prepare_stream(env)
@@ -118,6 +125,7 @@ async def _run(env: Env, seconds: float) -> None:
             await until(env, [faults], seconds + DRAIN_S)
             heal(env)
             await drain(env, actors, auditor)
+            await until(env, [loop.create_task(check_leaks(env), name="leaks")], DRAIN_S)
             await _last_look(env, tables)
     finally:
         supervisor.cancel()
@@ -148,6 +156,10 @@ def actors_of(env: Env, tables: Sequence[str]) -> list[tuple[str, Coroutine[Any,
         add(f"appender{number}", on_segments.append_conditionally, f"{SCOPE}/shared")
     add("tail", on_segments.read_segment, f"{SCOPE}/shared")
     add("merger", on_segments.merge_segments, f"{SCOPE}/merged")
+    add("importer", on_segments.import_chunks, f"{SCOPE}/merged")
+    add("eraser", on_erasures.erase_in_stream)
+    if env.inside:
+        add("segment-eraser", on_erasures.erase_in_segments, *on_erasures.names_of_segments())
     add("merge-tail", on_segments.read_segment, f"{SCOPE}/merged")
     add("segments", on_segments.live_segments)
     add("leases", on_segments.lease_chunks)
@@ -195,6 +207,8 @@ async def _last_look(env: Env, tables: Sequence[str]) -> None:
 
 async def _look_at_all(env: Env, tables: Sequence[str]) -> None:
     await read_all(env, tables)
+    await on_erasures.verify_all(env)
+    await on_erasures.look_for_all(env)
     await check_chunks(env)
 
 

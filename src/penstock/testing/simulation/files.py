@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from penstock.model.errors import StorageFullError
@@ -32,6 +32,13 @@ class _Inode:
     disk: bytearray = field(default_factory=bytearray)
     unsynced: list[tuple[int, bytes] | int] = field(default_factory=list)
     punched: list[tuple[int, int]] = field(default_factory=list)
+
+    def images(self) -> Iterator[bytes | bytearray]:
+        yield self.cache
+        yield self.disk
+        for change in self.unsynced:
+            if not isinstance(change, int):
+                yield change[1]
 
     def make_durable(self) -> None:
         for change in self.unsynced:
@@ -124,6 +131,15 @@ class SimDisk:
             inode.lose_power(self.rng)
         self.names, self.durable_names = names, dict(names)
         self.unsynced_names.clear()
+
+    def holding(self, wanted: Sequence[bytes]) -> list[str]:
+        """The files that hold any of these bytes, in the page cache, on the disk, or on the way there."""
+        return [
+            f"{path} {item[:60]!r}"
+            for path, inode in sorted(self.names.items())
+            for item in wanted
+            if any(item in image for image in inode.images())
+        ]
 
     def used_bytes(self) -> int:
         return sum(len(inode.cache) - _punched_bytes(inode) for inode in self.names.values())

@@ -10,12 +10,11 @@ import enum
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from penstock.model.segments import SegmentId
 
 LAST_EVENTS = 200
-MOMENTS = ("write", "resolved", "decision", "merge", "group", "table", "life")
+MOMENTS = ("write", "resolved", "decision", "merge", "group", "table", "life", "erase", "erased")
 
 
 class Outcome(enum.Enum):
@@ -85,6 +84,8 @@ class Read:
     offset: int
     data: bytes
     at_s: float
+    began_s: float
+    """When the call, or the reader, began that brought it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +104,20 @@ class Reading:
     start: Mapping[str, int] = field(default_factory=dict)
     segments: Sequence[str] = ()
     skips: bool = False
+    began_s: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Erasure:
+    """Events that are to be blank, by segment and offset. ``done_s``: since when they surely are. ``refused``: none of them
+    is. ``unsure``: places that were truncated meanwhile, so that nothing is promised about their bytes."""
+
+    name: str
+    events: Mapping[tuple[str, int], bytes]
+    asked_s: float
+    done_s: float | None = None
+    refused: bool = False
+    unsure: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(slots=True, eq=False)
@@ -163,6 +178,7 @@ class History:
         self.looks: list[Look] = []
         self.facts: list[Fact] = []
         self.sights: list[Sight] = []
+        self.erasures: list[Erasure] = []
         self.heads: dict[str, list[Mapping[SegmentId, int]]] = {}
         self.violations: list[Anomaly] = []
         self.last: deque[str] = deque(maxlen=LAST_EVENTS)
@@ -233,13 +249,35 @@ class History:
         self._moment("group", int(outcome is Outcome.OK))
 
     def reading(self, stream: str, reader: str, *, skips: bool = False) -> Reading:
-        made = Reading(stream, reader, skips=skips)
+        made = Reading(stream, reader, skips=skips, began_s=self._now())
         self.readings.append(made)
         return made
 
-    def read(self, reading: Reading, segment: str, offset: int, data: bytes) -> None:
-        reading.reads.append(Read(segment, offset, data, self._now()))
+    def read(self, reading: Reading, segment: str, offset: int, data: bytes, *, began_s: float | None = None) -> None:
+        began_s = reading.began_s if began_s is None else began_s
+        reading.reads.append(Read(segment, offset, data, self._now(), began_s))
         self.note(f"read {reading.reader} {segment} {offset} {data[:40]!r}")
+
+    # --- erasures -------------------------------------------------------------------------------------------------
+
+    def erasure(self, name: str, events: Mapping[tuple[str, int], bytes]) -> Erasure:
+        """Somebody is about to ask for it."""
+        made = Erasure(name, dict(events), self._now())
+        self.erasures.append(made)
+        self.note(f"erase {name} {list(made.events)}")
+        self._moment("erase", 0)
+        return made
+
+    def erased(self, erasure: Erasure) -> None:
+        """The receipt is there."""
+        erasure.done_s = self._now()
+        self.note(f"erased {erasure.name}")
+        self._moment("erased")
+
+    def not_erased(self, erasure: Erasure, error: str) -> None:
+        """It was refused for good."""
+        erasure.refused = True
+        self.note(f"not erased {erasure.name}: {error}")
 
     # --- tables ---------------------------------------------------------------------------------------------------
 
@@ -274,215 +312,3 @@ class History:
         """The stream's head, as a call found it that began after the one before had ended."""
         self.heads.setdefault(stream, []).append(dict(positions))
         self.note(f"head {stream} {dict(positions)}")
-
-
-def check(history: History) -> list[Anomaly]:
-    """All broken promises, those that the actors saw first."""
-    found = list(history.violations)
-    by_data = {write.data: write for write in history.writes}
-    streams = dict.fromkeys([item.stream for item in history.writes] + [item.stream for item in history.readings])
-    for stream in streams:
-        readings = [item for item in history.readings if item.stream == stream]
-        writes = [item for item in history.writes if item.stream == stream]
-        found += _check_places(readings, by_data)
-        for reading in readings:
-            found += _check_reading(reading, by_data)
-            found += _check_complete(reading, readings, writes, by_data)
-    found += _check_counters(history)
-    found += _check_lives(history)
-    found += _check_heads(history)
-    return found
-
-
-def _check_places(readings: Sequence[Reading], by_data: Mapping[bytes, Write]) -> list[Anomaly]:
-    """One place holds one event for ever, and one event has one place."""
-    found: list[Anomaly] = []
-    at: dict[tuple[str, int], bytes] = {}
-    places: dict[bytes, tuple[str, int]] = {}
-    for reading in readings:
-        for read in reading.reads:
-            place = (read.segment, read.offset)
-            if at.setdefault(place, read.data) != read.data:
-                found.append(Anomaly("inconsistent offset", f"{place}: {at[place][:40]!r} and {read.data[:40]!r}"))
-            if places.setdefault(read.data, place) != place:
-                found.append(Anomaly("duplicate", f"{read.data[:40]!r} at {places[read.data]} and {place}"))
-    for data, place in places.items():
-        write = by_data.get(data)
-        if write is None:
-            found.append(Anomaly("phantom", f"{data[:40]!r} at {place} was never written"))
-        elif write.offset is not None and (write.segment, write.offset) != place:
-            found.append(
-                Anomaly("inconsistent offset", f"{write.name} acked at {write.segment} {write.offset}, is at {place}")
-            )
-    return found
-
-
-def _check_reading(reading: Reading, by_data: Mapping[bytes, Write]) -> list[Anomaly]:
-    """What holds within the sight of one reader."""
-    found: list[Anomaly] = []
-    ends: dict[str, int] = {}
-    numbers: dict[tuple[str, str], Write] = {}
-    for read in reading.reads:
-        expected = ends.get(read.segment)
-        if expected is not None and read.offset < expected:
-            found.append(Anomaly("reordered", f"{reading.reader} went back to {read.segment} {read.offset}"))
-        elif expected is not None and read.offset > expected and not reading.skips:
-            found.append(Anomaly("skipped", f"{reading.reader} jumped from {expected} to {read.segment} {read.offset}"))
-        ends[read.segment] = read.offset + 8 + len(read.data)
-        write = by_data.get(read.data)
-        if write is None:
-            continue
-        if write.stream != reading.stream:
-            found.append(Anomaly("wrong stream", f"{write.name} was read from {reading.stream}"))
-        if write.must_not_be_read:
-            found.append(Anomaly("aborted read", f"{reading.reader} read {write.name}"))
-        if write.group is not None and (write.group.decided_s is None or read.at_s < write.group.decided_s):
-            found.append(Anomaly("early read", f"{reading.reader} read {write.name} before its commit"))
-        before = numbers.get((write.writer, write.key))
-        if before is not None and before.number >= write.number:
-            found.append(Anomaly("reordered", f"{reading.reader} read {write.name} behind {before.name}"))
-        numbers[write.writer, write.key] = write
-    return found
-
-
-def _check_complete(
-    reading: Reading, readings: Sequence[Reading], writes: Sequence[Write], by_data: Mapping[bytes, Write]
-) -> list[Anomaly]:
-    """What a reader of everything must have seen."""
-    found: list[Anomaly] = []
-    got = {read.data: (read.segment, read.offset) for read in reading.reads}
-    if reading.complete:
-        found += [
-            Anomaly("lost", f"{write.name} was acknowledged and is not read by {reading.reader}")
-            for write in writes
-            if write.must_be_read and write.data not in got
-        ]
-        found += _check_groups(reading, writes, got)
-    if reading.final:
-        covered = frozenset(reading.segments)
-        for other in readings:
-            found += [
-                Anomaly("vanished", f"{other.reader} read {read.data[:40]!r} at {read.segment} {read.offset}")
-                for read in other.reads
-                if read.segment in covered
-                and read.offset >= reading.start.get(read.segment, 0)
-                and read.data not in got
-            ]
-    return found
-
-
-def _check_groups(reading: Reading, writes: Sequence[Write], got: Mapping[bytes, tuple[str, int]]) -> list[Anomaly]:
-    found: list[Anomaly] = []
-    groups = dict.fromkeys(write.group for write in writes if write.group is not None)
-    for group in groups:
-        seen = [write for write in group.events if write.data in got]
-        if 0 < len(seen) < len(group.events):
-            found.append(
-                Anomaly("torn", f"{reading.reader} read {len(seen)} of {len(group.events)} events of {group.name}")
-            )
-        by_segment: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        for write in seen:
-            segment, offset = got[write.data]
-            by_segment.setdefault((segment, write.piece), []).append((offset, offset + 8 + len(write.data)))
-        for (segment, _), spans in by_segment.items():
-            if any(left[1] != right[0] for left, right in pairwise(sorted(spans))):
-                found.append(Anomaly("torn", f"{group.name} is not in one piece in {segment}"))
-    return found
-
-
-def _check_counters(history: History) -> list[Anomaly]:
-    """Counters that only grow by compare-and-set: every acknowledged step happened, once, and is never taken back."""
-    found: list[Anomaly] = []
-    by_counter: dict[tuple[str, str], list[Increment]] = {}
-    for item in history.increments:
-        by_counter.setdefault((item.table, item.key), []).append(item)
-    seen: dict[tuple[str, str], list[tuple[float, float, int]]] = {}
-    for look in history.looks:
-        for key, value in look.values.items():
-            seen.setdefault((look.table, key), []).append((look.begun_s, look.ended_s, value))
-    for counter, items in by_counter.items():
-        steps: dict[int, list[Outcome]] = {}
-        for item in items:
-            steps.setdefault(item.value, []).append(item.outcome)
-        for value, outcomes in steps.items():
-            if outcomes.count(Outcome.OK) > 1:
-                found.append(Anomaly("lost update", f"{counter} was set to {value} twice"))
-        # Whatever a call learned, every later call must know.
-        events = [
-            (item.ended_s, item.value) for item in items if item.outcome is Outcome.OK and item.ended_s is not None
-        ]
-        events += [(ended_s, value) for _, ended_s, value in seen.get(counter, ())]
-        found += _check_never_back(counter, sorted(events), seen.get(counter, ()))
-    for counter, looks in seen.items():
-        tried = {item.value for item in by_counter.get(counter, ()) if item.outcome is not Outcome.FAILED}
-        highest = max(value for _, _, value in looks)
-        missing = sorted(set(range(1, highest + 1)) - tried)
-        if missing:
-            found.append(Anomaly("phantom", f"{counter} is {highest}, but nobody set it to {missing[:5]}"))
-    return found
-
-
-def _check_never_back(
-    counter: tuple[str, str], known: Sequence[tuple[float, int]], looks: Sequence[tuple[float, float, int]]
-) -> list[Anomaly]:
-    found: list[Anomaly] = []
-    index, least = 0, 0
-    for begun_s, _, value in sorted(looks):
-        while index < len(known) and known[index][0] < begun_s:
-            least = max(least, known[index][1])
-            index += 1
-        if value < least:
-            found.append(Anomaly("lost update", f"{counter} was {least} and is {value} at {begun_s:.4f}"))
-    return found
-
-
-def _check_lives(history: History) -> list[Anomaly]:
-    """What was acknowledged of a segment's life shows in every later look at it."""
-    found: list[Anomaly] = []
-    facts: dict[str, list[Fact]] = {}
-    for fact in history.facts:
-        facts.setdefault(fact.subject, []).append(fact)
-    starts: dict[str, list[tuple[float, int]]] = {}
-    for sight in sorted(history.sights, key=lambda item: item.begun_s):
-        known = [fact for fact in facts.get(sight.subject, ()) if fact.at_s < sight.begun_s]
-        what = {fact.what: fact for fact in known}
-        if sight.exists and "deleted" in what:
-            found.append(Anomaly("forgotten delete", f"{sight.subject} is back at {sight.begun_s:.4f}"))
-        gone = any(
-            fact.what in ("deleting", "deleted") and fact.at_s <= sight.ended_s for fact in facts.get(sight.subject, ())
-        )
-        if not sight.exists:
-            if "created" in what and not gone:
-                found.append(Anomaly("forgotten create", f"{sight.subject} is gone at {sight.begun_s:.4f}"))
-            continue
-        sealed = what.get("sealed")
-        if sealed is not None and (not sight.sealed or sight.length != sealed.value):
-            found.append(
-                Anomaly(
-                    "forgotten seal",
-                    f"{sight.subject} sealed at {sealed.value}, found sealed={sight.sealed} at {sight.length}",
-                )
-            )
-        least = max(
-            [fact.value for fact in known if fact.what == "truncated"]
-            + [value for ended_s, value in starts.get(sight.subject, ()) if ended_s < sight.begun_s],
-            default=0,
-        )
-        if sight.start_offset < least:
-            found.append(Anomaly("head moved back", f"{sight.subject} from {least} to {sight.start_offset}"))
-        starts.setdefault(sight.subject, []).append((sight.ended_s, sight.start_offset))
-    return found
-
-
-def _check_heads(history: History) -> list[Anomaly]:
-    """A stream's head never moves back: no segment to an earlier offset, and none that was passed comes again."""
-    found: list[Anomaly] = []
-    for stream, heads in history.heads.items():
-        passed: set[SegmentId] = set()
-        for before, after in pairwise(heads):
-            passed.update(segment for segment in before if segment not in after)
-            back = [segment for segment, offset in after.items() if max(0, offset) < max(0, before.get(segment, 0))]
-            again = [segment for segment in after if segment in passed]
-            if back or again:
-                found.append(Anomaly("head moved back", f"{stream} from {before} to {after}"))
-    return found

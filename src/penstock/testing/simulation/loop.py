@@ -219,12 +219,6 @@ class SimLoop(asyncio.AbstractEventLoop):
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         return await self.network.connect(protocol_factory, str(host), int(port))
 
-    def check_failure(self) -> None:
-        """Raise the first failure that a callback or an abandoned task has left behind since the last step."""
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
     # --- running ----------------------------------------------------------------------------------------
 
     def run(self, main: Coroutine[Any, Any, T], *, max_seconds: float = 1e9) -> T:

@@ -8,10 +8,14 @@ from functools import partial
 from uuid import UUID
 
 from penstock.client.retry import RETRYABLE
+from penstock.codec.chunk_builder import ChunkBuilder
+from penstock.codec.chunk_index import index_name
+from penstock.codec.events import frame_events
 from penstock.model.errors import (
     AlreadyExistsError,
     BadKeyVersionError,
     CorruptDataError,
+    InternalError,
     KeyNotFoundError,
     NotFoundError,
     SegmentNotFoundError,
@@ -19,8 +23,9 @@ from penstock.model.errors import (
     TruncatedError,
 )
 from penstock.model.names import transaction_segment_name
+from penstock.ports.chunk_imports import ChunkImports, ImportedChunk
 from penstock.ports.segment_service import KEY_ABSENT, NO_EVENT, Append, SegmentService, TableEntry, TablePut
-from penstock.testing.simulation.actors import SCOPE, Env, RawWriter, read_raw
+from penstock.testing.simulation.actors import SCOPE, Env, RawWriter, event, read_raw
 from penstock.testing.simulation.history import Increment, Outcome
 
 _LEASE_MS = 6 * 3_600_000
@@ -105,6 +110,71 @@ async def merge_segments(env: Env, name: str, target: str) -> None:
         history.fact(source, "deleted")
         await look(env, segments, source)
         await env.pause(rng, factor=5)
+
+
+async def import_chunks(env: Env, name: str, target: str) -> None:
+    """Writes chunks into tier 2 beside the store, as executors of Spark do; has them adopted by a transaction's segment, and
+    merged into the target, exactly once. Some attempts lose, and leave what they wrote."""
+    rng, history = env.rng(name), env.history
+    segments = env.segments(name)
+    if not isinstance(segments, ChunkImports):
+        raise InternalError("a simulated store adopts no chunks")
+    count = 0
+    while not env.stopping.is_set():
+        count += 1
+        source = transaction_segment_name(target, UUID(int=rng.getrandbits(128), version=4))
+        await create(env, segments, source)
+        group = history.group(f"{name}.{count}")
+        writes = [
+            history.write(target, group.name, number, "k", data, group=group, piece=source)
+            for number in range(1, rng.randrange(2, 9))
+            for data in (event(env.config, target, group.name, number, "k", rng),)
+        ]
+        for _ in range(rng.choice((0, 0, 1, 2))):
+            # Attempts of one task write the same.
+            lost = writes[: rng.randrange(1, len(writes) + 1)]
+            await write_chunks(env, segments, source, [write.data for write in lost], rng)
+        while (chunks := await write_chunks(env, segments, source, [write.data for write in writes], rng)) is None:
+            await env.pause(rng, factor=0.3)
+        await env.pause(rng, factor=rng.choice((0.1, 1, 3)))
+        length = 0
+        for chunk in chunks:
+            length = await env.insist(partial(segments.adopt_chunks, source, length, [chunk]))
+            if rng.random() < 0.3:
+                await env.insist(partial(segments.adopt_chunks, source, length - chunk.size_bytes, [chunk]))
+        for write in writes:
+            history.acknowledged(write)
+        history.fact(source, "deleting")
+        history.deciding(group, moment="merge")
+        await env.insist(partial(segments.merge, target, source))
+        history.decided(group, Outcome.OK)
+        history.fact(source, "deleted")
+        await look(env, segments, source)
+        await env.pause(rng, factor=5)
+
+
+async def write_chunks(
+    env: Env, segments: ChunkImports, source: str, events: list[bytes], rng: random.Random
+) -> list[ImportedChunk] | None:
+    """One attempt: a place of its own, some chunks, each synced before its sidecar. None: it died with the machine.
+
+    Raises SegmentNotFoundError where the transaction has ended.
+    """
+    grant = await env.insist(partial(segments.grant_import, source))
+    storage = env.cluster.chunks
+    builder = ChunkBuilder(block_bytes=rng.choice((1, 100)), chunk_bytes=rng.choice((1, 200, 10_000)))
+    built = [builder.add(frame_events([data]), 1) for data in events]
+    made: list[ImportedChunk] = []
+    for number, item in enumerate(item for item in [*built, builder.finish()] if item is not None):
+        name = f"{grant.prefix}{number:x}"
+        try:
+            for each, parts in ((name, item.parts), (index_name(name), (item.index,))):
+                await storage.append(each, 0, parts)
+                await storage.sync(each)
+        except (*RETRYABLE, OSError, NotFoundError):
+            return None
+        made.append(ImportedChunk.of(name, item))
+    return made
 
 
 async def live_segments(env: Env, name: str) -> None:

@@ -16,10 +16,12 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     AlreadyExistsError,
     ConflictError,
+    InternalError,
     InvalidArgumentError,
     InvalidCutError,
     NotFoundError,
     PenstockError,
+    RetentionHoldError,
     StreamSealedError,
     TransactionNotFoundError,
     TransactionStateError,
@@ -28,10 +30,12 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
 from penstock.model.segments import KeyRange, SegmentRange
+from penstock.ports.chunk_imports import ChunkImports, ImportedChunk
 from penstock.ports.controller_service import ReaderGroupConfig, Transaction
 from penstock.ports.segment_service import SegmentService
 from penstock.testing.simulation.actors import SCOPE, STREAM, Env, RawWriter, event
 from penstock.testing.simulation.history import Group, Outcome, Reading, Write
+from penstock.testing.simulation.segment_actors import write_chunks
 
 _SUBSCRIBER = "auditor"
 _FULL_NAME = f"{SCOPE}/{_SUBSCRIBER}"
@@ -206,10 +210,32 @@ async def _fill(env: Env, segments: SegmentService, group: Group, part: int, rng
     for place, item in enumerate(txn.segments):
         if rng.random() < 0.7 or place == 0:
             name = transaction_segment_name(segment_name(STREAM, item.segment), txn.id)
+            if rng.random() < 0.4:
+                await _import(env, segments, name, group, f"{group.name}.{part}.{place}.i", rng)
             writer = RawWriter(env, segments, name, f"{group.name}.{part}.{place}", rng)
             for _ in range(rng.randrange(1, 4)):
                 await writer.append(stream=str(STREAM), group=group, give_up=False)
     return txn
+
+
+async def _import(env: Env, segments: SegmentService, name: str, group: Group, writer: str, rng: random.Random) -> None:
+    """Chunks written beside the store, by attempts of which one is adopted. Raises NotFoundError."""
+    if not isinstance(segments, ChunkImports):
+        raise InternalError("a simulated store adopts no chunks")
+    events = [
+        env.history.write(str(STREAM), writer, number, "k", data, group=group, piece=name)
+        for number in range(1, rng.randrange(2, 5))
+        for data in (event(env.config, str(STREAM), writer, number, "k", rng),)
+    ]
+    chunks: list[ImportedChunk] | None = None
+    for _ in range(rng.randrange(1, 3)):
+        chunks = await write_chunks(env, segments, name, [item.data for item in events], rng) or chunks
+    while chunks is None:
+        await env.pause(rng, factor=0.3)
+        chunks = await write_chunks(env, segments, name, [item.data for item in events], rng)
+    await env.insist(partial(segments.adopt_chunks, name, 0, chunks))
+    for item in events:
+        env.history.acknowledged(item)
 
 
 # --- reading ------------------------------------------------------------------------------------------------------
@@ -337,7 +363,7 @@ async def truncate_stream(env: Env, name: str) -> None:
             env.history.head(str(STREAM), head.positions)
         except RETRYABLE:
             continue
-        except (InvalidCutError, StreamSealedError) as error:
+        except (InvalidCutError, RetentionHoldError, StreamSealedError) as error:
             env.history.note(f"truncation refused: {error}")
 
 

@@ -125,10 +125,11 @@ final class Retention {
         ReaderGroup group = session.open(manager.getReaderGroup("rg"));
         EventStreamReader<String> reader = session.reader(events, "r", "rg");
         EventStreamWriter<String> writer = session.writer(events, "st");
-        write(writer, 30);
-        StreamCut middle = session.streams.fetchStreamInfo(session.scope, "st").get(30, TimeUnit.SECONDS).getTailStreamCut();
+        // Before anything is there: a group that has published nothing holds nothing back, and a look may come at any time.
         StreamCut start = session.streams.fetchStreamInfo(session.scope, "st").get(30, TimeUnit.SECONDS).getHeadStreamCut();
         group.updateRetentionStreamCut(Map.of(stream, start));
+        write(writer, 30);
+        StreamCut middle = session.streams.fetchStreamInfo(session.scope, "st").get(30, TimeUnit.SECONDS).getTailStreamCut();
         write(writer, 30);
         seen.put("read", Session.take(reader, 60).size());
         CompletableFuture<Map<Stream, StreamCut>> pending = group.generateStreamCuts(session.executor());

@@ -1,0 +1,208 @@
+"""``penstock erase``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from penstock.app.cli.holds import OwnerOption, owner_of
+from penstock.app.cli.output import ProgressLine, print_json, print_rows, say
+from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
+from penstock.app.cli.words import moment
+from penstock.app.erasing import find_values, positions_from, values_from
+from penstock.app.units import format_size
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.segments import SegmentId
+
+NOT_TRUE_STATUS = 9
+
+app = typer.Typer(
+    help="Erasure: events blanked in place, for good, with a receipt that anybody can check.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog="""\
+\b
+Examples:
+  penstock erase run demo/clicks --positions found.txt --why "request 17" --dry-run
+  penstock spark erase demo/clicks --json-field user.id --values-from ids.txt --why "request 17"
+  penstock erase list
+  penstock erase verify 5b0c5c2e6a1b4d0f
+  penstock erase verify 5b0c5c2e6a1b4d0f --data ./store --values-from ids.txt     every file of a stopped store
+""",
+)
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", show_default=False)]
+WhyOption = Annotated[
+    str, typer.Option("--why", metavar="TEXT", help="The reason, for the receipt.", show_default=False)
+]
+ErasureIdOption = Annotated[
+    str | None,
+    typer.Option("--id", metavar="ID", help="A name of your own; again, it gives the receipt.", show_default=False),
+]
+
+
+@app.command()
+def run(
+    stream: StreamArgument,
+    positions: Annotated[
+        Path,
+        typer.Option(
+            "--positions", metavar="FILE", help="The events: SEGMENT:OFFSET a line.", show_default=False, exists=True
+        ),
+    ],
+    why: WhyOption,
+    who: OwnerOption = None,
+    erasure: ErasureIdOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be erased, and change nothing.")] = False,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Blank the events at the given positions, in place and for good. This cannot be undone.
+
+    Positions come from a reader: segment and offset of each event. To find events by what is in them, on Spark:
+    penstock spark erase.
+    """
+    wanted = [(SegmentId(segment), offset) for segment, offset in positions_from(positions)]
+    with ProgressLine(quiet=json) as line, open_target(controller, data) as store:
+        found = store.stream(stream).erase(
+            wanted,
+            who=owner_of(who),
+            why=why,
+            erasure=erasure,
+            dry_run=dry_run,
+            progress=lambda state: line.show(state_line(state)),
+        )
+    if dry_run:
+        size = format_size(found["bytes"])
+        say(f"would erase {found['events']:,} events of {stream}, {size}", as_json=json, **found)
+    else:
+        print_receipt(found, as_json=json)
+
+
+@app.command("list")
+def list_erasures(
+    stream: Annotated[
+        str | None, typer.Argument(metavar="SCOPE/STREAM", show_default=False, help="Else all of the store.")
+    ] = None,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print what was erased: in the order of the receipts, those under way last."""
+    with open_target(controller, data) as store:
+        found = store.erasures(stream).list()
+    if json:
+        for item in found:
+            print_json(dict(item))
+        return
+    heads = ["erasure", "stream", "state", "events", "bytes", "who", "why", "when"]
+    print_rows(heads, [_row(item) for item in found], as_json=False)
+
+
+def _row(item: Mapping[str, Any]) -> list[object]:
+    receipt = item["receipt"]
+    where: Mapping[str, Any] = {"events": "", "bytes": 0} if receipt is None else receipt["where"]
+    when = item["asked_ms"] if receipt is None else receipt["finished_ms"]
+    state = item["state"] if "waits_for" not in item else f"waits: {item['waits_for']}"
+    size = format_size(where["bytes"])
+    asked = item["asked"]
+    return [item["erasure"], item["stream"], state, where["events"], size, asked["who"], asked["why"], moment(when)]
+
+
+@app.command()
+def show(
+    erasure: IdArgument,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print the receipt of an erasure; --json: with how it stands and what was asked for."""
+    with open_target(controller, data) as store:
+        found = store.erasures().show(erasure)
+    if json:
+        print_json(dict(found))
+    elif found["receipt"] is None:
+        print(f"erasure {erasure} of {found['stream']} is {found['state']}; {found.get('waits_for', 'no receipt yet')}")
+    else:
+        print_receipt(found["receipt"], as_json=False)
+
+
+@app.command()
+def verify(
+    erasure: IdArgument,
+    values: Annotated[
+        Path | None,
+        typer.Option(
+            "--values-from",
+            metavar="FILE",
+            help="Look for these too, one a line, in every file below --data.",
+            show_default=False,
+            exists=True,
+        ),
+    ] = None,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Prove a receipt by a scan: every listed event is blank, and no other byte of its chunks has changed.
+
+    With --values-from all files of the data directory are searched: chunks, log, spare files, metadata. Exit status 9
+    where the receipt is not true, or a value is found.
+    """
+    if values is not None and data is None:
+        raise InvalidArgumentError("files are searched below --data DIR, on the machine of the store")
+    with ProgressLine(quiet=json) as line:
+        with open_target(controller, data) as store:
+            found = store.erasures().verify(erasure, progress=lambda state: line.show(state_line(state)))
+        problems = list(found.problems)
+        if values is not None and data is not None:
+            # With the store closed: nothing is in flight, and no other file comes.
+            searched = find_values(
+                data, values_from(values), progress=lambda _, size: line.show(state_line({"bytes": size}))
+            )
+            problems += [
+                f"value on line {item.value} of the list is in {item.file} at {item.position}" for item in searched
+            ]
+    if json:
+        print_json({**found.as_json(), "holds": not problems, "problems": problems})
+    else:
+        print(f"read {format_size(found.bytes)} in {found.chunks} chunks; {found.events:,} events")
+        for note in found.notes:
+            print(f"  note: {note}")
+        for problem in problems:
+            print(f"  NOT TRUE: {problem}")
+        if not problems:
+            clean = " and no file holds any of the values" if values is not None else ""
+            print(f"receipt {found.receipt['sha256'][:16]} holds: all of it is blank, nothing else has changed{clean}")
+    if problems:
+        raise typer.Exit(NOT_TRUE_STATUS)
+
+
+def print_receipt(receipt: Mapping[str, Any], *, as_json: bool) -> None:
+    """A receipt for people, or as it is."""
+    if as_json:
+        print_json(dict(receipt))
+        return
+    where = receipt["where"]
+    print(f"erased {where['events']:,} events of {receipt['stream']}, {format_size(where['bytes'])}")
+    print(f"  erasure   {receipt['erasure']}")
+    print(f"  by        {receipt['who']}: {receipt['why']}")
+    print(f"  finished  {moment(receipt['finished_ms'])}")
+    print(f"  chunks    {receipt['chunks']['count']} written anew")
+    print(f"  receipt   {receipt['sequence']}, sha256 {receipt['sha256']}")
+    print("what remains elsewhere:")
+    for item in receipt["remains"]:
+        until = f", until {moment(item['until_ms'])}" if "until_ms" in item else ""
+        size = f" ({format_size(item['bytes'])})" if "bytes" in item else ""
+        print(f"  {item['what']}{size}{until}")
+
+
+def state_line(state: Mapping[str, Any]) -> str:
+    """How far an erasure or a search is, on one line."""
+    known = {**state, **state.get("progress", {})}
+    names = ("state", "phase", "found", "pages", "segments", "of", "bytes", "waits_for")
+    return "  ".join(f"{name} {known[name]}" for name in names if name in known)

@@ -1,0 +1,43 @@
+"""Commands that live in a room above this one, and are imported only when they are called."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import typer
+import typer.core
+
+# name -> (module, what `penstock --help` says). The module has a `typer.Typer` named `app`.
+# Entry points of the distribution would do the same, and cost each command 10 ms for reading them.
+LATE: dict[str, tuple[str, str]] = {
+    "spark": ("penstock.spark.cli", "Jobs that run on Spark: penstock spark --help lists them."),
+}
+_NEEDS = frozenset({"pyspark", "pyarrow", "pandas", "numpy"})
+
+
+class LateGroup(typer.core.TyperGroup):
+    """A group that also has the commands of ``LATE``, and imports none of them to list them."""
+
+    # Contexts and commands are Click's, which some releases of Typer bring along under a name of their own.
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *LATE]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in LATE:
+            return typer.core.TyperCommand(cmd_name, help=LATE[cmd_name][1])
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in LATE:
+            return args[0], _load(LATE[args[0]][0]), args[1:]
+        return super().resolve_command(ctx, args)
+
+
+def _load(module: str) -> Any:
+    try:
+        return typer.main.get_command(importlib.import_module(module).app)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _NEEDS:
+            raise
+        raise typer.BadParameter(f"this command needs {error.name}: pip install 'penstock[spark]'") from error

@@ -1,0 +1,33 @@
+"""How many files and connections this process may have open at a time."""
+
+from __future__ import annotations
+
+import resource
+
+_MOST = 1 << 16
+"""More than all connections and files of a store; some systems allow a billion, and some libraries count up to the limit."""
+_OWN = 768
+"""Kept from clients of the segment store: chunks, log and metadata, HTTP, and what gRPC usually takes."""
+_LEAST_CONNECTIONS = 64
+
+
+def raise_limit() -> None:
+    """Take as many descriptors as this process may have without asking anybody.
+
+    A shell's usual limit is 1,024, for programs of another age. A store that meets it cannot begin the next file of its log.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):
+        return  # Forbidden, as some sandboxes do: then there are fewer connections.
+
+
+def connections_allowed() -> int:
+    """How many connections the segment store's port may have of this process's descriptors: the rest is for all else."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    descriptors = _MOST if soft == resource.RLIM_INFINITY else min(soft, _MOST)
+    return max(_LEAST_CONNECTIONS, descriptors - max(_OWN, descriptors // 4))

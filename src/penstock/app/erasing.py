@@ -1,0 +1,91 @@
+"""Erasure on files: lists of values and positions that people write, and the search for values in a store's files."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.model.errors import InvalidArgumentError
+
+VALUES_MAX = 1_000_000
+_SCANNED_MAX = 10_000
+_VALUE_MIN = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A value in a file: the line of the list that it is on, never the value."""
+
+    file: str
+    position: int
+    value: int
+
+
+def values_from(path: Path) -> list[str]:
+    """Distinct values, one a line, in order; empty lines are none. Raises InvalidArgumentError, OSError."""
+    values = list(dict.fromkeys(line for line in _lines(path) if line.strip()))
+    if not values:
+        raise InvalidArgumentError("there are no values to look for", file=str(path))
+    if len(values) > VALUES_MAX:
+        raise InvalidArgumentError("too many values for one erasure", values=len(values), limit=VALUES_MAX)
+    return values
+
+
+def positions_from(path: Path) -> list[tuple[int, int]]:
+    """Segment and offset of each event, one ``SEGMENT:OFFSET`` a line. Raises InvalidArgumentError, OSError."""
+    found: list[tuple[int, int]] = []
+    for number, line in enumerate(_lines(path), 1):
+        if not line.strip():
+            continue
+        segment, colon, offset = line.strip().partition(":")
+        if not (colon and segment.isdecimal() and offset.isdecimal()):
+            raise InvalidArgumentError(
+                "a position is SEGMENT:OFFSET, both decimal", file=str(path), line=number, text=line[:60]
+            )
+        found.append((int(segment), int(offset)))
+    if not found:
+        raise InvalidArgumentError("there are no positions to erase", file=str(path))
+    return found
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        # Some editors begin a file with a byte order mark, which is no part of the first value.
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError("a list is written in UTF-8", file=str(path), position=error.start) from error
+
+
+def find_values(
+    directory: Path, values: Iterable[str], *, progress: Callable[[int, int], None] | None = None
+) -> Iterator[Finding]:
+    """Where the values are, as UTF-8 bytes, in any file below the directory: the first place in each file of each value.
+
+    All files are looked into whole: chunks, sidecars, log files, spare ones, the catalogue, the metadata. A file that goes
+    meanwhile is passed over. ``progress`` is called with files and bytes so far.
+    Raises InvalidArgumentError (a value too short to tell anything, or too many), OSError.
+    """
+    wanted = [value.encode() for value in values]
+    if len(wanted) > _SCANNED_MAX:
+        raise InvalidArgumentError("too many values to look for in files", values=len(wanted), limit=_SCANNED_MAX)
+    short = next((number for number, value in enumerate(wanted, 1) if len(value) < _VALUE_MIN), None)
+    if short is not None:
+        raise InvalidArgumentError("a value is too short to be told from chance", line=short, least_bytes=_VALUE_MIN)
+    read = 0
+    for number, path in enumerate(sorted(path for path in directory.rglob("*") if path.is_file()), 1):
+        try:
+            with path.open("rb") as file:
+                if path.stat().st_size == 0:
+                    continue
+                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                    read += len(data)
+                    for line, value in enumerate(wanted, 1):
+                        position = data.find(value)
+                        if position >= 0:
+                            yield Finding(file=str(path.relative_to(directory)), position=position, value=line)
+        except FileNotFoundError:
+            continue
+        if progress is not None:
+            progress(number, read)

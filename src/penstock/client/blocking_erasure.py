@@ -1,0 +1,39 @@
+"""The blocking face of erasures: the same names as ``penstock.client.erasure``, no ``await``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from penstock.client.erasure import AsyncErasures, Progress, Verification
+from penstock.client.loop_thread import LoopThread
+
+
+class Erasures:
+    """Erasures of a stream, or all of the store, with their receipts. Iterating lists them."""
+
+    def __init__(self, thread: LoopThread, inner: AsyncErasures) -> None:
+        self._thread = thread
+        self._inner = inner
+
+    def list(self) -> Sequence[Mapping[str, Any]]:
+        """Erasures with their receipts, in the order of the chain; those under way last."""
+        return self._thread.call(self._inner.list())
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return iter(self.list())
+
+    def show(self, erasure: str) -> Mapping[str, Any]:
+        """One erasure: who asked for what, how it stands, its receipt. Raises NotFoundError."""
+        return self._thread.call(self._inner.show(erasure))
+
+    def wait(self, erasure: str) -> Mapping[str, Any]:
+        """The receipt of an erasure that was asked for, once it is done. Raises NotFoundError."""
+        return self._thread.call(self._inner.wait(erasure))
+
+    def verify(self, erasure: str, *, progress: Progress | None = None) -> Verification:
+        """Read what the receipt speaks of, and compare: every listed event is blank, and no other byte has changed.
+
+        Trusts the store with nothing but the bytes that it serves to everybody. Raises NotFoundError, CorruptDataError.
+        """
+        return self._thread.call(self._inner.verify(erasure, progress=progress))

@@ -1,0 +1,149 @@
+"""What the controller stores about erasures. The form is that of ``penstock.codec.metadata``.
+
+Source: docs/formats/metadata.md, docs/formats/erasure.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.codec.erased import decode_ranges, encode_ranges
+from penstock.codec.metadata import Fields, dump_record, load_record
+from penstock.model.errors import CorruptDataError
+from penstock.model.segments import SegmentId
+
+
+class ErasureState(enum.Enum):
+    """``GATHERING``: positions are still coming, nothing was changed. ``ASKED``: decided, and performed until it is done.
+    ``DONE``: there is a receipt."""
+
+    GATHERING = "gathering"
+    ASKED = "asked"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureRecord:
+    """An erasure. ``asked`` says who wants what, why; ``receipt`` is there once it is done."""
+
+    stream: str
+    incarnation: int
+    state: ErasureState
+    asked: Mapping[str, Any]
+    asked_ms: int
+    receipt: Mapping[str, Any] | None = None
+
+    def encode(self) -> bytes:
+        return dump_record(
+            {
+                "stream": self.stream,
+                "incarnation": self.incarnation,
+                "state": self.state.value,
+                "asked": dict(self.asked),
+                "asked_ms": self.asked_ms,
+                "receipt": None if self.receipt is None else dict(self.receipt),
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> ErasureRecord:
+        return load_record("erasure", data, cls._build)
+
+    @classmethod
+    def _build(cls, fields: Fields) -> ErasureRecord:
+        return cls(
+            stream=str(fields["stream"]),
+            incarnation=int(fields["incarnation"]),
+            state=ErasureState(fields["state"]),
+            asked=dict(fields["asked"]),
+            asked_ms=int(fields["asked_ms"]),
+            receipt=None if fields["receipt"] is None else dict(fields["receipt"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasurePartRecord:
+    """Some of the ranges of an erasure in one segment: the payloads of events, half-open, in order. ``events``: how many
+    were asked for, those without payload included."""
+
+    segment: SegmentId
+    ranges: Sequence[tuple[int, int]]
+    events: int
+
+    def encode(self) -> bytes:
+        return dump_record(self.fields())
+
+    def fields(self) -> Fields:
+        packed = base64.b64encode(encode_ranges(self.ranges)).decode()
+        return {"segment": self.segment, "events": self.events, "count": len(self.ranges), "ranges": packed}
+
+    @classmethod
+    def decode(cls, data: bytes) -> ErasurePartRecord:
+        return load_record("erasure part", data, cls.of)
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> ErasurePartRecord:
+        """Inverse of ``fields``. Raises CorruptDataError, LookupError, TypeError, ValueError."""
+        try:
+            packed = base64.b64decode(fields["ranges"], validate=True)
+        except binascii.Error as error:
+            raise CorruptDataError("list of ranges has no legal form", segment=fields["segment"]) from error
+        return cls(
+            segment=SegmentId(int(fields["segment"])),
+            ranges=decode_ranges(packed, int(fields["count"])),
+            events=int(fields["events"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureChunksRecord:
+    """What the erasure has made of some chunks: a JSON object each, which names its segment. ``segment``: of the first."""
+
+    segment: SegmentId
+    chunks: Sequence[Mapping[str, Any]]
+
+    def encode(self) -> bytes:
+        return dump_record({"segment": self.segment, "chunks": [dict(item) for item in self.chunks]})
+
+    @classmethod
+    def decode(cls, data: bytes) -> ErasureChunksRecord:
+        return load_record(
+            "erasure chunks", data, lambda f: cls(segment=SegmentId(int(f["segment"])), chunks=list(f["chunks"]))
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureChainRecord:
+    """The last receipt: its number, the erasure, and the digest that the next one continues."""
+
+    sequence: int
+    erasure: str
+    sha256: str
+
+    def encode(self) -> bytes:
+        return dump_record({"sequence": self.sequence, "erasure": self.erasure, "sha256": self.sha256})
+
+    @classmethod
+    def decode(cls, data: bytes) -> ErasureChainRecord:
+        return load_record(
+            "erasure chain",
+            data,
+            lambda f: cls(sequence=int(f["sequence"]), erasure=str(f["erasure"]), sha256=str(f["sha256"])),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureMarkRecord:
+    """A mark: the erasure under the key is not done yet."""
+
+    def encode(self) -> bytes:
+        return dump_record({})
+
+    @classmethod
+    def decode(cls, data: bytes) -> ErasureMarkRecord:
+        return load_record("erasure mark", data, lambda _: cls())

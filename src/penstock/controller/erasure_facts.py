@@ -1,0 +1,151 @@
+"""What an erasure may be, and what a receipt tells of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.codec.erasure_records import ErasurePartRecord
+from penstock.codec.retention_records import GraceState
+from penstock.controller import keys
+from penstock.controller.context import Context, StreamView
+from penstock.controller.grace_records import load_grace
+from penstock.controller.holds import Placed
+from penstock.core.erasure import joined, size_of
+from penstock.core.erasure_receipt import ranges_digest
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import StreamName, segment_name
+from penstock.model.segments import SegmentId
+from penstock.ports.segment_service import ErasedChunk
+
+ID_MAX = 64
+TEXT_MAX = 1024
+_WHAT_MAX_BYTES = 64 << 10
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+
+
+def where_of(parts: Sequence[ErasurePartRecord], gone: Sequence[SegmentId]) -> dict[str, Any]:
+    segments: list[dict[str, Any]] = []
+    for segment in sorted({part.segment for part in parts}):
+        own = [part for part in parts if part.segment == segment]
+        events = {item for part in own for item in part.ranges}
+        ranges = joined(events)
+        segments.append(
+            {
+                "segment": segment,
+                "events": len(events),
+                "bytes": size_of(ranges),
+                "ranges": len(ranges),
+                "ranges_sha256": ranges_digest(ranges),
+                "gone": segment in gone,
+            }
+        )
+    return {
+        "events": sum(item["events"] for item in segments),
+        "bytes": sum(item["bytes"] for item in segments),
+        "segments": segments,
+    }
+
+
+def chunk_fields(segment: SegmentId, item: ErasedChunk) -> dict[str, Any]:
+    return {
+        "segment": segment,
+        "replaced": item.name_before,
+        "start": item.start_offset,
+        "end": item.end_offset,
+        "blanked_bytes": item.blanked_bytes,
+        "sha256_before": item.before.hex(),
+        "sha256_after": item.after.hex(),
+        "sha256_kept": item.kept.hex(),
+    }
+
+
+def check_asked(stream: StreamName, asked: Mapping[str, Any]) -> str:
+    """The id of what is asked for. Raises InvalidArgumentError."""
+    erasure = asked.get("erasure")
+    if not isinstance(erasure, str) or len(erasure) > ID_MAX or not _ID.match(erasure):
+        raise InvalidArgumentError(
+            "id of an erasure is not legal",
+            field="erasure",
+            value=ascii(erasure)[:60],
+            rule=f"1 to {ID_MAX} letters, digits, dots, dashes and underscores",
+        )
+    for name in ("who", "why"):
+        text = asked.get(name)
+        if not isinstance(text, str) or not text.strip() or len(text) > TEXT_MAX or not text.isprintable():
+            raise InvalidArgumentError(
+                "an erasure says who wants it and why",
+                field=name,
+                value=ascii(text)[:60],
+                rule=f"1 to {TEXT_MAX} printable characters",
+            )
+    if not isinstance(asked.get("looked_for"), Mapping) or len(repr(asked)) > _WHAT_MAX_BYTES:
+        raise InvalidArgumentError(
+            "an erasure says what was looked for", field="looked_for", rule="a JSON object of less than 64 KiB"
+        )
+    if stream.is_internal:
+        raise InvalidArgumentError("nothing is erased in an internal stream", stream=str(stream))
+    return erasure
+
+
+def check_no_hold(holds: Sequence[Placed], parts: Sequence[ErasurePartRecord]) -> None:
+    """Raises RetentionHoldError where a hold covers what is to be erased."""
+    for hold in holds:
+        cut = hold.record.cut
+        for part in parts:
+            if not part.ranges:
+                continue
+            if cut is None:
+                raise hold.refuse("the erasure")
+            if part.segment in cut:
+                held = part.ranges[-1][1] > max(0, cut[part.segment])
+            else:
+                # Older than all of the cut: passed by it. Any other counts as held, lest one be taken for passed.
+                held = part.segment > min(cut)
+            if held:
+                raise hold.refuse("the erasure")
+
+
+async def remains_of(ctx: Context, view: StreamView | None, stream: StreamName) -> list[dict[str, Any]]:
+    """What may hold the bytes still, why, and until when."""
+    found: list[dict[str, Any]] = [
+        {"what": "copies that others made: backups, snapshots of disks, versions kept by a bucket, rows of jobs"}
+    ]
+    if view is None:
+        return found
+    transactions = [entry async for entry in ctx.metadata.scan_all(keys.transactions(stream))]
+    if transactions:
+        found.append(
+            {
+                "what": "events of transactions that were not merged: they are no events of the stream yet; "
+                "ask again when they have ended",
+                "transactions": len(transactions),
+            }
+        )
+    grace = await load_grace(ctx, stream)
+    kept = [item for item in grace.values if item.state is GraceState.KEPT]
+    if kept:
+        found.append(
+            {
+                "what": "truncated bytes that can be had back until their grace ends",
+                "bytes": sum(item.size_bytes for item in kept),
+                "until_ms": max(item.due_ms for item in kept),
+            }
+        )
+    spaces = await ctx.segments.spaces(await _segment_names(ctx, view))
+    leased = [space for space in spaces.values() if space.leased_bytes]
+    if leased:
+        found.append(
+            {
+                "what": "truncated chunks that a reader has leased",
+                "bytes": sum(space.leased_bytes for space in leased),
+                "until_ms": max(space.leased_until_ms or 0 for space in leased),
+            }
+        )
+    return found
+
+
+async def _segment_names(ctx: Context, view: StreamView) -> list[str]:
+    history = await ctx.histories.of(view)
+    return [segment_name(view.name, segment) for segment in history.index.ids]

@@ -1,0 +1,107 @@
+"""Rules of erasure: which bytes are blanked, what is left of them, what a digest over the others is."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from penstock.model.errors import InvalidArgumentError
+
+Range: TypeAlias = tuple[int, int]
+"""Half-open, never empty: ``start <= offset < end``."""
+
+
+def checked_ranges(ranges: Iterable[Range]) -> list[Range]:
+    """Ranges in order, none of which is empty or overlaps another. Raises InvalidArgumentError."""
+    found = sorted((int(start), int(end)) for start, end in ranges)
+    last = 0
+    for start, end in found:
+        if start < last or end <= start:
+            raise InvalidArgumentError("ranges to erase are empty or overlap", start=start, end=end, behind=last)
+        last = end
+    return found
+
+
+def clipped(ranges: Sequence[Range], start: int, end: int) -> list[Range]:
+    """The parts of ordered ranges that lie in ``start <= offset < end``."""
+    low = bisect_right(ranges, start, key=lambda item: item[1])
+    high = bisect_left(ranges, end, key=lambda item: item[0])
+    return [(max(first, start), min(last, end)) for first, last in ranges[low:high]]
+
+
+def shifted(ranges: Iterable[Range], by: int) -> list[Range]:
+    return [(start + by, end + by) for start, end in ranges]
+
+
+def joined(*lists: Iterable[Range]) -> list[Range]:
+    """The union, in order, as few ranges as can be: those that touch become one."""
+    found: list[Range] = []
+    for start, end in sorted(item for items in lists for item in items):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def without(ranges: Sequence[Range], taken: Sequence[Range]) -> list[Range]:
+    """What of ``ranges`` no range of ``taken`` covers. Both are in order."""
+    left: list[Range] = []
+    for start, end in ranges:
+        at = start
+        for first, last in clipped(taken, start, end):
+            if first > at:
+                left.append((at, first))
+            at = last
+        if at < end:
+            left.append((at, end))
+    return left
+
+
+def covers(ranges: Sequence[Range], start: int, end: int) -> bool:
+    """Whether one of the ordered, joined ranges holds all of ``start <= offset < end``."""
+    index = bisect_right(ranges, start, key=lambda item: item[0]) - 1
+    return index >= 0 and end <= ranges[index][1]
+
+
+def size_of(ranges: Iterable[Range]) -> int:
+    return sum(end - start for start, end in ranges)
+
+
+def blank(data: bytearray, at: int, ranges: Sequence[Range]) -> None:
+    """Zero the parts of ordered ranges that lie in ``data``, whose first byte is at ``at``."""
+    for start, end in clipped(ranges, at, at + len(data)):
+        data[start - at : end - at] = bytes(end - start)
+
+
+class Digests:
+    """SHA-256 of all bytes that are shown, and of those outside the ranges, which stay the same when these are blanked."""
+
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        """``ranges`` are in order."""
+        self._ranges = ranges
+        self._all = hashlib.sha256()
+        self._kept = hashlib.sha256()
+        self.is_blank = True
+        """Whether all that was shown of the ranges is zeros."""
+
+    def show(self, data: memoryview, at: int) -> None:
+        """Bytes that begin at ``at``, behind those shown before."""
+        self._all.update(data)
+        position, end = at, at + len(data)
+        for start, stop in clipped(self._ranges, at, end):
+            self._kept.update(data[position - at : start - at])
+            part = data[start - at : stop - at]
+            self.is_blank = self.is_blank and not any(part)
+            position = stop
+        self._kept.update(data[position - at :])
+
+    @property
+    def all(self) -> bytes:
+        return self._all.digest()
+
+    @property
+    def kept(self) -> bytes:
+        return self._kept.digest()

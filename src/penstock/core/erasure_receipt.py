@@ -1,0 +1,67 @@
+"""Receipts of erasures: canonical JSON, the digests in it, the chain from one to the next.
+
+Source: docs/formats/erasure.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from penstock.core.erasure import Range
+
+FORMAT = 1
+
+
+def canonical(value: object) -> bytes:
+    """JSON with sorted keys and no spaces, UTF-8: the bytes that digests are made of."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def digest_of(value: object) -> str:
+    """SHA-256 of the canonical JSON, in hex."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def ranges_digest(ranges: Iterable[Range]) -> str:
+    """SHA-256 of ordered ranges as text: ``start-end`` in decimal, each with a line feed."""
+    digest = hashlib.sha256()
+    for start, end in ranges:
+        digest.update(b"%d-%d\n" % (start, end))
+    return digest.hexdigest()
+
+
+def values_digest(values: Iterable[bytes]) -> str:
+    """SHA-256 over the SHA-256 of each distinct value, sorted: tells whether somebody has the same values, not which."""
+    digest = hashlib.sha256()
+    for item in sorted({hashlib.sha256(value).digest() for value in values}):
+        digest.update(item)
+    return digest.hexdigest()
+
+
+def sealed(fields: Mapping[str, Any], *, sequence: int, previous: str | None) -> dict[str, Any]:
+    """The receipt: the fields, its place in the chain, and last its own digest."""
+    body = {**fields, "format": FORMAT, "sequence": sequence, "previous": previous}
+    return {**body, "sha256": digest_of(body)}
+
+
+def receipt_problems(receipt: Mapping[str, Any]) -> list[str]:
+    """Why a receipt is not the one that was given out; empty where it is."""
+    body = {name: value for name, value in receipt.items() if name != "sha256"}
+    if digest_of(body) != receipt.get("sha256"):
+        return ["the receipt's own digest does not fit it: it was changed"]
+    return []
+
+
+def chain_problems(receipts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where receipts, oldest first, do not continue each other: one is missing, or was put in its place."""
+    found: list[str] = []
+    sequence, previous = 0, None
+    for receipt in receipts:
+        found += [f"{receipt.get('erasure')}: {problem}" for problem in receipt_problems(receipt)]
+        if receipt.get("sequence") != sequence + 1 or receipt.get("previous") != previous:
+            found.append(f"{receipt.get('erasure')}: does not continue receipt {sequence}")
+        sequence, previous = int(receipt.get("sequence", sequence + 1)), receipt.get("sha256")
+    return found

@@ -1,0 +1,134 @@
+"""Blocking calls on files of this machine: whole, and with the errors that callers tell apart."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.model.errors import StorageFullError
+
+_IOV_MAX = 1024
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_KEEP_SIZE_AND_PUNCH = 0x01 | 0x02
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def sync_directory(path: Path) -> None:
+    """Make created, renamed and removed names in the directory durable. Blocks. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write ``data`` as the whole file, atomically and durably. Blocks. Raises StorageFullError, OSError."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            write_all(descriptor, path.name, 0, [memoryview(data)])
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise translated(error, str(path)) from error
+    sync_directory(path.parent)
+
+
+def write_all(descriptor: int, path: str, offset: int, views: Sequence[memoryview]) -> None:
+    """Write all of the views back to back. Raises StorageFullError, OSError; some of them may be written then."""
+    index = 0
+    rest = list(views)
+    try:
+        while index < len(rest):
+            written = os.pwritev(descriptor, rest[index : index + _IOV_MAX], offset)
+            if written == 0:
+                raise OSError(errno.EIO, "write made no progress", path)
+            offset += written
+            while index < len(rest) and written >= len(rest[index]):
+                written -= len(rest[index])
+                index += 1
+            if written:
+                rest[index] = rest[index][written:]
+    except OSError as error:
+        raise translated(error, path) from error
+
+
+def read_all(descriptor: int, offset: int, length: int) -> bytes:
+    """The bytes that are there of so many."""
+    data = os.pread(descriptor, length, offset)
+    if len(data) in (0, length):
+        return data
+    parts = [data]
+    while data and (missing := length - sum(map(len, parts))) > 0:
+        data = os.pread(descriptor, missing, offset + length - missing)
+        parts.append(data)
+    return b"".join(parts)
+
+
+def read_into(descriptor: int, offset: int, room: memoryview, done: int) -> int:
+    """Fill ``room`` from its byte ``done`` on; how far it is filled then: to its end, or to that of the file."""
+    while done < len(room):
+        count = os.preadv(descriptor, [room[done:]], offset + done)
+        if count == 0:
+            break
+        done += count
+    return done
+
+
+def read_cached_into(descriptor: int, offset: int, room: memoryview) -> int:
+    """How much of ``room`` was filled from the page cache, without waiting for the disk."""
+    try:
+        return os.preadv(descriptor, [room], offset, os.RWF_NOWAIT)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+            return 0
+        raise
+
+
+def read_cached(descriptor: int, offset: int, length: int) -> bytes | None:
+    """The bytes if all of them are in the page cache, else None: then only a thread may wait for the disk."""
+    buffer = bytearray(length)
+    return bytes(buffer) if read_cached_into(descriptor, offset, memoryview(buffer)) == length else None
+
+
+def punch_hole(descriptor: int, path: str, offset: int, length: int) -> None:
+    """Give the bytes back to the disk, where its file system can. Raises StorageFullError, OSError."""
+    if _libc.fallocate64(descriptor, _KEEP_SIZE_AND_PUNCH, ctypes.c_int64(offset), ctypes.c_int64(length)) == 0:
+        return
+    number = ctypes.get_errno()
+    if number not in (errno.EOPNOTSUPP, errno.ENOSYS):
+        raise translated(OSError(number, os.strerror(number), path), path)
+
+
+def allocated_below(directory: Path) -> int:
+    """Bytes of disk that the files below a directory take. What goes meanwhile is passed over."""
+    total = 0
+    pending = [directory]
+    while pending:
+        try:
+            entries = list(os.scandir(pending.pop()))
+        except FileNotFoundError:
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(Path(entry.path))
+                continue
+            try:
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def translated(error: OSError, path: str) -> OSError | StorageFullError:
+    """The error to raise: one of our own where the disk has no room."""
+    if error.errno in _FULL:
+        return StorageFullError("disk is full", path=path, errno=errno.errorcode[error.errno])
+    return error

@@ -1,0 +1,228 @@
+"""Actors that erase: events of the stream as users do, with receipts and holds; events of segments as the controller does."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, TypeVar
+from uuid import UUID
+
+from penstock.client.erasure import AsyncErasures
+from penstock.codec.events import event_bounds
+from penstock.model.errors import InvalidArgumentError, NotFoundError, RetentionHoldError, TruncatedError
+from penstock.model.names import parse_segment_name
+from penstock.ports.segment_service import LocalSegmentService
+from penstock.testing.simulation.actors import READ_BYTES, SCOPE, STREAM, Env
+from penstock.testing.simulation.history import Erasure
+
+T = TypeVar("T")
+Events = Mapping[tuple[str, int], bytes]
+
+_LATEST = 60
+_PAUSE_S = 0.2
+_HOLD = "eraser"
+
+
+def needles(erasure: Erasure) -> list[bytes]:
+    """What tells each event from every other one, and must be in no file any more."""
+    return [
+        b"|".join(data.split(b"|", 4)[:4]) + b"|"
+        for place, data in erasure.events.items()
+        if place not in erasure.unsure
+    ]
+
+
+# --- events of the stream ---------------------------------------------------------------------------------------------
+
+
+async def erase_in_stream(env: Env, name: str) -> None:
+    """Erases events that the subscriber has read. Some are held at first, some erasures are asked for again."""
+    rng, history = env.rng(name), env.history
+    erasures = env.store(name).stream(STREAM).erasures
+    gone: dict[tuple[str, int], None] = {}
+    count = 0
+    while not env.stopping.is_set():
+        await env.pause(rng, factor=8)
+        events = await _chosen(env, rng, gone)
+        if not events:
+            continue
+        count += 1
+        id_ = f"{name}.{count}"
+        if rng.random() < 0.3:
+            await _is_refused_while_held(env, erasures, id_, events)
+        erasure = history.erasure(id_, events)
+        gone.update(dict.fromkeys(events))
+        receipt = await _erase(env, erasures, erasure)
+        if receipt is None:
+            continue
+        await _look_for(env, erasure)
+        if rng.random() < 0.3:
+            again = await env.insist(partial(_ask, erasures, id_, events))
+            if again != receipt:
+                history.violation("another receipt", f"{id_}: {again['sha256']} after {receipt['sha256']}")
+        if rng.random() < 0.3:
+            await verify(env, erasures, id_)
+        if rng.random() < 0.5:
+            # What is truncated is met by no reader any more.
+            await _hold(env, f"{id_}.kept")
+            await env.pause(rng, factor=10)
+            await _release(env, f"{id_}.kept")
+
+
+async def _chosen(env: Env, rng: random.Random, gone: Mapping[tuple[str, int], object]) -> Events:
+    """Some that the subscriber has read last, and that are there still, most of them."""
+    read = () if env.audit is None else env.audit.reads[-_LATEST:]
+    known = {(item.segment, item.offset): item.data for item in read if (item.segment, item.offset) not in gone}
+    truncated = await _truncated(env, known)
+    there = [place for place in known if place not in truncated]
+    chosen = rng.sample(there, min(len(there), rng.randrange(1, 6)))
+    return {place: known[place] for place in chosen}
+
+
+async def _ask(erasures: AsyncErasures, id_: str, events: Events) -> Mapping[str, Any]:
+    positions = [(parse_segment_name(segment)[1], offset) for segment, offset in events]
+    return await erasures.run(positions, who="simulation", why="a test", erasure=id_)
+
+
+async def _erase(env: Env, erasures: AsyncErasures, erasure: Erasure) -> Mapping[str, Any] | None:
+    """The receipt; None where the events were truncated before it was decided."""
+    try:
+        receipt = await env.insist(partial(_ask, erasures, erasure.name, erasure.events))
+    except (TruncatedError, InvalidArgumentError) as error:
+        env.history.not_erased(erasure, str(error))
+        unsure = await _truncated(env, erasure.events)
+        if not unsure:
+            env.history.violation("erasure refused", f"{erasure.name}, nothing of it is truncated: {error}")
+        return None
+    env.history.erased(erasure)
+    erasure.unsure = await _truncated(env, erasure.events)
+    return receipt
+
+
+async def _truncated(env: Env, events: Events) -> frozenset[tuple[str, int]]:
+    """Those that lie before the head now."""
+    head = (await env.insist(lambda: env.controller.head(STREAM))).positions
+    places = {place: (parse_segment_name(place[0])[1], place[1]) for place in events}
+    return frozenset(
+        place
+        for place, (segment, offset) in places.items()
+        if (offset < head[segment] if segment in head else not head or segment < max(head))
+    )
+
+
+async def _is_refused_while_held(env: Env, erasures: AsyncErasures, id_: str, events: Events) -> None:
+    """A hold on the stream refuses its erasure; the id is as good as new after it."""
+    await _hold(env, id_)
+    try:
+        await env.insist(partial(_ask, erasures, id_, events))
+        env.history.violation("erased what is held", id_)
+    except RetentionHoldError as error:
+        env.history.note(f"held {id_}: {error}")
+    except (TruncatedError, InvalidArgumentError) as error:
+        env.history.note(f"truncated before it was held {id_}: {error}")
+    await _release(env, id_)
+
+
+async def _hold(env: Env, id_: str) -> None:
+    await env.insist(partial(env.controller.add_hold, STREAM, owner=_HOLD, reason="a test", hold_id=id_))
+
+
+async def _release(env: Env, id_: str) -> None:
+    try:
+        await env.insist(lambda: env.controller.release_hold(id_, owner=_HOLD))
+    except NotFoundError:
+        env.history.note(f"hold is released {id_}")
+
+
+async def verify(env: Env, erasures: AsyncErasures, id_: str) -> None:
+    """Anybody can check a receipt, at any time."""
+    found = await env.insist(lambda: erasures.verify(id_))
+    if not found.holds:
+        env.history.violation("receipt is not true", f"{id_}: {found.problems[:3]}")
+
+
+async def verify_all(env: Env) -> None:
+    """After everything: every receipt, and that each erasure that was asked for has one."""
+    erasures = env.store("verifier").stream(STREAM).erasures
+    for item in env.history.erasures:
+        if item.done_s is not None and item.name.startswith("eraser."):
+            await verify(env, erasures, item.name)
+
+
+async def _look_for(env: Env, erasure: Erasure) -> None:
+    left = await env.left_behind(needles(erasure))
+    if left:
+        env.history.violation("erased bytes are left", f"{erasure.name}: {left[:4]}")
+
+
+async def look_for_all(env: Env) -> None:
+    """After everything: what was ever erased is in no file."""
+    for erasure in env.history.erasures:
+        if erasure.done_s is not None:
+            await _look_for(env, erasure)
+
+
+# --- events of segments of our own ------------------------------------------------------------------------------------
+
+
+async def erase_in_segments(env: Env, name: str, *names: str) -> None:
+    """Erases events of segments that are appended to, merged into, and read as bytes, all at the same time."""
+    rng, history = env.rng(name), env.history
+    segments: LocalSegmentService = env.local
+    gone: dict[tuple[str, int], None] = {}
+    count = 0
+    while not env.stopping.is_set():
+        await env.pause(rng, factor=8)
+        segment = rng.choice(names)
+        there = [item for item in await _events_of(env, segments, segment) if (segment, item[0]) not in gone]
+        if not there:
+            continue
+        count += 1
+        chosen = sorted(rng.sample(there, min(len(there), rng.randrange(1, 6))))
+        events = {(segment, offset): data for offset, data in chosen}
+        gone.update(dict.fromkeys(events))
+        expected = [(offset + 8, offset + 8 + len(data)) for offset, data in chosen]
+        ranges = await env.insist(partial(segments.event_ranges, segment, [offset for offset, _ in chosen]))
+        if list(ranges) != expected:
+            history.violation("wrong ranges", f"{segment} {expected} {ranges}")
+        erasure = history.erasure(f"{name}.{count}", events)
+        id_ = UUID(int=rng.getrandbits(128), version=4).hex
+        done = await _persist(env, partial(segments.erase, segment, ranges, erasure=id_))
+        if rng.random() < 0.3:
+            again = await _persist(env, partial(segments.erase, segment, ranges, erasure=id_))
+            if again != done:
+                history.violation("another answer", f"{erasure.name}: {again} after {done}")
+        total = sum(item.blanked_bytes for item in done)
+        if total != sum(len(data) for data in events.values()):
+            history.violation("blanked bytes", f"{erasure.name}: {total} of {expected}")
+        await _persist(env, segments.wipe_log)
+        history.erased(erasure)
+        await _look_for(env, erasure)
+
+
+async def _persist(env: Env, call: Callable[[], Awaitable[T]]) -> T:
+    """As the controller does: whatever the disk says, it is tried again."""
+    while True:
+        try:
+            return await env.insist(call)
+        except OSError as error:
+            env.history.note(f"erasure waits: {error}")
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def _events_of(env: Env, segments: LocalSegmentService, segment: str) -> Sequence[tuple[int, bytes]]:
+    """Offset and payload of each event that is there now and is not blank."""
+    length = (await env.insist(partial(segments.info, segment))).length
+    data = b""
+    while len(data) < length:
+        found = await env.insist(partial(segments.read, segment, len(data), READ_BYTES, wait=False))
+        data += b"".join(found.parts)
+    bounds = event_bounds(data, segment=segment, offset=0)
+    return [(start, data[start + 8 : end]) for start, end in pairwise(bounds) if any(data[start + 8 : end])]
+
+
+def names_of_segments() -> Sequence[str]:
+    return [f"{SCOPE}/{name}" for name in ("shared", "merged")]

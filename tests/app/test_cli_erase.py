@@ -1,0 +1,109 @@
+"""``penstock erase`` on a data directory: dry run, run, list, show, verify, and what cannot be."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import penstock
+from penstock.app.cli.main import app
+from penstock.app.erasing import find_values, positions_from, values_from
+from penstock.model.errors import InvalidArgumentError
+
+SECRET = "canary-7f3a"
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "data"
+    with penstock.open(path) as store:
+        stream = store.create_stream("demo/clicks", create_scope=True)
+        with stream.writer() as writer:
+            for number in range(100):
+                writer.write(f"{SECRET if number % 10 == 3 else 'plain'} {number}", key="k")
+        with stream.reader(until_tail=True) as reader:
+            hits = [event for event in reader if event.data.startswith(SECRET.encode())]
+    (tmp_path / "positions").write_text("".join(f"{event.segment}:{event.offset}\n" for event in hits))
+    (tmp_path / "values").write_text(f"{SECRET}\nsomebody else\n")
+    return path
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(item) for item in arguments])
+
+
+def test_positions_are_erased_listed_shown_and_verified(tmp_path, data):
+    erase = [
+        "erase",
+        "run",
+        "demo/clicks",
+        "--positions",
+        tmp_path / "positions",
+        "--why",
+        "request 17",
+        "--who",
+        "ann",
+    ]
+    erase = ["--owner" if item == "--who" else item for item in erase]
+    tried = run(*erase, "--dry-run", "--data", data)
+    assert tried.exit_code == 0, tried.output
+    assert "would erase 10 events" in tried.output
+    assert list(find_values(data, [SECRET]))
+    before = run("erase", "list", "--data", data)
+    assert "request 17" not in before.output
+    done = run(*erase, "--id", "r17", "--data", data, "--json")
+    assert done.exit_code == 0, done.output
+    receipt = json.loads(done.output)
+    assert receipt["where"]["events"] == 10
+    assert "request 17" in run("erase", "list", "--data", data).output
+    listed = [
+        json.loads(line) for line in run("erase", "list", "demo/clicks", "--json", "--data", data).output.splitlines()
+    ]
+    assert [item["receipt"] for item in listed] == [receipt]
+    shown = run("erase", "show", "r17", "--data", data)
+    assert receipt["sha256"] in shown.output
+    assert "what remains elsewhere" in shown.output
+    found = run("erase", "verify", "r17", "--data", data, "--values-from", tmp_path / "values")
+    assert found.exit_code == 0, found.output
+    assert "no file holds any of the values" in found.output
+    (data / "copy").write_text(f"a copy of {SECRET}")
+    found = run("erase", "verify", "r17", "--data", data, "--values-from", tmp_path / "values", "--json")
+    assert found.exit_code == 9
+    told = json.loads(found.output)
+    assert not told["holds"]
+    assert told["problems"] == ["value on line 1 of the list is in copy at 10"]
+
+
+def test_what_cannot_be_says_so(tmp_path, data):
+    for arguments in (
+        ["erase", "show", "none", "--data", data],
+        ["erase", "verify", "none", "--data", data],
+        ["erase", "verify", "none", "--values-from", tmp_path / "values"],
+    ):
+        found = run(*arguments)
+        assert isinstance(found.exception, penstock.PenstockError), found.output
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "5", "x:3", "3:-1", "1:2\n3:4:5\n"])
+def test_a_list_of_positions_that_is_none_is_refused(tmp_path, text):
+    (tmp_path / "list").write_text(text)
+    with pytest.raises(InvalidArgumentError):
+        positions_from(tmp_path / "list")
+
+
+def test_lists_of_values_are_read_line_by_line(tmp_path):
+    path = tmp_path / "list"
+    path.write_text("ann\n\nbob \nann\n")
+    assert values_from(path) == ["ann", "bob "]
+    path.write_bytes(b"\xef\xbb\xbfann\r\nbob\r\n")
+    assert values_from(path) == ["ann", "bob"]
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidArgumentError):
+        values_from(path)
+    path.write_text("\n")
+    with pytest.raises(InvalidArgumentError):
+        values_from(path)
+    with pytest.raises(InvalidArgumentError):
+        list(find_values(tmp_path, ["abc"]))

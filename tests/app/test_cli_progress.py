@@ -1,0 +1,64 @@
+"""A line of progress is seen by people only, and gone when the work ends, however it ends."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from penstock.app.cli.output import ProgressLine
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(text: str) -> str:
+    """What a terminal shows of the last line."""
+    line = ""
+    for part in text.split("\r"):
+        line = part + line[len(part) :]
+    return line.rstrip()
+
+
+def terminal(monkeypatch: pytest.MonkeyPatch, kind: type[io.StringIO] = Terminal) -> io.StringIO:
+    """Standard error from here on."""
+    found = kind()
+    monkeypatch.setattr(sys, "stderr", found)
+    return found
+
+
+def test_each_text_takes_the_place_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = terminal(monkeypatch)
+    with ProgressLine(quiet=False) as line:
+        for text in ("a long one", "short", "x" * 500):
+            line.show(text)
+            assert shown(out.getvalue()) == text[:78]
+    assert shown(out.getvalue()) == ""
+
+
+def fail(line: ProgressLine) -> None:
+    line.show("half of it")
+    raise OSError("away")
+
+
+def test_what_an_error_prints_begins_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = terminal(monkeypatch)
+    line = ProgressLine(quiet=False)
+    with pytest.raises(OSError, match="away"), line:
+        fail(line)
+    print("penstock: away", file=sys.stderr)
+    assert shown(out.getvalue()) == "penstock: away"
+
+
+def test_programs_and_files_get_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = terminal(monkeypatch)
+    with ProgressLine(quiet=True) as line:
+        line.show("half of it")
+    assert out.getvalue() == ""
+    out = terminal(monkeypatch, io.StringIO)
+    with ProgressLine(quiet=False) as line:
+        line.show("half of it")
+    assert out.getvalue() == ""

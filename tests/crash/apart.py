@@ -1,0 +1,52 @@
+"""Work in a process of its own, fresh from the interpreter.
+
+What forks must not do so beside the threads of other tests (gRPC, Spark): such a child may wait for a lock for ever.
+"""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+
+
+def apart(work, /, *arguments, timeout_s=60, **named):
+    """What ``work`` returns, a function of a module that can be imported. Raises what it raises; after ``timeout_s`` seconds
+    TimeoutExpired, with it and all its children killed."""
+    process = subprocess.Popen(
+        [sys.executable, __file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        answer, _ = process.communicate(pickle.dumps((work, arguments, named)), timeout=timeout_s)
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    if process.returncode != 0:
+        raise ChildProcessError(f"{work.__qualname__} died with status {process.returncode}")
+    result, error = pickle.loads(answer)
+    if error is not None:
+        raise error
+    return result
+
+
+def main():
+    work, arguments, named = pickle.load(sys.stdin.buffer)
+    # Its children inherit standard output; what they print is no part of the answer.
+    answer = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    result, error = None, None
+    try:
+        result = work(*arguments, **named)
+    except Exception as caught:  # noqa: BLE001 - raised again by whoever asked
+        error = caught
+    with answer:
+        answer.write(pickle.dumps((result, error)))
+
+
+if __name__ == "__main__":
+    main()

@@ -27,6 +27,7 @@ from penstock.model.policies import ScalingPolicy, StreamConfig
 from penstock.model.segments import even_ranges
 from penstock.net.grpc_server import GrpcServer
 from penstock.net.wire_server import WireServer
+from penstock.ports.clock import Clock
 from penstock.ports.controller_service import Endpoint, ScaleStatus, TransactionStatus
 from penstock.ports.segment_service import Append
 from penstock.segmentstore.settings import StoreSettings
@@ -48,10 +49,14 @@ SMALL = StoreSettings(flush_bytes=4096, chunk_bytes=32 << 10, flush_interval_s=0
 
 @asynccontextmanager
 async def open_store(
-    directory: Path, endpoint_of: Callable[[str], Endpoint]
+    directory: Path,
+    endpoint_of: Callable[[str], Endpoint],
+    *,
+    clock: Clock | None = None,
+    settings: StoreSettings | None = None,
 ) -> AsyncIterator[tuple[SegmentStore, Controller]]:
     (directory / "metadata").mkdir(parents=True, exist_ok=True)
-    clock, rng, telemetry, offload = RealClock(), RealRng(), Counters(), ThreadOffload()
+    clock, rng, telemetry, offload = clock or RealClock(), RealRng(), Counters(), ThreadOffload()
     async with AsyncExitStack() as stack:
         stack.push_async_callback(offload.close)
         files = RealFiles(directory, offload)
@@ -71,7 +76,7 @@ async def open_store(
                 rng=rng,
                 offload=offload,
                 telemetry=telemetry,
-                settings=SMALL,
+                settings=settings or SMALL,
             )
         )
         controller = await stack.enter_async_context(
@@ -168,6 +173,10 @@ class World:
         self.link.run(create)
         return stream
 
+    def forget(self, stream: StreamName) -> None:
+        """Write as if for the first time: the stream was deleted, and is another one now."""
+        self._numbers = {name: number for name, number in self._numbers.items() if not name.startswith(f"{stream}/")}
+
     def write(self, stream: StreamName, events: Sequence[bytes], *, block: int = 50) -> None:
         """Append events by the key before their ``:``, in blocks of so many events for each segment."""
 
@@ -207,6 +216,22 @@ class World:
 
         self.link.run(scale)
 
+    def seal(self, stream: StreamName) -> None:
+        self.link.run(lambda services: services.controller.seal_stream(stream))
+
+    def flush(self) -> None:
+        """Tier, checkpoint and free all that can be, in a store of this process."""
+
+        async def flush(services: Services) -> None:
+            segments = services.segments
+            assert isinstance(segments, SegmentStore)
+            for _ in range(2):
+                for container in segments.containers:
+                    container.imports._looked_at = float("-inf")
+                await segments.flush()
+
+        self.link.run(flush)
+
     def tail(self, stream: StreamName) -> StreamCut:
         return self.link.run(lambda services: services.controller.tail(stream))
 
@@ -224,8 +249,10 @@ class World:
             async with asyncio.timeout(20):
                 for segment, end in cut.positions.items():
                     name = segment_name(stream, segment)
-                    while end and (
-                        not (found := await services.segments.chunk_ranges(name, 0, end)) or found[-1].end_offset < end
+                    start = (await services.segments.info(name)).start_offset
+                    while start < end and (
+                        not (found := await services.segments.chunk_ranges(name, start, end))
+                        or found[-1].end_offset < end
                     ):
                         await asyncio.sleep(0.02)
 

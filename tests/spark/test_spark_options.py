@@ -7,7 +7,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidNameError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
-from penstock.spark.options import parse_read, parse_write
+from penstock.spark.options import AUDIT_STREAM, READ_OPTIONS, WRITE_OPTIONS, parse_read, parse_write
 from penstock.spark.schema import check_read_schema, check_write_schema, read_ddl
 
 STREAM = {"scope": "plant", "stream": "turbine"}
@@ -26,6 +26,16 @@ def test_contradicting_names_of_the_stream_are_refused() -> None:
         parse_read({"path": "plant"})
     with pytest.raises(InvalidArgumentError, match="one stream"):
         parse_read({**STREAM, "paths": '["a/b","c/d"]'})
+
+
+def test_the_audit_stream_is_read_and_nothing_else_of_the_store_and_never_written() -> None:
+    assert parse_read({"path": "_system/audit"}).stream == AUDIT_STREAM
+    assert parse_read({"scope": "_system", "stream": "audit"}).stream == AUDIT_STREAM
+    for refused in ("_system/_tables", "_system/other", "plant/_RGgroup"):
+        with pytest.raises(InvalidNameError):
+            parse_read({"path": refused})
+    with pytest.raises(InvalidNameError):
+        parse_write({"path": "_system/audit"})
 
 
 @pytest.mark.parametrize("name", ["maxBytesPerTrigger", "max_bytes_per_trigger", "maxbytespertrigger"])
@@ -68,6 +78,20 @@ def test_an_unknown_option_is_refused_with_the_nearest_right_one() -> None:
         parse_read({**STREAM, "subscribers": "a"})
     with pytest.raises(InvalidArgumentError, match="did you mean writer_id"):
         parse_write({**STREAM, "writer": "a"})
+    with pytest.raises(InvalidArgumentError, match="option writer_id is one of writing"):
+        parse_read({**STREAM, "writerId": "a"})
+    with pytest.raises(InvalidArgumentError, match="option subscriber is one of reading"):
+        parse_write({**STREAM, "subscriber": "a"})
+
+
+@pytest.mark.parametrize("name", sorted({*READ_OPTIONS, *WRITE_OPTIONS} - {"path", "scope", "stream"}))
+def test_any_slip_of_the_hand_is_told_with_the_option_that_was_meant(name: str) -> None:
+    parse = parse_read if name in READ_OPTIONS else parse_write
+    plain = name.lower().replace("_", "")
+    slips = {plain[:-1], plain[1:], f"{plain}s", plain[0] + plain[2] + plain[1] + plain[3:], plain[:3] + plain[4:]}
+    for slip in sorted(slips - {plain}):
+        with pytest.raises(InvalidArgumentError, match=rf"did you mean {name}\?"):
+            parse({**STREAM, slip: "1"})
 
 
 def test_what_spark_itself_adds_is_no_unknown_option() -> None:
@@ -84,6 +108,10 @@ def test_what_spark_itself_adds_is_no_unknown_option() -> None:
         ("direct", "yes"),
         ("start_stream_cut", "middle"),
         ("subscriber", "not/one name"),
+        *((name, "9" * 25) for name in ("max_bytes_per_trigger", "max_events_per_trigger", "lease_seconds")),
+        *((name, "9" * 5000) for name in ("target_partition_bytes", "min_partitions", "batch_rows")),
+        ("batch_rows", "1000000000000"),
+        ("min_partitions", "1e3"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused(name: str, value: str) -> None:
@@ -101,7 +129,12 @@ def test_a_cut_of_another_stream_is_refused() -> None:
 
 def test_a_batch_job_names_itself_completely_or_not_at_all() -> None:
     assert parse_write({**STREAM, "txnappid": "load", "txnversion": "7"}).job == ("load", 7)
-    for given in ({"txnappid": "load"}, {"txnversion": "7"}, {"txnappid": "load", "txnversion": "-7"}):
+    for given in (
+        {"txnappid": "load"},
+        {"txnversion": "7"},
+        {"txnappid": "load", "txnversion": "-7"},
+        {"txnappid": "load", "txnversion": str(1 << 63)},
+    ):
         with pytest.raises(InvalidArgumentError):
             parse_write({**STREAM, **given})
 
@@ -124,6 +157,8 @@ def test_a_column_of_another_type_is_refused() -> None:
     check_read_schema([("offset", "bigint"), ("event", "binary")])
     with pytest.raises(InvalidArgumentError, match="cast"):
         check_read_schema([("event", "string")])
+    with pytest.raises(InvalidArgumentError, match="at least one"):
+        check_read_schema([])
 
 
 def test_no_column_is_lost_in_silence_when_writing() -> None:
@@ -138,6 +173,7 @@ def test_no_column_is_lost_in_silence_when_writing() -> None:
         [("routing_key", "string")],
         [("event", "binary"), ("price", "int")],
         [("event", "binary"), ("routing_key", "int")],
+        [("event", "binary"), ("event", "string")],
     ):
         with pytest.raises(InvalidArgumentError):
             keyed(*columns)

@@ -4,8 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import ChunkBlock, ChunkRange
-from penstock.spark.plan import Piece, pack, pieces_of, split
+from penstock.ports.segment_service import HOLDER_MAX_BYTES, ChunkBlock, ChunkRange
+from penstock.spark.options import parse_read
+from penstock.spark.plan import SHARE_MIN_BYTES, Piece, pack, pieces_of, share_count, split
+from penstock.spark.planning import holder_of
 
 SEGMENT = SegmentId(7)
 
@@ -40,7 +42,7 @@ def test_every_byte_of_a_range_is_in_exactly_one_share_and_in_order(
     start = data.draw(st.integers(0, length))
     end = data.draw(st.integers(start, length))
     pieces = pieces_of(SEGMENT, start, end, chunks, direct=direct)
-    shares = pack(pieces, target_bytes=data.draw(st.integers(1, 200)), min_shares=data.draw(st.integers(1, 9)))
+    shares = pack(pieces, shares=data.draw(st.integers(1, 200)))
     parts = [part for share in shares for part in share]
     at = start
     for part in parts:
@@ -73,8 +75,25 @@ def test_files_are_cut_where_blocks_begin_and_keep_their_checksums(
 
 def test_many_small_segments_share_a_task() -> None:
     pieces = [Piece(segment=SegmentId(item), start=0, end=1000) for item in range(100)]
-    assert len(pack(pieces, target_bytes=1 << 20, min_shares=1)) == 1
-    assert len(pack(pieces, target_bytes=1 << 20, min_shares=4)) == 4
+    assert len(pack(pieces, shares=1)) == 1
+    assert len(pack(pieces, shares=4)) == 4
+
+
+@settings(deadline=None)
+@given(
+    total=st.integers(0, 1 << 40),
+    target=st.integers(1 << 20, 1 << 30),
+    least=st.integers(1, 99),
+    cores=st.integers(1, 64),
+)
+def test_shares_fill_whole_rounds_of_the_cores_unless_they_would_be_small(
+    total: int, target: int, least: int, cores: int
+) -> None:
+    count = share_count(total, target_bytes=target, min_shares=least, cores=cores)
+    needed = share_count(total, target_bytes=target, min_shares=least, cores=1)
+    assert needed == max(least, -(-total // target), 1)
+    assert needed <= count < needed + cores
+    assert count % cores == 0 or count == needed or total < (count + 1) * SHARE_MIN_BYTES
 
 
 def test_blocks_that_are_read_in_part_are_not_verified() -> None:
@@ -82,3 +101,10 @@ def test_blocks_that_are_read_in_part_are_not_verified() -> None:
     chunk = ChunkRange(name="c", location="/c", start_offset=0, end_offset=30, blocks=blocks)
     (piece,) = pieces_of(SEGMENT, 4, 26, [chunk], direct=True)
     assert (piece.start, piece.end, [item.start for item in piece.blocks]) == (4, 26, [10])
+
+
+def test_the_holder_of_a_lease_is_never_told_in_more_words_than_a_store_takes() -> None:
+    scope, stream, group = "s" * 255, "t" * 250, "g" * 250
+    options = parse_read({"scope": scope, "stream": stream, "subscriber": group, "application": "é" * 100})
+    assert holder_of(options, "query").startswith("Spark query of éé")
+    assert len(holder_of(options, "query").encode()) <= HOLDER_MAX_BYTES

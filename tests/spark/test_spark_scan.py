@@ -208,3 +208,66 @@ def test_rows_are_cut_into_batches_of_bounded_size() -> None:
     )
     assert sum(batch.num_rows for batch in batches) == 20
     assert max(batch.nbytes for batch in batches) <= 65 << 20
+
+
+def test_batches_stay_as_they_are_while_further_windows_are_read(tmp_path: Path) -> None:
+    events = [bytes([item % 251 + 1]) * (90_000 + item) for item in range(150)]
+    data = framed(events)
+    piece = chunk(tmp_path / "c", data, places(events)[::10])
+    assert len(data) > 12 << 20
+    assert read(share(piece), no_store)["event"].to_pylist() == events
+
+
+@settings(deadline=None)
+@given(
+    events=st.lists(
+        st.one_of(st.integers(0, 12).map(bytes), st.binary(max_size=9), st.just(b"\0\0x\0")), min_size=1, max_size=300
+    ),
+    data=st.data(),
+)
+def test_erased_events_are_left_out_and_other_zeros_are_not(events: list[bytes], data: st.DataObject) -> None:
+    raw, bounds = framed(events), places(events)
+    blank = [index for index, event in enumerate(events) if event and not any(event)]
+    gone = [index for index in blank if data.draw(st.booleans())]
+    ranges = [(bounds[index] + 8, bounds[index + 1]) for index in gone]
+    asked: list[tuple[int, int]] = []
+
+    def erased(segment: SegmentId, start: int, end: int) -> list[tuple[int, int]]:
+        asked.append((start, end))
+        return ranges
+
+    piece = Piece(segment=SEGMENT, start=0, end=len(raw))
+    batches = read_share(share(piece), Shape(SCHEMA, STREAM, 7), store_of(raw), erased)
+    found = pa.Table.from_batches(list(batches), schema=SCHEMA)
+    kept = [index for index in range(len(events)) if index not in gone]
+    assert found["event"].to_pylist() == [events[index] for index in kept]
+    assert found["offset"].to_pylist() == [bounds[index] for index in kept]
+    # Where there is no event of zeros nobody is asked.
+    assert bool(asked) == bool(blank)
+
+
+@pytest.mark.parametrize("how", ["wiped", "gone", "while it is read"])
+def test_a_chunk_that_was_erased_since_the_plan_is_read_from_the_store(tmp_path: Path, how: str) -> None:
+    events = [b"event %06d" % item * 5000 for item in range(200)]
+    data, bounds = framed(events), places(events)
+    assert len(data) > 8 << 20
+    piece = chunk(tmp_path / "c", data, bounds[::10])
+    index = 150
+    blanked = bytearray(data)
+    blanked[bounds[index] + 8 : bounds[index + 1]] = bytes(len(events[index]))
+    batches = read_share(
+        share(piece),
+        Shape(SCHEMA, STREAM, 10_000),
+        store_of(bytes(blanked)),
+        lambda segment, start, end: [(bounds[index] + 8, bounds[index + 1])],
+    )
+    first = []
+    if how == "while it is read":
+        first.append(next(batches))
+    if how == "gone":
+        (tmp_path / "c").unlink()
+    else:
+        with open(tmp_path / "c", "r+b") as file:
+            file.write(bytes(len(data)))
+    found = pa.Table.from_batches([*first, *batches], schema=SCHEMA)["event"].to_pylist()
+    assert found == events[:index] + events[index + 1 :]

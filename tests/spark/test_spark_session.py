@@ -5,41 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_world import World, in_order, keyed, served, spark_in
+from spark_world import World, in_order, keyed
 
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
-from penstock.spark.connect import close_links, dial, link
 from penstock.spark.reasons import reason
 
 pytestmark = pytest.mark.spark
 
 WAIT_S = 60
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served(tmp_path_factory.mktemp("store")) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def world(address: str) -> Iterator[World]:
-    try:
-        yield World(link(dial, address))
-    finally:
-        close_links()
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with spark_in(tmp_path_factory.mktemp("spark")) as session:
-        yield session
 
 
 class Format:

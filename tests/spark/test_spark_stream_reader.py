@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import pickle
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
-from pyspark.sql.types import StructType
+from spark_driver import SCHEMA, Driver, logged
 from spark_world import World, in_order, keyed, open_here
 
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, TruncatedError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import ReaderGroupRetention
+from penstock.model.segments import SegmentId
 from penstock.ports.controller_service import ReaderGroupConfig
 from penstock.spark.connect import Services, close_links, link
 from penstock.spark.options import parse_read
+from penstock.spark.planning import now_ms
 from penstock.spark.source import BatchReader
-from penstock.spark.stream import StreamReader
-
-SCHEMA = StructType().add("event", "binary").add("segment_id", "long").add("offset", "long")
 
 
 @pytest.fixture
@@ -33,46 +33,6 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield World(link(open_here, str(tmp_path / "data")))
     finally:
         close_links()
-
-
-class Driver:
-    """Calls a stream reader in Spark's order, with offsets that went through Spark's log."""
-
-    def __init__(self, data: Path, stream: StreamName, **options: str) -> None:
-        given = {"controller": str(data), "path": str(stream), "start_stream_cut": "earliest", **options}
-        self.reader = StreamReader(open_here, parse_read({k: v for k, v in given.items() if v}), SCHEMA)
-        self.log: list[dict[str, Any]] = []
-
-    def batch(self, limit: ReadLimit | None = None) -> list[bytes] | None:
-        """The events of the next batch; None where there is none."""
-        if not self.log:
-            self.log.append(_logged(self.reader.initialOffset()))
-        start = self.log[-1]
-        end = _logged(self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit()))
-        if end == start:
-            return None
-        self.log.append(end)
-        return self.read(start, end)
-
-    def read(self, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
-        found: list[bytes] = []
-        for partition in self.reader.partitions(start, end):
-            task = pickle.loads(pickle.dumps((self.reader, partition)))
-            for rows in task[0].read(task[1]):
-                found += rows.column("event").to_pylist()
-        return found
-
-    def all(self) -> list[list[bytes]]:
-        """All batches until there is nothing more."""
-        batches: list[list[bytes]] = []
-        while (found := self.batch()) is not None:
-            batches.append(found)
-        return batches
-
-
-def _logged(offset: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(offset))
-    return found
 
 
 @pytest.fixture
@@ -234,7 +194,7 @@ def test_truncated_data_fails_the_query_or_is_skipped_as_asked(
     world.write(stream, keyed(0, 100))
     strict, lenient = Driver(data, stream), Driver(data, stream, fail_on_data_loss="false")
     for driver in (strict, lenient):
-        driver.log.append(_logged(driver.reader.initialOffset()))
+        driver.log.append(logged(driver.reader.initialOffset()))
     cut = world.tail(stream)
     world.write(stream, keyed(100, 150))
     world.truncate(stream, cut)
@@ -242,7 +202,7 @@ def test_truncated_data_fails_the_query_or_is_skipped_as_asked(
         strict.batch()
     assert caught.value.start_offset == cut.positions[next(iter(cut.positions))]
     assert lenient.batch() == keyed(100, 150)
-    assert "skipping truncated data" in caplog.text
+    assert "skipped data that was gone before it was read. stream=plant/s segment=0 from=0 to=1290" in caplog.text
     assert strict.reader.reportLatestOffset() is None
 
 
@@ -251,13 +211,25 @@ def test_a_query_that_lost_whole_segments_goes_on_at_the_head_if_it_may(world: W
     world.write(stream, keyed(0, 100))
     strict, lenient = Driver(data, stream), Driver(data, stream, fail_on_data_loss="false")
     for driver in (strict, lenient):
-        driver.log.append(_logged(driver.reader.initialOffset()))
+        driver.log.append(logged(driver.reader.initialOffset()))
     world.scale(stream, 3)
     world.truncate(stream, world.tail(stream))
     world.write(stream, keyed(100, 150))
     with pytest.raises(TruncatedError):
         strict.batch()
     assert sorted(event for batch in lenient.all() for event in batch) == sorted(keyed(100, 150))
+
+
+@pytest.mark.parametrize("subscriber", ["", "q"])
+def test_a_start_that_lacks_segments_is_refused(world: World, data: Path, subscriber: str) -> None:
+    stream = world.create("s", 2)
+    world.write(stream, keyed(0, 50))
+    for positions in ({0: 0}, {0: 0, 7: 0}, {0: 0, 1 << 32: 0}):
+        half = StreamCut(stream, {SegmentId(item): offset for item, offset in positions.items()})
+        driver = Driver(data, stream, start_stream_cut=half.to_text(), subscriber=subscriber)
+        with pytest.raises(InvalidCutError, match="no position of this stream"):
+            driver.batch()
+    assert world.published(stream, "q") is None
 
 
 def test_a_checkpoint_of_another_stream_is_refused(world: World, data: Path) -> None:
@@ -271,7 +243,7 @@ def test_a_subscriber_holds_from_registration_and_follows_what_is_committed(worl
     stream = world.create("s", 2)
     world.write(stream, keyed(0, 100))
     driver = Driver(data, stream, subscriber="spark", max_events_per_trigger="40")
-    driver.log.append(_logged(driver.reader.initialOffset()))
+    driver.log.append(logged(driver.reader.initialOffset()))
     assert world.published(stream, "spark") == world.head(stream)
     driver.batch()
     assert world.published(stream, "spark") == world.head(stream), "published before it was committed"
@@ -365,6 +337,48 @@ def test_a_leased_plan_outlives_truncation(world: World, data: Path) -> None:
     assert batch(data, stream) == []
 
 
+@pytest.mark.parametrize("tiered", [True, False])
+def test_a_batch_leases_chunks_where_it_reads_chunks_and_gives_them_back(
+    world: World, data: Path, tiered: bool
+) -> None:
+    stream = world.create("s", 2)
+    world.write(stream, keyed(0, 3000))
+    if tiered:
+        world.wait_tiered(stream)
+    driver = Driver(data, stream)
+    start = logged(driver.reader.initialOffset())
+    end = logged(driver.reader.latestOffset(start, ReadAllAvailable()))
+    shares = [item.value for item in driver.reader.partitions(start, end)]
+    reads_chunks = any(piece.location for share in shares for piece in share.pieces)
+    assert reads_chunks or not tiered
+    assert {share.lease is not None for share in shares} == {reads_chunks}
+    world.truncate(stream, world.tail(stream))
+    assert held_by_leases(world, stream) == reads_chunks
+    driver.reader.latestOffset(end, ReadAllAvailable())
+    assert not held_by_leases(world, stream)
+
+
+def held_by_leases(world: World, stream: StreamName) -> bool:
+    async def account(services: Services) -> Mapping[str, Any]:
+        return await services.controller.reclaim_report(stream)
+
+    return any(item["why"] == "lease" for item in world.link.run(account)["pending"])
+
+
+def test_a_leased_plan_outlives_its_segments_also_where_its_lease_is_to_be_extended(world: World, data: Path) -> None:
+    stream = world.create("s")
+    world.write(stream, keyed(0, 5000))
+    world.wait_tiered(stream)
+    reader = batch_reader(data, stream)
+    late = [InputPartition(replace(item.value, lease_until_ms=now_ms())) for item in reader.partitions()]
+    # Nothing of the segment is left but what the lease keeps.
+    world.scale(stream, 2)
+    world.truncate(stream, world.tail(stream))
+    assert [event for item in late for rows in reader.read(item) for event in rows["event"].to_pylist()] == keyed(
+        0, 5000
+    )
+
+
 def test_a_batch_read_of_what_is_gone_fails_or_skips(world: World, data: Path) -> None:
     stream = world.create("s")
     start = world.tail(stream)
@@ -378,6 +392,21 @@ def test_a_batch_read_of_what_is_gone_fails_or_skips(world: World, data: Path) -
     assert segment_name(stream, next(iter(cut.positions))).startswith("plant/s/")
 
 
+@pytest.mark.parametrize("scaled", [True, False])
+def test_what_goes_between_plan_and_read_fails_the_task_and_says_what_would_skip_it(
+    world: World, data: Path, scaled: bool
+) -> None:
+    stream = world.create("s")
+    world.write(stream, keyed(0, 100))
+    reader = batch_reader(data, stream, direct="false")
+    plan = reader.partitions()
+    if scaled:
+        world.scale(stream, 2)
+    world.truncate(stream, world.tail(stream))
+    with pytest.raises(TruncatedError, match="fail_on_data_loss=false skips"):
+        list(reader.read(plan[0]))
+
+
 def batch_reader(data: Path, stream: StreamName, **options: str) -> BatchReader:
     return BatchReader(open_here, parse_read({"controller": str(data), "path": str(stream), **options}), SCHEMA)
 
@@ -389,3 +418,36 @@ def batch(data: Path, stream: StreamName, **options: str) -> list[bytes]:
 
 def _cut(stream: StreamName, offset: dict[str, Any]) -> StreamCut:
     return StreamCut(stream, {int(segment): at for segment, at in offset["segments"].items()})  # type: ignore[misc]
+
+
+def test_space_under_a_plan_comes_back_when_its_lease_ends_and_the_account_says_whose_it_is(
+    world: World, data: Path
+) -> None:
+    stream = world.create("s")
+    world.write(stream, keyed(0, 4000))
+    world.wait_tiered(stream)
+    given = {"controller": str(data), "path": str(stream), "lease_seconds": "1", "application": "report of May"}
+    reader = BatchReader(open_here, parse_read(given), SCHEMA)
+    plan = reader.partitions()
+    before_ms = now_ms()
+    world.truncate(stream, world.tail(stream))
+
+    async def account(services: Services) -> Mapping[str, Any]:
+        return await services.controller.reclaim_report(stream)
+
+    (held,) = [item for item in world.link.run(account)["pending"] if item["why"] == "lease"]
+    (lease,) = held["leases"]
+    assert lease["holder"] == "Spark batch read of report of May"
+    assert before_ms - 1000 <= lease["until_ms"] == held["until_ms"] <= before_ms + 1000
+    assert held["bytes"] > 32 << 10
+    # Whoever planned it died: nobody extends the lease, and nobody releases it.
+    del reader, plan
+
+    async def given_back(services: Services) -> int:
+        async with asyncio.timeout(20):
+            while (report := await services.controller.reclaim_report(stream))["pending_bytes"]:
+                await asyncio.sleep(0.05)
+        return int(report["freed_bytes"])
+
+    assert world.link.run(given_back) >= held["bytes"]
+    assert now_ms() >= held["until_ms"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_world import in_order, keyed, spark_in
+from spark_world import in_order, keyed
 
 import penstock
 from penstock.testing.server import ServerProcess
@@ -17,17 +16,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 TOTAL = 2_000
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with spark_in(tmp_path_factory.mktemp("spark")) as session:
-        yield session
-
-
 def test_a_query_reads_and_writes_segments_of_both_workers(spark: Any, tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--workers", "2") as server, penstock.connect(server.address) as store:
         source = store.create_stream("plant/in", segments=4, create_scope=True)
         target = store.create_stream("plant/out", segments=4)
-        events = keyed(0, TOTAL)
+        # So many bytes that tasks write chunks of both workers' tier 2 themselves.
+        events = [event + b":" + bytes(200) for event in keyed(0, TOTAL)]
         with source.writer() as writer:
             writer.write_many(events, [event.split(b":")[0].decode() for event in events])
         given = {"controller": server.address, "scope": "plant"}
@@ -46,5 +40,7 @@ def test_a_query_reads_and_writes_segments_of_both_workers(spark: Any, tmp_path:
             .mode("append")
             .save()
         )
+        for worker in ("0", "1"):
+            assert list((tmp_path / "data" / "workers" / worker).glob("chunks/*/i?*.idx"))
         with target.reader(until_tail=True) as reader:
             assert sorted(event.data for event in reader) == sorted(events)

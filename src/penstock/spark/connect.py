@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from penstock.client.retry import RETRYABLE, retrying
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, leaves
 from penstock.ports.controller_service import ControllerService
 from penstock.ports.segment_service import SegmentService
+from penstock.spark.collector import spare
 from penstock.storage.real_rng import RealRng
 
 T = TypeVar("T")
@@ -100,6 +101,7 @@ class Link:
     async def _once(self, work: Callable[[Services], Coroutine[Any, Any, T]]) -> T:
         if self._services is None:
             self._services = await self._connector(self._address)
+            spare("connection")
         try:
             return await _ungrouped(work(self._services))
         except RETRYABLE:
@@ -134,18 +136,10 @@ async def _ungrouped(work: Awaitable[T]) -> T:
     try:
         return await work
     except ExceptionGroup as group:
-        errors = list(_leaves(group))
+        errors = list(leaves(group))
         lasting = [error for error in errors if not isinstance(error, RETRYABLE)]
         ours = [error for error in lasting if isinstance(error, PenstockError)]
         raise (ours or lasting or errors)[0] from None
-
-
-def _leaves(group: ExceptionGroup[Exception]) -> Iterator[Exception]:
-    for error in group.exceptions:
-        if isinstance(error, ExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
 
 
 async def _closed(services: Services) -> None:

@@ -16,10 +16,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from penstock.spark.java import ensure_java
+from penstock.spark.reasons import reason
 from penstock.spark.session import configure
 
 _SCHEMA = "carrier STRING, time_hour STRING, dep_delay INT, arr_delay INT"
@@ -161,6 +163,8 @@ def main() -> None:
     spark.sparkContext.setLogLevel("ERROR")
     try:
         rows = run(spark, given)
+    except StreamingQueryException as error:
+        sys.exit(f"the query failed: {reason(error) or error}")
     finally:
         spark.stop()
     print(json.dumps({"finished": True, "rows": rows}), flush=True)

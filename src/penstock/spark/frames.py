@@ -14,9 +14,14 @@ from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.core.routing import Router
 from penstock.model.errors import EventTooLargeError, InvalidArgumentError
 from penstock.model.segments import KeyRange
+from penstock.spark.arrays import NO_BYTES, integers, numbers
 
 APPEND_BYTES = 2 << 20
 """Size of one append: large enough to carry its own cost, small enough to overlap with the next."""
+
+
+EVENT, KEY = "event", "key"
+"""Columns of rows on their way: plain events, and routing keys where there are any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +42,34 @@ def event_bytes(column: pa.Array) -> pa.Array:
     return column if column.type == pa.binary() else column.cast(pa.binary())
 
 
+def largest_event(rows: pa.RecordBatch) -> int:
+    """Length of the largest event, bytes; 0 where there is none."""
+    return int(pc.max(pc.binary_length(rows.column(EVENT))).as_py() or 0)
+
+
+def inline_rows(held: Sequence[pa.RecordBatch]) -> bytes:
+    """Rows of one schema as bytes, for ``rows_inline``."""
+    target = pa.BufferOutputStream()
+    with pa.ipc.new_stream(target, held[0].schema) as stream:
+        for rows in held:
+            stream.write_batch(rows)
+    return bytes(target.getvalue())
+
+
+def rows_inline(data: bytes) -> Iterator[tuple[pa.Array, pa.Array | None]]:
+    """Events and keys of what ``inline_rows`` made bytes of."""
+    with pa.ipc.open_stream(data) as stream:
+        for rows in stream:
+            yield rows.column(EVENT), rows.column(KEY) if KEY in rows.schema.names else None
+
+
 def frame(values: pa.Array) -> tuple[memoryview, np.ndarray[Any, Any]]:
     """The events with their headers, back to back, and where each begins and the last ends.
 
     ``values`` is plain binary without nulls. One pass of Arrow, about 10 ns per event.
     Raises: EventTooLargeError.
     """
-    lengths = pc.binary_length(values).to_numpy(zero_copy_only=False)
+    lengths = numbers(pc.binary_length(values))
     if len(lengths) and int(lengths.max()) > EVENT_MAX_BYTES:
         raise EventTooLargeError("event is too large", length_bytes=int(lengths.max()), limit_bytes=EVENT_MAX_BYTES)
     count = len(values)
@@ -51,7 +77,7 @@ def frame(values: pa.Array) -> tuple[memoryview, np.ndarray[Any, Any]]:
     headers = pa.Array.from_buffers(
         pa.binary(), count, [None, pa.py_buffer(header_places), pa.py_buffer(lengths.astype(">i8"))]
     )
-    joined = pc.binary_join_element_wise(headers, values, pa.scalar(b"", pa.binary()))
+    joined = pc.binary_join_element_wise(headers, values, NO_BYTES)
     places = np.concatenate(([0], np.cumsum(lengths.astype(np.int64) + HEADER_BYTES)))
     data = joined.buffers()[2]
     return memoryview(data)[: int(places[-1])] if count else memoryview(b""), places
@@ -60,23 +86,25 @@ def frame(values: pa.Array) -> tuple[memoryview, np.ndarray[Any, Any]]:
 class Sorter:
     """Distributes events over the segments of a transaction: by routing key where there is one, else in turn."""
 
-    def __init__(self, ranges: Sequence[KeyRange], *, turn: int) -> None:
-        """``ranges`` of the segments; ``turn`` is which of them is first in turn."""
+    def __init__(self, ranges: Sequence[KeyRange], *, turn: int, part_bytes: int = APPEND_BYTES) -> None:
+        """``ranges`` of the segments; ``turn`` is which of them is first in turn; parts have ``part_bytes`` at most, or one
+        event."""
+        self._part_bytes = part_bytes
         self._router = Router(ranges)
         self._count = len(ranges)
         self._turn = turn
 
     def sort(self, events: pa.Array, keys: pa.Array | None) -> Iterator[Framed]:
-        """Framed parts of at most about ``APPEND_BYTES``, in the order of the events within each segment."""
+        """Framed parts, in the order of the events within each segment."""
         self._turn = (self._turn + 1) % self._count
         if self._count == 1 or keys is None:
-            yield from _parts(self._turn, events)
+            yield from _parts(self._turn, events, self._part_bytes)
             return
         places = self._places(keys)
         for index in np.unique(places):
             rows = np.flatnonzero(places == index)
-            chosen = events if len(rows) == len(events) else events.take(pa.array(rows))
-            yield from _parts(int(index), chosen)
+            chosen = events if len(rows) == len(events) else events.take(integers(rows))
+            yield from _parts(int(index), chosen, self._part_bytes)
 
     def _places(self, keys: pa.Array) -> np.ndarray[Any, Any]:
         """The segment of each key. Each distinct key is hashed once; events without a key take the turn."""
@@ -85,16 +113,15 @@ class Sorter:
         coded = keys.dictionary_encode()
         index_of = self._router.index_of
         known = np.array([index_of(key) for key in coded.dictionary.to_pylist()] + [self._turn], dtype=np.int64)
-        codes = coded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)
-        chosen: np.ndarray[Any, Any] = known[codes]
+        chosen: np.ndarray[Any, Any] = known[numbers(coded.indices, absent=len(known) - 1)]
         return chosen
 
 
-def _parts(index: int, events: pa.Array) -> Iterator[Framed]:
+def _parts(index: int, events: pa.Array, part_bytes: int) -> Iterator[Framed]:
     data, places = frame(events)
     first, last = 0, len(places) - 1
     while first < last:
-        fits = int(np.searchsorted(places, places[first] + APPEND_BYTES, side="right")) - 1
+        fits = int(np.searchsorted(places, places[first] + part_bytes, side="right")) - 1
         end = min(last, max(first + 1, fits))
         yield Framed(index, data[int(places[first]) : int(places[end])], end - first)
         first = end

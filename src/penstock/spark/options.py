@@ -10,18 +10,42 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidNameError
-from penstock.model.names import StreamName, check_name
+from penstock.model.names import SYSTEM_SCOPE, StreamName, check_name
 from penstock.ports.controller_service import LEASE_MAX_MS, LEASE_MIN_MS
 from penstock.spark.schema import EVENT, ROUTING_KEY
 
-CutChoice: TypeAlias = Literal["earliest", "latest", "unbounded"] | StreamCut
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time as a place in a stream, in milliseconds since the Unix epoch."""
+
+    time_ms: int
+
+
+CutChoice: TypeAlias = Literal["earliest", "latest", "unbounded"] | StreamCut | Moment
+
+_APPLICATION_MAX_BYTES = 200
+_LONG_MAX = (1 << 63) - 1
+_DIGITS = 20
+"""Of a number that no option takes, and that is not to be computed with."""
+_BATCH_ROWS_MAX = 1 << 24
+_PARTITIONS_MAX = 1 << 20
+_LEASE_SECONDS_MAX = 10**9
+_SEGMENTS_MAX = (1 << 31) - 1
+Direct: TypeAlias = Literal["true", "false", "always"]
+"""Read chunks where they lie: where that is possible, never, or else fail."""
 
 DEFAULT_CONTROLLER = "localhost:9090"
+AUDIT_STREAM = StreamName(SYSTEM_SCOPE, "audit")
+"""Of the store itself; it can be read as any other, and nothing else. Source: docs/formats/audit.md."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 READ_OPTIONS = (
     "controller",
@@ -30,6 +54,8 @@ READ_OPTIONS = (
     "path",
     "start_stream_cut",
     "end_stream_cut",
+    "start_timestamp",
+    "end_timestamp",
     "subscriber",
     "max_bytes_per_trigger",
     "max_events_per_trigger",
@@ -40,6 +66,7 @@ READ_OPTIONS = (
     "fail_on_data_loss",
     "direct",
     "lease_seconds",
+    "application",
 )
 WRITE_OPTIONS = (
     "controller",
@@ -52,6 +79,7 @@ WRITE_OPTIONS = (
     "txnVersion",
     "event_column",
     "routing_key_column",
+    "direct",
     "transaction_timeout_ms",
     "allow_create_scope",
     "allow_create_stream",
@@ -62,7 +90,7 @@ _SPARKS_OWN = frozenset(
     {"path", "paths", "queryname", "checkpointlocation"}
     | {"provider", "owner", "location", "external", "comment", "collation", "ismanagedlocation", "tabletype"}
 )
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)\Z", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,19})?)\s*([a-z]*)\Z", re.IGNORECASE)
 # One letter as Spark and Java mean it; two and three as our command line does.
 _UNITS = (
     {"": 1, "b": 1}
@@ -89,7 +117,9 @@ class ReadOptions:
     columns: tuple[str, ...] | None
     fail_on_data_loss: bool
     direct: bool
+    only_direct: bool
     lease_ms: int
+    application: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +133,7 @@ class WriteOptions:
     job: tuple[str, int] | None
     event_column: str
     routing_key_column: str
+    direct: bool
     lease_ms: int
     create_scope: bool
     create_stream: bool
@@ -111,30 +142,40 @@ class WriteOptions:
 
 def parse_read(options: Mapping[str, str]) -> ReadOptions:
     """Options of a read. Raises InvalidArgumentError and InvalidNameError, each naming the option and what it may be."""
-    given = _Given(options, READ_OPTIONS)
-    stream = given.stream()
+    given = _Given(options, READ_OPTIONS, WRITE_OPTIONS, "writing")
+    stream = given.stream(own=True)
+    start = given.place("start_stream_cut", "start_timestamp", stream)
+    end = given.place("end_stream_cut", "end_timestamp", stream)
+    if isinstance(start, Moment) and isinstance(end, Moment) and start.time_ms > end.time_ms:
+        raise InvalidArgumentError(
+            "the time range ends before it begins",
+            start_timestamp=given.text("start_timestamp"),
+            end_timestamp=given.text("end_timestamp"),
+        )
     return ReadOptions(
         controller=given.text("controller") or DEFAULT_CONTROLLER,
         stream=stream,
-        start=given.cut("start_stream_cut", stream),
-        end=given.cut("end_stream_cut", stream),
+        start=start,
+        end=end,
         subscriber=given.group("subscriber"),
         bytes_per_trigger=given.size("max_bytes_per_trigger", None),
         events_per_trigger=given.number("max_events_per_trigger", None),
         target_partition_bytes=given.size("target_partition_bytes", 128 << 20) or 1,
-        min_partitions=given.number("min_partitions", 1) or 1,
-        batch_rows=given.number("batch_rows", 10_000) or 1,
+        min_partitions=given.number("min_partitions", 1, _PARTITIONS_MAX) or 1,
+        batch_rows=given.number("batch_rows", 10_000, _BATCH_ROWS_MAX) or 1,
         columns=given.words("columns"),
         fail_on_data_loss=given.flag("fail_on_data_loss", True),
-        direct=given.flag("direct", True),
+        direct=given.direct("direct") != "false",
+        only_direct=given.direct("direct") == "always",
         # Long enough for a stage to reach its last task; tasks extend it when half of it has gone.
-        lease_ms=(given.number("lease_seconds", 1800) or 1) * 1000,
+        lease_ms=(given.number("lease_seconds", 1800, _LEASE_SECONDS_MAX) or 1) * 1000,
+        application=given.words_of_holder("application"),
     )
 
 
 def parse_write(options: Mapping[str, str]) -> WriteOptions:
     """Options of a write. Raises as ``parse_read``."""
-    given = _Given(options, WRITE_OPTIONS)
+    given = _Given(options, WRITE_OPTIONS, READ_OPTIONS, "reading")
     lease_ms = given.number("transaction_timeout_ms", LEASE_MAX_MS) or 0
     if not LEASE_MIN_MS <= lease_ms <= LEASE_MAX_MS:
         raise InvalidArgumentError(
@@ -143,8 +184,10 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
     app, version = given.text("txnAppId"), given.text("txnVersion")
     if (app is None) != (version is None):
         raise InvalidArgumentError("options txnAppId and txnVersion belong together", txnAppId=app, txnVersion=version)
-    if version is not None and not version.isdecimal():
-        raise InvalidArgumentError("option txnVersion is a number from 0 up", txnVersion=version)
+    if version is not None and not (re.fullmatch(r"[0-9]{1,19}", version) and int(version) <= _LONG_MAX):
+        raise InvalidArgumentError(
+            f"option txnVersion is a whole number from 0 to {_LONG_MAX}", txnVersion=version[:40]
+        )
     if app is not None and given.text("writer_id") is not None:
         raise InvalidArgumentError("option txnAppId names the writer already; drop writer_id", txnAppId=app)
     return WriteOptions(
@@ -155,45 +198,50 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         job=None if app is None or version is None else (app, int(version)),
         event_column=given.text("event_column") or EVENT,
         routing_key_column=given.text("routing_key_column") or ROUTING_KEY,
+        direct=given.flag("direct", True),
         lease_ms=lease_ms,
         create_scope=given.flag("allow_create_scope", True),
         create_stream=given.flag("allow_create_stream", True),
-        segments=given.number("default_num_segments", 1) or 1,
+        segments=given.number("default_num_segments", 1, _SEGMENTS_MAX) or 1,
     )
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """The name of an option in the one spelling that all spellings come to."""
     return name.lower().replace("_", "")
 
 
 class _Given:
     """The options as given, looked up by our own spelling."""
 
-    def __init__(self, options: Mapping[str, str], known: Iterable[str]) -> None:
-        spellings = {_plain(name): name for name in known}
+    def __init__(self, options: Mapping[str, str], known: Iterable[str], others: Iterable[str], theirs: str) -> None:
+        spellings = {plain_name(name): name for name in known}
+        elsewhere = {plain_name(name): name for name in others}
         self._values: dict[str, str] = {}
         for name, value in options.items():
-            plain = _plain(name)
+            plain = plain_name(name)
             if plain in spellings:
                 if self._values.get(plain, value) != value:
                     raise InvalidArgumentError("option is given twice, differently", option=spellings[plain])
                 self._values[plain] = value
             elif plain not in _SPARKS_OWN and not plain.startswith("option."):
+                if plain in elsewhere:
+                    raise InvalidArgumentError(f"option {elsewhere[plain]} is one of {theirs}", option=name)
                 raise InvalidArgumentError(_unknown(plain, spellings), option=name)
         if "paths" in options:
             raise InvalidArgumentError("one read takes one stream; union several reads", paths=options["paths"])
 
     def text(self, name: str) -> str | None:
         """The value without blanks around it; None where absent or blank."""
-        return self._values.get(_plain(name), "").strip() or None
+        return self._values.get(plain_name(name), "").strip() or None
 
-    def number(self, name: str, default: int | None) -> int | None:
+    def number(self, name: str, default: int | None, most: int = _LONG_MAX) -> int | None:
         text = self.text(name)
         if text is None:
             return default
-        if not re.fullmatch(r"[0-9]+", text) or int(text) == 0:
-            raise InvalidArgumentError(f"option {name} is a whole number from 1 up", value=text)
-        return int(text)
+        if not re.fullmatch(r"[0-9]+", text) or not text.strip("0"):
+            raise InvalidArgumentError(f"option {name} is a whole number from 1 up", value=text[:40])
+        return _within(name, text, int(text) if len(text) < _DIGITS else most + 1, most)
 
     def size(self, name: str, default: int | None) -> int | None:
         """Bytes, at least one: ``1000``; ``64m`` and ``64MiB`` are powers of 1024, ``64MB`` of 1000."""
@@ -204,8 +252,10 @@ class _Given:
         unit = _UNITS.get(match[2].lower()) if match else None
         size_bytes = 0 if match is None or unit is None else round(Fraction(match[1]) * unit)
         if size_bytes < 1:
-            raise InvalidArgumentError(f"option {name} is a size from 1 up, as 1000, 64m, 64MiB or 10MB", value=text)
-        return size_bytes
+            raise InvalidArgumentError(
+                f"option {name} is a size from 1 up, as 1000, 64m, 64MiB or 10MB", value=text[:40]
+            )
+        return _within(name, text, size_bytes, _LONG_MAX)
 
     def flag(self, name: str, default: bool) -> bool:
         text = self.text(name)
@@ -219,27 +269,74 @@ class _Given:
         text = self.text(name)
         return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())
 
+    def direct(self, name: str) -> Direct:
+        text = (self.text(name) or "true").lower()
+        match text:
+            case "true" | "false" | "always":
+                return text
+        raise InvalidArgumentError(f"option {name} is true, false or always", value=text)
+
+    def words_of_holder(self, name: str) -> str | None:
+        text = self.text(name)
+        if text is not None and len(text.encode()) > _APPLICATION_MAX_BYTES:
+            raise InvalidArgumentError(f"option {name} takes up to {_APPLICATION_MAX_BYTES} bytes", value=text[:40])
+        return text
+
     def group(self, name: str) -> str | None:
         text = self.text(name)
         return None if text is None else check_name("stream", text)
 
-    def stream(self) -> StreamName:
-        """From ``scope`` and ``stream``, or from ``path`` or ``stream`` as SCOPE/STREAM."""
+    def stream(self, *, own: bool = False) -> StreamName:
+        """From ``scope`` and ``stream``, or from ``path`` or ``stream`` as SCOPE/STREAM. ``own``: the audit stream, too."""
         scope, stream, path = self.text("scope"), self.text("stream"), self.text("path")
         if stream is not None and "/" not in stream and scope is not None:
             stream = f"{scope}/{stream}"
         full = stream or path
         if full is None:
-            raise InvalidArgumentError("which stream? give options scope and stream, or load('SCOPE/STREAM')")
+            raise InvalidArgumentError(
+                "which stream? give options scope and stream, or load('SCOPE/STREAM'). Spark keeps the options of a "
+                "catalog's table from sources in Python: use a temporary view, or "
+                "SELECT ... FROM table WITH ('path' = 'SCOPE/STREAM')"
+            )
         if stream is not None and path is not None and stream != path:
             raise InvalidArgumentError("options name two streams", stream=stream, path=path)
         try:
-            name = StreamName.parse(full).checked()
+            name = StreamName.parse(full)
+            if not (own and name == AUDIT_STREAM):
+                name.checked()
         except InvalidNameError as error:
             raise InvalidNameError(f"option stream: {error.message}", **error.fields) from None
         if scope is not None and scope != name.scope:
             raise InvalidArgumentError("options name two scopes", scope=scope, stream=name)
         return name
+
+    def place(self, cut: str, moment: str, stream: StreamName) -> CutChoice | None:
+        """A place in the stream, said by a cut or by a time."""
+        chosen, time_ms = self.cut(cut, stream), self.moment(moment)
+        if chosen is not None and time_ms is not None:
+            raise InvalidArgumentError(f"options {cut} and {moment} say the same; drop one", value=self.text(moment))
+        return chosen if time_ms is None else Moment(time_ms)
+
+    def moment(self, name: str) -> int | None:
+        """Milliseconds since the Unix epoch: a number of them, or ISO 8601, which without an offset is UTC."""
+        text = self.text(name)
+        if text is None:
+            return None
+        if re.fullmatch(r"[0-9]{9,10}", text):
+            raise InvalidArgumentError(
+                f"option {name} is in milliseconds, and this would be in 1970; a time in seconds gets 000 behind it",
+                value=text,
+            )
+        if text == "0" or re.fullmatch(r"[0-9]{11,15}", text):
+            return int(text)
+        try:
+            found = datetime.fromisoformat(text)
+            found = found.replace(tzinfo=found.tzinfo or UTC)
+            return max(0, (found - _EPOCH) // timedelta(milliseconds=1))
+        except (ValueError, OverflowError):
+            raise InvalidArgumentError(
+                f"option {name} is a time as 2026-05-01T12:00:00Z, or in milliseconds since 1970", value=text
+            ) from None
 
     def cut(self, name: str, stream: StreamName) -> CutChoice | None:
         text = self.text(name)
@@ -256,6 +353,12 @@ class _Given:
         if cut.stream != stream:
             raise InvalidArgumentError(f"option {name} is a cut of another stream", stream=stream, cut=cut.stream)
         return "unbounded" if cut.is_unbounded else cut
+
+
+def _within(name: str, text: str, value: int, most: int) -> int:
+    if value > most:
+        raise InvalidArgumentError(f"option {name} is at most {most}", value=text[:40])
+    return value
 
 
 def _unknown(plain: str, spellings: Mapping[str, str]) -> str:

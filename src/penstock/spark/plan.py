@@ -6,13 +6,21 @@ from the store. Shares are packed to a size, never one per segment: each task co
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 from uuid import UUID
 
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.ports.segment_service import ChunkRange
+
+SHARE_MIN_BYTES = 8 << 20
+"""No share is made smaller than this only to keep all cores busy."""
+
+Times: TypeAlias = tuple[tuple[int, int | None], ...]
+"""Of a run of bytes, in order: (offset behind a part of it, append time of the part in milliseconds). None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +37,8 @@ class Piece:
     """Whole events of one segment: ``start <= offset < end``.
 
     ``location=None``: ask the store. Else a file, or the URL of an object, whose first byte is the segment's
-    ``chunk_start``; ``blocks`` are those that lie wholly inside, in order, and can be verified.
+    ``chunk_start``; ``blocks`` are those that lie wholly inside, in order, and can be verified. ``times``: append times of
+    the piece, or of more; empty where nobody asks.
     """
 
     segment: SegmentId
@@ -38,6 +47,7 @@ class Piece:
     location: str | None = None
     chunk_start: int = 0
     blocks: tuple[Block, ...] = ()
+    times: Times = ()
 
     @property
     def size_bytes(self) -> int:
@@ -46,12 +56,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one task reads, in this order. The lease keeps its chunk files until that wall time."""
+    """What one task reads, in this order. The lease keeps its chunk files until that wall time. ``only_direct``: fail where
+    these cannot be read, rather than ask the store for what they hold."""
 
     stream: StreamName
     pieces: tuple[Piece, ...]
     lease: UUID | None
     lease_until_ms: int
+    only_direct: bool = False
 
 
 def pieces_of(
@@ -90,6 +102,13 @@ def pieces_of(
     return found
 
 
+def timed(piece: Piece, times: Times) -> Piece:
+    """The piece with the part of the times that it needs; ``times`` are of at least its bytes."""
+    ends = [end for end, _ in times]
+    first, last = bisect_right(ends, piece.start), bisect_left(ends, piece.end)
+    return replace(piece, times=times[first : last + 1])
+
+
 def split(piece: Piece, goal_bytes: int) -> Sequence[Piece]:
     """Cut a piece where blocks begin, into parts of about ``goal_bytes``; a block is never cut."""
     parts: list[Piece] = []
@@ -101,23 +120,32 @@ def split(piece: Piece, goal_bytes: int) -> Sequence[Piece]:
     return [*parts, replace(piece, start=start, blocks=piece.blocks[kept:])]
 
 
-def pack(pieces: Iterable[Piece], *, target_bytes: int, min_shares: int) -> Sequence[tuple[Piece, ...]]:
-    """Share the pieces out, in order, into parts of about ``target_bytes``, or smaller ones to get ``min_shares``.
+def share_count(total_bytes: int, *, target_bytes: int, min_shares: int, cores: int) -> int:
+    """How many shares: each of ``target_bytes`` at most, about, and so many that ``cores`` cores are busy to the end.
+
+    Where three cores' worth is left for two, one of them is idle for a third of the time: so it is full rounds, as long as
+    each share has 8 MiB.
+    """
+    count = max(min_shares, -(-total_bytes // target_bytes), 1)
+    rounds = -(-count // cores)
+    return max(count, min(rounds * cores, total_bytes // SHARE_MIN_BYTES))
+
+
+def pack(pieces: Iterable[Piece], *, shares: int) -> Sequence[tuple[Piece, ...]]:
+    """Share the pieces out, in order, into about so many parts of about one size.
 
     Every byte lands in exactly one share; there are fewer shares than asked for where no event boundary is known.
     """
     pieces = list(pieces)
-    total = sum(piece.size_bytes for piece in pieces)
-    count = max(min_shares, -(-total // target_bytes), 1)
-    goal = max(1, -(-total // count))
-    shares: list[tuple[Piece, ...]] = []
+    goal = max(1, -(-sum(piece.size_bytes for piece in pieces) // shares))
+    packed: list[tuple[Piece, ...]] = []
     current: list[Piece] = []
     filled = 0
     for part in (part for piece in pieces for part in split(piece, goal)):
         # Nearest to the goal wins: a part goes into the next share if more than half of it would stick out.
         if current and filled + part.size_bytes // 2 > goal:
-            shares.append(tuple(current))
+            packed.append(tuple(current))
             current, filled = [], 0
         current.append(part)
         filled += part.size_bytes
-    return [*shares, tuple(current)] if current else shares
+    return [*packed, tuple(current)] if current else packed

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import os
+import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import InternalError, SegmentNotFoundError, TruncatedError
+from penstock.model.errors import InternalError, InvalidCutError, TruncatedError, UnsupportedError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import SegmentInfo
+from penstock.ports.segment_service import HOLDER_MAX_BYTES, ChunkRange, SegmentInfo
 from penstock.spark.connect import Services
-from penstock.spark.options import CutChoice, ReadOptions
-from penstock.spark.plan import Piece, Share, pack, pieces_of
-from penstock.spark.positions import Positions, from_cut
+from penstock.spark.losses import explained, say
+from penstock.spark.options import CutChoice, Moment, ReadOptions
+from penstock.spark.plan import Piece, Share, Times, pack, pieces_of, share_count, timed
+from penstock.spark.positions import Loss, Positions, from_cut
+from penstock.spark.times import cut_at, times_of
 
-_ASKED_AT_ONCE = 128
-
-log = logging.getLogger("penstock.spark")
+_SEGMENTS_AT_ONCE = 16
 
 
 def now_ms() -> int:
@@ -28,9 +30,21 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-async def resolve(services: Services, stream: StreamName, choice: CutChoice | None, default: CutChoice) -> StreamCut:
-    """The cut that a user chose, as it stands now. "Unbounded" is the default's end of the stream."""
+def holder_of(options: ReadOptions, kind: str) -> str:
+    """Who holds chunks back, for the store's account of its space: what the user calls it, else where it runs."""
+    who = options.application or f"process {os.getpid()} on {platform.node()}"
+    as_subscriber = f" as subscriber {options.stream.scope}/{options.subscriber}" if options.subscriber else ""
+    # Names may be long; a lease that says too much would not be given.
+    return f"Spark {kind} of {who}{as_subscriber}".encode()[:HOLDER_MAX_BYTES].decode(errors="ignore")
+
+
+async def resolve(
+    services: Services, stream: StreamName, choice: CutChoice | None, default: CutChoice, *, end: bool = False
+) -> StreamCut:
+    """The cut that a user chose, as it stands now, to begin or ``end`` at. "Unbounded" is the default's end of the stream."""
     chosen = default if choice in (None, "unbounded") else choice
+    if isinstance(chosen, Moment):
+        return await cut_at(services, stream, chosen.time_ms, end=end)
     if chosen == "earliest":
         return await services.controller.head(stream)
     if chosen == "latest":
@@ -50,21 +64,10 @@ async def positions_of(services: Services, cut: StreamCut) -> Positions:
 async def infos(
     services: Services, stream: StreamName, segments: Sequence[SegmentId]
 ) -> dict[SegmentId, SegmentInfo | None]:
-    """Durable state of each segment; None where it is gone."""
-    found: dict[SegmentId, SegmentInfo | None] = {}
-    for first in range(0, len(segments), _ASKED_AT_ONCE):
-        some = segments[first : first + _ASKED_AT_ONCE]
-        async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(_info(services, segment_name(stream, segment))) for segment in some]
-        found |= {segment: task.result() for segment, task in zip(some, asked, strict=True)}
-    return found
-
-
-async def _info(services: Services, name: str) -> SegmentInfo | None:
-    try:
-        return await services.segments.info(name)
-    except SegmentNotFoundError:
-        return None
+    """Durable state of each segment, asked in one call; None where it is gone."""
+    names = {segment: segment_name(stream, segment) for segment in segments}
+    found = await services.segments.infos(list(names.values())) if names else {}
+    return {segment: found.get(name) for segment, name in names.items()}
 
 
 async def batch_ranges(
@@ -83,24 +86,59 @@ async def batch_ranges(
     return ranges
 
 
+async def left_of(
+    services: Services, stream: StreamName, ranges: Sequence[tuple[SegmentId, int, int]], *, fail: bool
+) -> tuple[list[tuple[SegmentId, int, int]], tuple[Loss, ...]]:
+    """The ranges as far as they still exist, and what does not. Raises TruncatedError where some is gone and ``fail``,
+    InvalidCutError where a range ends behind its segment."""
+    kept: list[tuple[SegmentId, int, int]] = []
+    lost: list[Loss] = []
+    known = await infos(services, stream, [segment for segment, _, _ in ranges])
+    check_reached(stream, {segment: high for segment, _, high in ranges}, known)
+    for segment, low, high in ranges:
+        info = known[segment]
+        begin = high if info is None else min(high, info.start_offset)
+        if begin > low:
+            check_loss(stream, segment, low, begin, fail=fail)
+            lost.append(Loss(segment=segment, start=low, end=begin))
+        if max(begin, low) < high:
+            kept.append((segment, max(begin, low), high))
+    if not lost:
+        return kept, ()
+    return kept, await explained(services, stream, {item.segment: item.start for item in lost}, lost)
+
+
 async def without_lost(
     services: Services, stream: StreamName, ranges: Sequence[tuple[SegmentId, int, int]], *, fail: bool
 ) -> list[tuple[SegmentId, int, int]]:
-    """The ranges as far as they still exist. Raises TruncatedError where some do not and ``fail``; else logs them."""
-    kept: list[tuple[SegmentId, int, int]] = []
-    known = await infos(services, stream, [segment for segment, _, _ in ranges])
-    for segment, low, high in ranges:
-        info = known[segment]
-        begin = high if info is None else info.start_offset
-        if begin > low:
-            lost_data(stream, segment, low, min(begin, high), fail=fail)
-        if max(begin, low) < high:
-            kept.append((segment, max(begin, low), high))
+    """As ``left_of``; what is gone is logged."""
+    kept, lost = await left_of(services, stream, ranges, fail=fail)
+    say(stream, lost)
     return kept
 
 
-def lost_data(stream: StreamName, segment: SegmentId, start: int, begin: int, *, fail: bool) -> None:
-    """Raise TruncatedError, or log: what was to be read from ``start`` on is gone, data begins at ``begin`` now."""
+def check_reached(
+    stream: StreamName, positions: Mapping[SegmentId, int], known: Mapping[SegmentId, SegmentInfo | None]
+) -> None:
+    """Raise InvalidCutError where a position lies behind the end of its segment, whose state ``known`` has.
+
+    What was durable once does not become shorter: the store was set up anew under this name, or from an older copy.
+    """
+    for segment, offset in positions.items():
+        info = known.get(segment)
+        if info is not None and offset > info.length:
+            raise InvalidCutError(
+                "the stream ends before this position: its store was set up anew, or from an older copy; use a new "
+                "checkpoint location, or another cut",
+                stream=stream,
+                segment=segment,
+                offset=offset,
+                length=info.length,
+            )
+
+
+def check_loss(stream: StreamName, segment: SegmentId, start: int, begin: int, *, fail: bool) -> None:
+    """Raise TruncatedError if ``fail``: what was to be read from ``start`` on is gone, data begins at ``begin`` now."""
     if fail:
         raise TruncatedError(
             "data was truncated before it was read; fail_on_data_loss=false skips what is gone",
@@ -109,8 +147,16 @@ def lost_data(stream: StreamName, segment: SegmentId, start: int, begin: int, *,
             offset=start,
             start_offset=begin,
         )
-    log.warning(
-        "skipping truncated data", extra={"stream": str(stream), "segment": segment, "start": start, "begin": begin}
+
+
+def shares_for(options: ReadOptions, total_bytes: int) -> int:
+    """About how many tasks a read of so much is shared out to. In local mode the cores are those of this machine; on a
+    cluster they stand for what a small one has."""
+    return share_count(
+        total_bytes,
+        target_bytes=options.target_partition_bytes,
+        min_shares=options.min_partitions,
+        cores=os.cpu_count() or 1,
     )
 
 
@@ -120,24 +166,99 @@ async def plan_shares(
     ranges: Sequence[tuple[SegmentId, int, int]],
     *,
     lease: UUID,
+    holder: str = "",
+    with_times: bool = False,
+    fresh: bool = False,
 ) -> Sequence[Share]:
-    """Shares that cover the ranges, in order. Chunks are leased before they are listed, so that none goes between."""
-    until_ms = now_ms() + options.lease_ms
+    """Shares that cover the ranges, in order. Chunks are leased before they are listed, so that none goes between.
+
+    ``fresh``: the ranges have come just now, so that there are hardly any chunks: they are leased only where some are seen,
+    and listed again. Shares without a lease leave nothing to give back.
+    """
     total = sum(high - low for _, low, high in ranges)
-    goal = max(1, min(options.target_partition_bytes, -(-total // options.min_partitions)))
-    pieces: list[Piece] = []
-    for segment, low, high in ranges:
-        name = segment_name(options.stream, segment)
-        if options.direct:
-            await services.segments.lease_chunks(name, lease, until_ms=until_ms)
-            chunks = await services.segments.chunk_ranges(name, low, high)
-        else:
-            chunks = ()
-        for piece in pieces_of(segment, low, high, chunks, direct=options.direct):
-            pieces += [piece] if piece.location else await _split_untiered(services, name, piece, goal)
-    packed = pack(pieces, target_bytes=options.target_partition_bytes, min_shares=options.min_partitions)
-    held = lease if options.direct else None
-    return [Share(stream=options.stream, pieces=part, lease=held, lease_until_ms=until_ms) for part in packed]
+    shares = shares_for(options, total)
+    cover = _Cover(
+        services=services,
+        options=options,
+        lease=lease,
+        until_ms=now_ms() + options.lease_ms,
+        holder=holder,
+        with_times=with_times,
+        fresh=fresh,
+        goal_bytes=max(1, -(-total // shares)),
+    )
+    limit = asyncio.Semaphore(_SEGMENTS_AT_ONCE)
+
+    async def covered(segment: SegmentId, low: int, high: int) -> Sequence[Piece]:
+        async with limit:
+            return await cover.pieces(segment, low, high)
+
+    async with asyncio.TaskGroup() as running:
+        asked = [running.create_task(covered(*item)) for item in ranges]
+    pieces = [piece for task in asked for piece in task.result()]
+    packed = pack(pieces, shares=shares)
+    held = lease if cover.leased else None
+    only = options.only_direct
+    return [
+        Share(stream=options.stream, pieces=part, lease=held, lease_until_ms=cover.until_ms, only_direct=only)
+        for part in packed
+    ]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Cover:
+    """Covers ranges of a stream with pieces. See ``plan_shares``. ``leased``: whether any chunk may be held."""
+
+    services: Services
+    options: ReadOptions
+    lease: UUID
+    until_ms: int
+    holder: str
+    with_times: bool
+    fresh: bool
+    goal_bytes: int
+    leased: bool = False
+
+    async def pieces(self, segment: SegmentId, low: int, high: int) -> Sequence[Piece]:
+        """Pieces of one range, in order."""
+        segments, direct = self.services.segments, self.options.direct
+        name = segment_name(self.options.stream, segment)
+        chunks: Sequence[ChunkRange] = ()
+        times: Times = ()
+        if self.with_times:
+            # Before the chunks are listed: what is tiered in between has a later time than the one that is told.
+            modified_ms = (await segments.info(name)).last_modified_ms
+        if direct:
+            chunks = await self._leased_chunks(name, low, high)
+        elif self.with_times:
+            chunks = await segments.chunk_ranges(name, low, high)
+        if self.with_times:
+            times = times_of(low, high, chunks, modified_ms)
+        if self.options.only_direct:
+            _check_locations(name, chunks)
+        found: list[Piece] = []
+        for piece in pieces_of(segment, low, high, chunks, direct=direct):
+            parts = [piece] if piece.location else await _split_untiered(self.services, name, piece, self.goal_bytes)
+            found += [timed(part, times) for part in parts] if times else parts
+        return found
+
+    async def _leased_chunks(self, name: str, low: int, high: int) -> Sequence[ChunkRange]:
+        segments = self.services.segments
+        if self.fresh and not await segments.chunk_ranges(name, low, high):
+            return ()
+        self.leased = True
+        await segments.lease_chunks(name, self.lease, until_ms=self.until_ms, holder=self.holder)
+        return await segments.chunk_ranges(name, low, high)
+
+
+def _check_locations(name: str, chunks: Sequence[ChunkRange]) -> None:
+    for chunk in chunks:
+        if chunk.location is None:
+            raise UnsupportedError(
+                "the store keeps chunks where nobody else can read them; direct=true reads them through it",
+                segment=name,
+                chunk=chunk.name,
+            )
 
 
 async def _split_untiered(services: Services, name: str, piece: Piece, goal_bytes: int) -> list[Piece]:

@@ -42,22 +42,72 @@ def to_cut(stream: StreamName, positions: Mapping[SegmentId, int]) -> StreamCut:
     return StreamCut(stream, dict(positions))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Bytes ``start <= offset < end`` of a segment that a query passed over.
+
+    ``end=None``: to its end, wherever that was; nobody knows it any more. ``events``: how many they were, where that is
+    known. ``rule``, ``at_ms``: the first retention rule (docs/formats/planner.md; ``manual``: by hand) that removed some of
+    them, and when; None where that is forgotten.
+    """
+
+    segment: SegmentId
+    start: int
+    end: int | None
+    events: int | None = None
+    rule: str | None = None
+    at_ms: int | None = None
+
+    def __str__(self) -> str:
+        size = "?" if self.end is None else str(self.end - self.start)
+        known = {"from": self.start, "to": self.end, "bytes": size, "events": self.events}
+        told = known | {"rule": self.rule, "at_ms": self.at_ms}
+        return f"segment={self.segment} " + " ".join(
+            f"{name}={'?' if value is None else value}" for name, value in told.items()
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "segment": self.segment,
+            "from": self.start,
+            "to": self.end,
+            "events": self.events,
+            "rule": self.rule,
+            "at_ms": self.at_ms,
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Loss:
+        """Inverse of ``to_json``. Raises KeyError, TypeError, ValueError."""
+        return cls(
+            segment=SegmentId(int(found["segment"])),
+            start=int(found["from"]),
+            end=None if found["to"] is None else int(found["to"]),
+            events=found.get("events"),
+            rule=found.get("rule"),
+            at_ms=found.get("at_ms"),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Offset:
     """What Spark logs at the end of a batch: the positions behind it, and the final lengths of segments that it finished.
 
     Finished segments are named because the positions already hold their successors, and a batch must be readable from its
-    two offsets alone.
+    two offsets alone. ``lost``: what was gone when the batch was made, and is passed over by it.
     """
 
     positions: Positions
     finished: Positions = field(default_factory=dict)
+    lost: tuple[Loss, ...] = ()
 
     def to_json(self, stream: StreamName) -> dict[str, Any]:
         """For Spark, which compares the text of it: equal offsets give equal text, segments by id."""
         found: dict[str, Any] = {"v": VERSION, "stream": str(stream), "segments": _named(self.positions)}
         if self.finished:
             found["finished"] = _named(self.finished)
+        if self.lost:
+            found["lost"] = [item.to_json() for item in self.lost]
         return found
 
     @classmethod
@@ -72,7 +122,8 @@ class Offset:
                 checkpoint=offset.get("stream"),
             )
         try:
-            return cls(_parsed(offset["segments"]), _parsed(offset.get("finished", {})))
+            lost = tuple(Loss.from_json(item) for item in offset.get("lost", ()))
+            return cls(_parsed(offset["segments"]), _parsed(offset.get("finished", {})), lost)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidCutError(
                 "checkpoint holds offsets that are not ours", offset=str(dict(offset))[:200]
@@ -150,12 +201,18 @@ def raise_to(
 
 
 def ranges_of(start: Offset, end: Offset) -> list[tuple[SegmentId, int, int]]:
-    """What the batch between two offsets reads: (segment, from, to), oldest segment first, empty ranges left out.
+    """What the batch between two offsets reads: (segment, from, to), oldest segment first, without empty ranges and what was
+    lost.
 
     Raises: InvalidCutError where an offset runs backwards.
     """
     ends = end.finished | end.positions
-    found = [(segment, max(0, start.positions.get(segment, 0)), max(0, ends[segment])) for segment in sorted(ends)]
+    begins = dict(start.positions)
+    for item in end.lost:
+        # What is lost lies before what is left; a loss that was found later belongs to a batch before, and moves nothing.
+        if item.end is not None and item.segment in ends:
+            begins[item.segment] = max(begins.get(item.segment, 0), item.end)
+    found = [(segment, max(0, begins.get(segment, 0)), max(0, ends[segment])) for segment in sorted(ends)]
     for segment, low, high in found:
         if low > high:
             raise InvalidCutError("offsets of a batch run backwards", segment=segment, start=low, end=high)

@@ -7,7 +7,19 @@ import re
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
-from penstock.model.errors import InternalError, PenstockError
+from penstock.model.errors import (
+    ContainerOfflineError,
+    InternalError,
+    PenstockError,
+    QuotaExceededError,
+    QuotaHeldError,
+    SegmentSealedError,
+    StorageFullError,
+    StreamSealedError,
+    ThrottledError,
+    TransactionNotFoundError,
+    TransactionStateError,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,6 +42,49 @@ def readable(method: Callable[P, T]) -> Callable[P, T]:
             raise
         except PenstockError as error:
             raise error.with_traceback(None) from None
+
+    return call
+
+
+# What to do about it, by class: the first that fits. Each is the end of a sentence.
+_ADVICE: tuple[tuple[type[PenstockError], str], ...] = (
+    (StreamSealedError, "a sealed stream takes no more events, write to another one"),
+    (SegmentSealedError, "a sealed stream takes no more events, write to another one"),
+    (
+        TransactionStateError,
+        "nothing of the batch is committed; run it again (a streaming query goes on from its checkpoint)",
+    ),
+    (
+        TransactionNotFoundError,
+        "nothing of the batch is committed; run it again (a streaming query goes on from its checkpoint)",
+    ),
+    (StorageFullError, "free space, or raise the store's budget, then run the batch again"),
+    (QuotaHeldError, "let the slowest subscriber catch up, or raise the quota, then run the batch again"),
+    (QuotaExceededError, "let the slowest subscriber catch up, or raise the quota, then run the batch again"),
+    (ThrottledError, "the store does not keep up; run the batch again, with fewer tasks at a time"),
+    (ContainerOfflineError, "the store has stopped and says why in its log; start it again, then run the batch again"),
+)
+
+
+def advice(error: PenstockError) -> str | None:
+    """What a user can do about an error that a write met, or None where its own text says it."""
+    return next((text for kind, text in _ADVICE if isinstance(error, kind)), None)
+
+
+def advised(method: Callable[P, T]) -> Callable[P, T]:
+    """As ``readable``, for what writes: the line also says what to do."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except InternalError:
+            raise
+        except PenstockError as error:
+            todo = advice(error)
+            if todo is None or todo in error.message:
+                raise error.with_traceback(None) from None
+            raise type(error)(f"{error.message}; {todo}", **error.fields) from None
 
     return call
 

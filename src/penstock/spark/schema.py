@@ -10,16 +10,28 @@ from penstock.model.errors import InvalidArgumentError
 EVENT = "event"
 ROUTING_KEY = "routing_key"
 
-READ_COLUMNS = {"event": "binary", "scope": "string", "stream": "string", "segment_id": "bigint", "offset": "bigint"}
-"""Names and order of Pravega's connector; Spark's type of each."""
+APPEND_TIME = "append_time"
+
+DEFAULT_COLUMNS = ("event", "scope", "stream", "segment_id", "offset")
+"""Names and order of Pravega's connector."""
+
+READ_COLUMNS = {
+    "event": "binary",
+    "scope": "string",
+    "stream": "string",
+    "segment_id": "bigint",
+    "offset": "bigint",
+    APPEND_TIME: "timestamp",
+}
+"""All that can be asked for; Spark's type of each."""
 
 
 def read_ddl(columns: Sequence[str] | None) -> str:
-    """Spark's schema of a read, all columns nullable. ``columns=None``: all five.
+    """Spark's schema of a read, all columns nullable. ``columns=None``: ``DEFAULT_COLUMNS``.
 
     Raises: InvalidArgumentError (a column that is unknown or named twice).
     """
-    names = tuple(READ_COLUMNS) if columns is None else columns
+    names = DEFAULT_COLUMNS if columns is None else columns
     if not names:
         raise InvalidArgumentError("option columns names no column", columns=", ".join(READ_COLUMNS))
     if len(set(names)) != len(names):
@@ -28,8 +40,12 @@ def read_ddl(columns: Sequence[str] | None) -> str:
 
 
 def check_read_schema(fields: Iterable[tuple[str, str]]) -> None:
-    """Accept any choice and order of our columns, as (name, Spark's type). Raises InvalidArgumentError."""
-    for name, kind in fields:
+    """Accept any choice and order of our columns, as (name, Spark's type), at least one. Raises InvalidArgumentError."""
+    found = list(fields)
+    if not found:
+        # Spark counts what it is handed: batches without columns would be no rows.
+        raise InvalidArgumentError("a schema names at least one column", columns=", ".join(READ_COLUMNS))
+    for name, kind in found:
         wanted = READ_COLUMNS[_known(name)]
         if kind != wanted:
             raise InvalidArgumentError(
@@ -43,7 +59,11 @@ def check_write_schema(fields: Iterable[tuple[str, str]], *, event: str, routing
     The metadata columns of our own source are left out of what is written, so that a stream can be copied as it was read;
     any other column would be lost in silence and is refused. Raises: InvalidArgumentError.
     """
-    kinds = dict(fields)
+    kinds: dict[str, str] = {}
+    for name, kind in fields:
+        if name in kinds and name in (event, routing_key):
+            raise InvalidArgumentError("two columns of what is written have this name; drop one", column=name)
+        kinds[name] = kind
     if kinds.get(event) not in ("binary", "string"):
         raise InvalidArgumentError(
             "what is written needs a column of type binary or string for the events",

@@ -9,21 +9,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from penstock.model.errors import CorruptDataError, InvalidArgumentError, UnavailableError
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    SegmentNotFoundError,
+    TruncatedError,
+    UnavailableError,
+    UnsupportedError,
+)
 from penstock.model.names import segment_name
 from penstock.model.segments import SegmentId
 from penstock.ports.segment_service import READ_MAX_BYTES
+from penstock.spark.collector import spare
 from penstock.spark.connect import RETRY_S, Connector, Link, Services, dial, link
 from penstock.spark.lifetime import end_with_driver
+from penstock.spark.losses import say
 from penstock.spark.options import ReadOptions, parse_read, parse_write
-from penstock.spark.planning import batch_ranges, now_ms, plan_shares, resolve, without_lost
+from penstock.spark.planning import batch_ranges, check_loss, holder_of, now_ms, plan_shares, resolve, without_lost
+from penstock.spark.positions import Loss
 from penstock.spark.reasons import readable, readable_items
-from penstock.spark.schema import check_read_schema, check_write_schema, read_ddl
+from penstock.spark.schema import APPEND_TIME, check_read_schema, check_write_schema, read_ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,6 +79,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from penstock.spark.sink import BatchWriter
 
+        spare("writer")
         return BatchWriter(self._connector(), *self._write_options(schema, overwrite, "mode('append')"))
 
     # Spark passes ``overwrite`` by name when it commits: another name would fail every commit.
@@ -75,6 +87,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         from penstock.spark.sink import StreamWriter
 
+        spare("writer")
         return StreamWriter(self._connector(), *self._write_options(schema, overwrite, "outputMode('append')"))
 
     def _connector(self) -> Connector:
@@ -112,9 +125,22 @@ def read_partition(
     _extend_lease(server, share, options.lease_ms)
 
     def fetch(segment: SegmentId, offset: int, size: int) -> bytes:
-        return server.ask(lambda services: _read(services, segment_name(share.stream, segment), offset, size))
+        try:
+            return server.ask(lambda services: _read(services, segment_name(share.stream, segment), offset, size))
+        except (TruncatedError, SegmentNotFoundError) as error:
+            # Gone since the plan was made: its lease ran out, or it was in no chunk that a lease could keep.
+            begin = error.start_offset if isinstance(error, TruncatedError) else offset + size
+            check_loss(share.stream, segment, offset, begin, fail=options.fail_on_data_loss)
+            raise
 
-    yield from read_share(share, shape, fetch)
+    def lose(segment: SegmentId, start: int, end: int) -> None:
+        say(share.stream, [Loss(segment=segment, start=start, end=end)])
+
+    def erased(segment: SegmentId, start: int, end: int) -> Sequence[tuple[int, int]]:
+        return server.ask(lambda services: _erased(services, segment_name(share.stream, segment), start, end))
+
+    lost = None if options.fail_on_data_loss else lose
+    yield from read_share(share, shape, fetch, erased, lost)
 
 
 def _extend_lease(server: Link, share: Share, lease_ms: int) -> None:
@@ -126,9 +152,19 @@ def _extend_lease(server: Link, share: Share, lease_ms: int) -> None:
 
     async def extend(services: Services) -> None:
         for name in sorted(names):
-            await services.segments.lease_chunks(name, lease, until_ms=now_ms() + lease_ms)
+            # What is truncated away as a whole can be leased no more; the lease that it has still holds.
+            with suppress(SegmentNotFoundError):
+                await services.segments.lease_chunks(name, lease, until_ms=now_ms() + lease_ms)
 
     server.ask(extend)
+
+
+async def _erased(services: Services, name: str, start: int, end: int) -> Sequence[tuple[int, int]]:
+    try:
+        return await services.segments.erased_ranges(name, start, end)
+    except (SegmentNotFoundError, UnsupportedError):
+        # Deleted since: nobody knows any more. Or a store that cannot erase: then the zeros are a writer's.
+        return ()
 
 
 async def _read(services: Services, name: str, offset: int, size: int) -> bytes:
@@ -161,10 +197,17 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
     async def _plan(self, services: Services, lease: UUID) -> Sequence[Share]:
         options = self._options
         start = await resolve(services, options.stream, options.start, "earliest")
-        end = await resolve(services, options.stream, options.end, "latest")
+        end = await resolve(services, options.stream, options.end, "latest", end=True)
         ranges = await batch_ranges(services, options.stream, start, end)
         kept = await without_lost(services, options.stream, ranges, fail=options.fail_on_data_loss)
-        return await plan_shares(services, options, kept, lease=lease)
+        return await plan_shares(
+            services,
+            options,
+            kept,
+            lease=lease,
+            holder=holder_of(options, "batch read"),
+            with_times=APPEND_TIME in self._schema.names,
+        )
 
     @readable_items
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

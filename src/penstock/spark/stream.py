@@ -8,8 +8,8 @@ is in Spark's checkpoint and in the subscriber's cut, nothing else. Order of cal
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
@@ -23,25 +23,34 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import InvalidArgumentError, InvalidCutError, SegmentNotFoundError
 from penstock.model.segments import SegmentId
 from penstock.ports.controller_service import Successor
 from penstock.ports.segment_service import SegmentInfo
 from penstock.spark.boundaries import Boundaries, Limit
 from penstock.spark.connect import Connector, Link, Services, link
-from penstock.spark.options import ReadOptions
+from penstock.spark.losses import DELETED, between, say
+from penstock.spark.options import Moment, ReadOptions
 from penstock.spark.plan import Share
-from penstock.spark.planning import infos, lost_data, plan_shares, positions_of, resolve, without_lost
-from penstock.spark.positions import Offset, Positions, enter_successors, raise_to, ranges_of, to_cut
+from penstock.spark.planning import (
+    check_loss,
+    check_reached,
+    holder_of,
+    infos,
+    left_of,
+    plan_shares,
+    positions_of,
+    resolve,
+)
+from penstock.spark.positions import Loss, Offset, Positions, enter_successors, raise_to, ranges_of, to_cut
 from penstock.spark.reasons import readable, readable_items
+from penstock.spark.schema import APPEND_TIME
 from penstock.spark.source import read_partition
-from penstock.spark.subscription import Subscription, subscribe
+from penstock.spark.subscription import Subscription, of_another, subscribe
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
-
-log = logging.getLogger("penstock.spark")
 
 LONG_POLL_S = 1.0
 """How long ``latestOffset`` waits where nothing is new. Spark asks again every 10 ms otherwise."""
@@ -55,6 +64,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     """Micro-batches of a stream, with admission control, ``AvailableNow`` and, if asked for, a subscriber."""
 
     def __init__(self, connector: Connector, options: ReadOptions, schema: StructType) -> None:
+        if isinstance(options.end, Moment):
+            raise InvalidArgumentError(
+                "a streaming read ends at a cut or never; read a range of times with spark.read", option="end_timestamp"
+            )
         if options.end in ("earliest", "latest"):
             raise InvalidArgumentError(
                 "a streaming read ends at a cut or never; trigger(availableNow=True) stops at the latest",
@@ -68,6 +81,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._bounds = [Bound(options.end)] if isinstance(options.end, StreamCut) else []
         self._lease: UUID | None = None
         self._turn = 0
+        self._late: tuple[Loss, ...] = ()
         self._seen: dict[str, Any] | None = None
 
     def _server(self) -> Link:
@@ -84,10 +98,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     async def _begin(self, services: Services) -> Positions:
         options = self._options
+        named = options.start if isinstance(options.start, StreamCut) else None
+        if named is not None and not await services.controller.is_cut_valid(options.stream, named):
+            # Read as it stands, keys that no segment of it holds would be passed over in silence.
+            raise InvalidCutError(
+                "option start_stream_cut is no position of this stream: it lacks segments, or has those of another one",
+                stream=options.stream,
+                segments=", ".join(str(segment) for segment in sorted(named.positions)),
+            )
         if options.subscriber is None:
             return await positions_of(services, await resolve(services, options.stream, options.start, "latest"))
         # A subscriber that is known already goes on where it was, unless the user names a start.
         cut = None if options.start is None else await resolve(services, options.stream, options.start, "latest")
+        if cut is not None:
+            check_reached(options.stream, cut.positions, await infos(services, options.stream, list(cut.positions)))
         self._subscription = await subscribe(services, options.stream, options.subscriber, cut)
         start = await positions_of(services, cut or self._subscription.cut)
         if options.start in ("earliest", "unbounded"):
@@ -126,7 +150,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._publish(begin)
         self._release(server)
         end = server.ask(lambda services: self._next(services, begin.positions, self._limit(limit)))
-        return start if end.positions == begin.positions else end.to_json(self._options.stream)
+        if end.positions == begin.positions:
+            return start
+        say(self._options.stream, end.lost)
+        end, self._late = replace(end, lost=self._late + end.lost), ()
+        return end.to_json(self._options.stream)
 
     def _limit(self, limit: ReadLimit) -> Limit:
         """What Spark asks for, which with some triggers is everything, beside the limit that Spark cannot express."""
@@ -140,8 +168,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     async def _next(self, services: Services, start: Positions, limit: Limit) -> Offset:
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + (0 if self._bounds else LONG_POLL_S)
-        for bound in self._bounds:
-            await bound.learn(services, to_cut(self._options.stream, start))
+        if not all(bound.is_learned for bound in self._bounds):
+            # Of a stream that was made again, which never had these segments, the bound is that of the new one.
+            there, _, _ = await self._existing(services, start)
+            for bound in self._bounds:
+                await bound.learn(services, to_cut(self._options.stream, there))
         tries = 0
         while True:
             end = await self._advanced(services, start, limit)
@@ -152,11 +183,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     async def _advanced(self, services: Services, start: Positions, limit: Limit) -> Offset:
         stream = self._options.stream
-        positions, known = await self._existing(services, start)
+        positions, known, lost = await self._existing(services, start)
         entered = enter_successors(positions, await self._successors(services, positions, known))
         known |= await infos(services, stream, [segment for segment in entered if segment not in known])
         # A successor can itself be truncated already.
-        entered, known = await self._existing(services, entered) if entered != positions else (entered, known)
+        if entered != positions:
+            entered, known, more = await self._existing(services, entered)
+            lost += more
         ends = self._ends(entered, known)
         self._seen = Offset(entered | ends).to_json(stream)
         self._turn += 1
@@ -164,31 +197,55 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         reached = await boundaries.advance(entered, ends, limit, turn=self._turn)
         # What this batch finishes gives way to its successors at once, so that it may be truncated once committed.
         behind = enter_successors(reached, await self._successors(services, reached, known))
-        return Offset(behind, {item: reached[item] for item in reached if item not in behind})
+        return Offset(behind, {item: reached[item] for item in reached if item not in behind}, lost)
 
     async def _existing(
         self, services: Services, start: Positions
-    ) -> tuple[Positions, dict[SegmentId, SegmentInfo | None]]:
-        """Positions as far as the stream still has them, and the state of their segments."""
-        stream = self._options.stream
-        known = await infos(services, stream, list(start))
+    ) -> tuple[Positions, dict[SegmentId, SegmentInfo | None], tuple[Loss, ...]]:
+        """Positions as far as the stream still has them, the state of their segments, and what was passed over."""
+        options = self._options
+        known = await infos(services, options.stream, list(start))
+        check_reached(options.stream, start, known)
         if all(info is not None and info.start_offset <= max(0, start[item]) for item, info in known.items()):
-            return start, known
-        positions, passed = await self._above_head(services, start)
+            return start, known, ()
+        try:
+            positions, passed = await self._above_head(services, start)
+        except SegmentNotFoundError:
+            return await self._made_again(services, start)
         for segment, info in known.items():
             if info is not None and info.start_offset > max(0, positions.get(segment, info.start_offset)):
                 positions[segment] = info.start_offset
                 passed.append(segment)
         for segment in sorted(set(passed)):
             begin = positions.get(segment)
-            lost_data(
-                stream,
+            check_loss(
+                options.stream,
                 segment,
                 max(0, start[segment]),
                 min(positions.values()) if begin is None else begin,
-                fail=self._options.fail_on_data_loss,
+                fail=options.fail_on_data_loss,
             )
-        return positions, await infos(services, stream, list(positions))
+        lost = await between(services, options.stream, start, positions)
+        return positions, await infos(services, options.stream, list(positions)), lost
+
+    async def _made_again(
+        self, services: Services, start: Positions
+    ) -> tuple[Positions, dict[SegmentId, SegmentInfo | None], tuple[Loss, ...]]:
+        """As ``_existing``, of a stream that has none of the segments: it was deleted, and another one has its name."""
+        options = self._options
+        if options.subscriber is not None:
+            raise of_another(f"{options.stream.scope}/{options.subscriber}", options.stream)
+        if options.fail_on_data_loss:
+            raise InvalidCutError(
+                "the stream was deleted and made again; use a new checkpoint location, or fail_on_data_loss=false to go on "
+                "at the head of the new one",
+                stream=options.stream,
+                segments=", ".join(str(segment) for segment in sorted(start)),
+            )
+        positions = await positions_of(services, await services.controller.head(options.stream))
+        lost = [Loss(segment=item, start=max(0, start[item]), end=None, rule=DELETED) for item in sorted(start)]
+        lost += [Loss(segment=item, start=0, end=offset) for item, offset in positions.items() if offset > 0]
+        return positions, await infos(services, options.stream, list(positions)), tuple(lost)
 
     async def _above_head(self, services: Services, start: Positions) -> tuple[Positions, list[SegmentId]]:
         """The later of ``start`` and the head, and which segments of ``start`` lie before the head."""
@@ -236,9 +293,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     async def _plan(self, services: Services, ranges: Sequence[tuple[SegmentId, int, int]]) -> Sequence[Share]:
         options = self._options
-        kept = await without_lost(services, options.stream, ranges, fail=options.fail_on_data_loss)
+        kept, lost = await left_of(services, options.stream, ranges, fail=options.fail_on_data_loss)
+        say(options.stream, lost)
+        # Gone since the batch was made, whose offset is in the log already: the next one tells of it.
+        self._late += lost
+        first = self._lease is None
         self._lease = self._lease or uuid4()
-        return await plan_shares(services, options, kept, lease=self._lease)
+        shares = await plan_shares(
+            services,
+            options,
+            kept,
+            lease=self._lease,
+            holder=holder_of(options, "query"),
+            with_times=APPEND_TIME in self._schema.names,
+            fresh=True,
+        )
+        if first and all(share.lease is None for share in shares):
+            self._lease = None  # nothing to give back
+        return shares
 
     @readable_items
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -258,6 +330,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     async def _subscribed(self, services: Services, committed: Positions) -> None:
         options = self._options
         if self._subscription is None and options.subscriber is not None:
+            check_reached(options.stream, committed, await infos(services, options.stream, list(committed)))
             cut = to_cut(options.stream, committed)
             self._subscription = await subscribe(services, options.stream, options.subscriber, cut)
         if self._subscription is not None:
@@ -279,6 +352,11 @@ class Bound:
     def __init__(self, cut: StreamCut) -> None:
         self._cut = cut
         self._within: frozenset[SegmentId] | None = None
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether ``learn`` has been called."""
+        return self._within is not None
 
     async def learn(self, services: Services, start: StreamCut) -> None:
         """Find out which segments lie between ``start`` and the cut. Done once; later positions lie between as well.

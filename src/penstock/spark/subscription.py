@@ -12,6 +12,7 @@ from penstock.model.errors import (
     InvalidArgumentError,
     InvalidCutError,
     ReaderGroupNotFoundError,
+    SubscriberNotFoundError,
 )
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
@@ -35,11 +36,22 @@ class Subscription:
     async def publish(self, services: Services, positions: Mapping[SegmentId, int]) -> None:
         """Tell the controller that everything before ``positions`` is committed. Never moves back.
 
-        Raises: SubscriberNotFoundError, ReaderGroupNotFoundError: someone removed the subscriber; its data is held no more.
+        Raises: SubscriberNotFoundError: someone removed the subscriber; its data is held no more.
         """
         target = await self._joined(services, positions)
         if target == self._published:
             return
+        try:
+            await self._told(services, target, positions)
+        except (SubscriberNotFoundError, ReaderGroupNotFoundError):
+            raise SubscriberNotFoundError(
+                "the subscriber was removed while the query ran, and its data is held no more; start the query again to "
+                "register it anew at what is committed",
+                subscriber=self.group.full_name,
+                stream=self.cut.stream,
+            ) from None
+
+    async def _told(self, services: Services, target: Positions, positions: Mapping[SegmentId, int]) -> None:
         try:
             await self._update(services, target)
         except GenerationMismatchError:
@@ -54,6 +66,11 @@ class Subscription:
                 log.warning("subscriber was moved on by retention", extra={"subscriber": self.group.full_name})
                 return
             await self._update(services, target)
+
+    async def covers(self, services: Services, cut: StreamCut) -> bool:
+        """Whether all that lies behind the cut is held: at no key has the subscriber passed it."""
+        start = await positions_of(services, cut)
+        return await self._joined(services, start) == start
 
     async def _update(self, services: Services, target: Positions) -> None:
         await services.controller.update_subscriber_cut(
@@ -106,7 +123,25 @@ async def subscribe(services: Services, stream: StreamName, name: str, cut: Stre
             retention=group.retention.name,
         )
     stored = await _stored_cut(services, stream, group)
-    return Subscription(group, stored, await positions_of(services, stored))
+    if not await services.controller.is_cut_valid(stream, stored):
+        raise of_another(group.full_name, stream)
+    subscription = Subscription(group, stored, await positions_of(services, stored))
+    if cut is not None and not await subscription.covers(services, cut):
+        log.warning(
+            "the query begins before what its subscriber has committed: nothing holds the data between. subscriber=%s",
+            group.full_name,
+        )
+    return subscription
+
+
+def of_another(subscriber: str, stream: StreamName) -> InvalidCutError:
+    """What is raised for a subscriber whose stream was deleted, where another one has its name."""
+    return InvalidCutError(
+        f"the subscriber belongs to a stream that was deleted and made again; remove it with penstock group delete "
+        f"{subscriber}, and use a new checkpoint location",
+        subscriber=subscriber,
+        stream=stream,
+    )
 
 
 async def _stored_cut(services: Services, stream: StreamName, group: ReaderGroupConfig) -> StreamCut:

@@ -1,0 +1,31 @@
+"""``penstock spark …``: the jobs of ``penstock.spark.jobs`` as commands, each with progress, a report and ``--dry-run``."""
+
+from __future__ import annotations
+
+import typer
+
+from penstock.spark.cli import audit, erase, export, fleet, load, scrub, table
+
+app = typer.Typer(
+    name="spark",
+    help="Jobs that run on Spark, on this machine or with --master on a cluster.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+
+
+@app.callback()
+def jobs() -> None:
+    """Jobs that run on Spark, on this machine or with --master on a cluster."""
+
+
+app.command("load")(load.load)
+app.command("export")(export.export)
+app.command("scrub")(scrub.scrub)
+app.command("erase")(erase.erase)
+app.command("table")(table.table)
+app.command("fleet")(fleet.fleet)
+app.command("audit")(audit.audit)

@@ -1,0 +1,164 @@
+"""``penstock spark audit``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.app.cli.output import print_facts, print_json, print_rows
+from penstock.app.cli.target import ControllerOption, JsonOption, default_controller
+from penstock.app.cli.words import moment, parse_moment
+from penstock.app.units import format_size
+from penstock.codec.audit import AuditKind
+from penstock.model.errors import InvalidArgumentError
+from penstock.spark.cli.session import ConfOption, DryRunOption, MasterOption, pairs, spark_session, telling
+
+if TYPE_CHECKING:
+    from penstock.spark.jobs.audit import AuditReport
+
+_SHOWN = 20
+
+
+def audit(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="[SCOPE[/STREAM]]", show_default=False, help="Only what concerns it; else everything."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Bring the Parquet table there up to now, or begin it; without it there are only the sums.",
+            show_default=False,
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Decided from then on, as 2026-01-31T12:00:00Z.", show_default=False),
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Decided before then.", show_default=False)] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option("--kind", metavar="KIND", help="Only this: " + ", ".join(item.value for item in AuditKind) + "."),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Of the source, as fail_on_data_loss=false; may be given again.",
+            show_default=False,
+        ),
+    ] = None,
+    controller: ControllerOption = None,
+    master: MasterOption = "local[*]",
+    conf: ConfOption = None,
+    dry_run: DryRunOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Say who lost what to which rule: the store's audit stream as a table, and its sums by rule, stream and subscriber.
+
+    The store keeps entries for 90 days; a table (--out) has them for as long as you keep it. Give the same command again, say
+    every day: each run adds what came since the last one, whole or not at all, and nothing twice.
+
+    \b
+    penstock spark audit                                          the sums of all there is
+    penstock spark audit web --since 2026-05-01 --kind evict      who was moved past unread data in scope web
+    penstock spark audit --out /lake/audit                        the table, brought up to now
+    SELECT rule, sum(removed_bytes) FROM parquet.`/lake/audit` GROUP BY rule
+    """
+    from penstock.spark.jobs.audit import AuditRequest
+    from penstock.spark.jobs.audit import audit as run
+    from penstock.spark.jobs.audit_rows import Choice
+
+    request = AuditRequest(
+        read={"controller": controller or default_controller(), **pairs(option, "--option")},
+        choice=Choice(target=target, kinds=tuple(kind or ()), since_ms=_millis(since), until_ms=_millis(until)),
+        output=out,
+    ).checked()
+    if dry_run:
+        _tell(run(None, request, dry_run=True), as_json=json)
+        return
+    with spark_session("audit", master=master, conf=conf) as spark, telling(quiet=json) as told:
+        report = run(spark, request, told=told)
+    _tell(report, as_json=json)
+
+
+def _millis(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text[:1].isdecimal() or ("-" not in text and not text.isdecimal()):
+        raise InvalidArgumentError("a time reads 2026-01-31 or 2026-01-31T12:00:00Z", value=repr(text[:60]))
+    return parse_moment(text, now_ms=0)
+
+
+def _tell(report: AuditReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json(report.as_json())
+        return
+    sums = report.sums
+    facts: dict[str, object] = {}
+    if report.dry_run:
+        facts["would read"] = f"{report.entries:,} entries, {format_size(report.read_bytes)}"
+        facts["would write"] = report.output or "nothing"
+        print_facts(facts, as_json=False)
+        return
+    facts["read"] = f"{format_size(report.read_bytes)}, of which {sums.entries:,} entries were asked for"
+    if sums.first_ms is not None and sums.last_ms is not None:
+        facts["decided"] = f"{moment(sums.first_ms)} to {moment(sums.last_ms)}"
+    if report.output is not None:
+        facts["table"] = f"{report.output}, run {report.run}" if report.run else f"{report.output}: nothing new"
+    if sums.kinds:
+        facts["kinds"] = ", ".join(f"{name} {count:,}" for name, count in sums.kinds.items())
+    if sums.missing:
+        facts["missing"] = f"{sums.missing:,} entries found no room while a disk was full"
+    if report.lost:
+        facts["too late"] = [f"gone before it was read: offsets {item['from']} to {item['to']}" for item in report.lost]
+    print_facts(facts, as_json=False)
+    _table("by rule", ["rule"], sums.rules)
+    _table("by stream", ["scope", "stream"], sums.streams)
+    hurt = [
+        [item["subscriber"], item["rule"], item["streams"], *_lost(item), item["dropped"] or ""]
+        for item in sums.subscribers
+    ]
+    _rows("by subscriber", ["subscriber", "rule", "streams", "lost unread", "events", "dropped"], hurt)
+    held = [[item["hold"], item["owner"], item["streams"]] for item in sums.holds]
+    _rows("held back by", ["hold", "owner", "streams"], held)
+
+
+def _table(title: str, names: list[str], found: Sequence[Mapping[str, Any]]) -> None:
+    columns = [*names, "entries", "removed", "events", "lost unread", "events"]
+    rows = [
+        [
+            *(item[name] or "" for name in names),
+            item["entries"],
+            _size(item["removed_bytes"]),
+            _events(item["removed_events"]),
+            *_lost(item),
+        ]
+        for item in found
+    ]
+    _rows(title, columns, rows)
+
+
+def _lost(item: Mapping[str, Any]) -> list[str]:
+    return [_size(item["lost_bytes"]), _events(item["lost_events"])]
+
+
+def _size(count: int) -> str:
+    return format_size(count) if count >= 0 else f"-{format_size(-count)}"
+
+
+def _events(count: int | None) -> str:
+    return "not counted" if count is None else f"{count:,}"
+
+
+def _rows(title: str, columns: list[str], rows: list[list[Any]]) -> None:
+    if not rows:
+        return
+    print()
+    print_rows(columns, rows[:_SHOWN], as_json=False, title=title)
+    if len(rows) > _SHOWN:
+        print(f"and {len(rows) - _SHOWN} that lost less; --json has up to 1000")

@@ -1,0 +1,119 @@
+"""``penstock spark erase``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.app.cli.erase import ErasureIdOption, WhyOption, print_receipt, state_line
+from penstock.app.cli.holds import OwnerOption, owner_of
+from penstock.app.cli.output import ProgressLine, say
+from penstock.app.cli.target import ControllerOption, JsonOption, StreamArgument, default_controller
+from penstock.app.erasing import values_from
+from penstock.app.units import format_size
+from penstock.model.errors import InvalidArgumentError
+from penstock.spark.cli.session import ConfOption, DryRunOption, MasterOption, spark_session
+from penstock.spark.matching import Contains, JsonField, Match, Where
+
+JsonFieldOption = Annotated[
+    str | None,
+    typer.Option(
+        "--json-field",
+        metavar="PATH",
+        help="Events are JSON: look at this field, as user.id or users.0.id.",
+        show_default=False,
+    ),
+]
+AnywhereOption = Annotated[bool, typer.Option("--anywhere", help="Look for the values anywhere in the payload.")]
+ValuesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--values-from",
+        metavar="FILE",
+        help="What to look for, one value a line. They reach executors, never a plan, a log or the receipt.",
+        show_default=False,
+        exists=True,
+    ),
+]
+SchemaOption = Annotated[
+    str | None,
+    typer.Option("--schema", metavar="DDL", help="Columns of JSON events, for --where.", show_default=False),
+]
+WhereOption = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="SQL",
+        help="A predicate over --schema. What is written in it may show in Spark's own logs.",
+        show_default=False,
+    ),
+]
+
+
+def erase(
+    stream: StreamArgument,
+    why: WhyOption,
+    json_field: JsonFieldOption = None,
+    anywhere: AnywhereOption = False,
+    values: ValuesOption = None,
+    schema: SchemaOption = None,
+    where: WhereOption = None,
+    who: OwnerOption = None,
+    erasure: ErasureIdOption = None,
+    dry_run: DryRunOption = False,
+    controller: ControllerOption = None,
+    master: MasterOption = "local[*]",
+    conf: ConfOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Blank every event that matches, in place and for good, and print the receipt. This cannot be undone.
+
+    Executors read the stream from its head to its tail of now, and find what matches; the store blanks it, in all its tiers.
+    Interrupted once it has begun to blank, the store goes on; the same --id again waits for it and prints the receipt.
+
+    \b
+    Examples:
+      penstock spark erase demo/clicks --json-field user.id --values-from ids.txt --why "request 17" --dry-run
+      penstock spark erase demo/clicks --schema "user string, age int" --where "user = 'ann' and age < 18" --why "request 18"
+    """
+    from penstock.spark.jobs.erase import erase as run
+
+    match = match_of(json_field, anywhere, values, schema, where)
+    with ProgressLine(quiet=json) as line, spark_session("erase", master=master, conf=conf) as spark:
+        report = run(
+            spark,
+            stream,
+            match,
+            controller=controller or default_controller(),
+            who=owner_of(who),
+            why=why,
+            erasure=erasure,
+            dry_run=dry_run,
+            progress=lambda state: line.show(state_line(state)),
+        )
+    if report.receipt is not None:
+        print_receipt(report.receipt, as_json=json)
+    else:
+        size = format_size(report.bytes)
+        say(f"would erase {report.events:,} events of {stream}, {size}", as_json=json, **report.as_json())
+
+
+def match_of(
+    json_field: str | None, anywhere: bool, values: Path | None, schema: str | None, where: str | None
+) -> Match:
+    """What the options look for. Raises InvalidArgumentError where they are none, or several."""
+    chosen = [json_field is not None, anywhere, where is not None]
+    if sum(chosen) != 1:
+        raise InvalidArgumentError("say what to look for by one of --json-field, --anywhere and --where")
+    if where is not None:
+        if schema is None or values is not None:
+            raise InvalidArgumentError("--where goes with --schema, and without --values-from")
+        return Where(schema=schema, where=where)
+    if json_field is not None and not all(json_field.split(".")):
+        raise InvalidArgumentError("--json-field is a name, or names joined by dots", json_field=repr(json_field))
+    if values is None or schema is not None:
+        raise InvalidArgumentError("--json-field and --anywhere go with --values-from, and without --schema")
+    wanted = frozenset(values_from(values))
+    return Contains(values=wanted) if json_field is None else JsonField(path=json_field, values=wanted)

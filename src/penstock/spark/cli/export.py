@@ -1,0 +1,169 @@
+"""``penstock spark export``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.app.cli.output import print_facts, print_json
+from penstock.app.cli.target import ControllerOption, JsonOption, StreamArgument, default_controller
+from penstock.app.cli.words import moment, parse_moment
+from penstock.app.units import format_size
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.segments import SegmentId
+from penstock.spark.cli.session import (
+    ConfOption,
+    DryRunOption,
+    MasterOption,
+    SourceOption,
+    source_options,
+    spark_session,
+    telling,
+)
+
+if TYPE_CHECKING:
+    from penstock.spark.jobs.export import ExportReport, ExportRequest
+
+OutputArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="A directory that is not there yet.", show_default=False)
+]
+StartOption = Annotated[
+    str | None,
+    typer.Option("--start", metavar="CUT", help="From here: earliest, or the text of a cut.", show_default=False),
+]
+EndOption = Annotated[
+    str | None,
+    typer.Option("--end", metavar="CUT", help="Up to here: latest, or the text of a cut.", show_default=False),
+]
+AfterOption = Annotated[
+    Path | None,
+    typer.Option("--after", metavar="DIR", help="From where this earlier export ended.", show_default=False),
+]
+OffsetsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--offsets",
+        metavar="SEGMENT=START:END",
+        help="Only events of a segment that begin at these offsets; may be given again.",
+        show_default=False,
+    ),
+]
+TimeFieldOption = Annotated[
+    str | None,
+    typer.Option(
+        "--time-field",
+        metavar="NAME",
+        help="Field of the event's JSON that says when: ISO 8601 or a number; a.b goes deeper.",
+        show_default=False,
+    ),
+]
+TimeUnitOption = Annotated[str, typer.Option("--time-unit", help="Of a time that is a number: s, ms or us.")]
+SinceOption = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Events from then on, as 2026-01-31T12:00:00Z.", show_default=False),
+]
+UntilOption = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help="Events before then.", show_default=False)
+]
+PartitionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--partition-by", metavar="PERIOD", help="hour or day: directories date=…/hour=….", show_default=False
+    ),
+]
+ColumnsOption = Annotated[
+    str, typer.Option("--columns", help="Of event, segment_id, offset, scope, stream, append_time.")
+]
+CompressionOption = Annotated[str, typer.Option("--compression", help="zstd, snappy, gzip or none.")]
+
+
+def export(
+    stream: StreamArgument,
+    output: OutputArgument,
+    start: StartOption = None,
+    end: EndOption = None,
+    after: AfterOption = None,
+    offsets: OffsetsOption = None,
+    time_field: TimeFieldOption = None,
+    time_unit: TimeUnitOption = "ms",
+    since: SinceOption = None,
+    until: UntilOption = None,
+    partition: PartitionOption = None,
+    columns: ColumnsOption = "event,segment_id,offset",
+    compression: CompressionOption = "zstd",
+    option: SourceOption = None,
+    controller: ControllerOption = None,
+    master: MasterOption = "local[*]",
+    conf: ConfOption = None,
+    dry_run: DryRunOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Write a range of a stream as Parquet: exactly that range, and visible only when it is complete.
+
+    Stopped, give the same command again: what is written stays written, and the range is the one that was begun. The
+    directory must be one that all executors see.
+    """
+    from penstock.spark.jobs.event_time import EventTime
+    from penstock.spark.jobs.export import ExportRequest
+    from penstock.spark.jobs.export import export as run
+
+    cuts = {name: cut for name, cut in (("start_stream_cut", start), ("end_stream_cut", end)) if cut is not None}
+    read = source_options(stream, controller or default_controller(), option, **cuts)
+    request = ExportRequest(
+        read=read,
+        output=output,
+        after=after,
+        offsets=dict(_offsets(text) for text in offsets or ()),
+        partition=partition,
+        time=None if time_field is None else EventTime(field=time_field, unit=time_unit),
+        since_us=_micros(since),
+        until_us=_micros(until),
+        columns=tuple(name.strip() for name in columns.split(",")),
+        compression=compression,
+    ).checked()
+    with telling(quiet=json) as tell, spark_session("export", master=master, conf=conf) as spark:
+        report = run(spark, request, told=tell, dry_run=dry_run)
+    if json:
+        print_json(report.as_json())
+    else:
+        print_facts(_facts(report, request, dry_run=dry_run), as_json=False)
+
+
+def _facts(report: ExportReport, request: ExportRequest, *, dry_run: bool) -> dict[str, object]:
+    """The report for people."""
+    facts: dict[str, object] = {
+        "stream": report.stream,
+        "output": report.output,
+        "events": f"{report.events:,}, {format_size(report.event_bytes)}",
+    }
+    if dry_run:
+        facts["would write"] = f"{report.shares} shares; nothing was written"
+    else:
+        facts["written"] = f"{report.files} files, {format_size(report.file_bytes)}"
+        if report.resumed:
+            facts["before"] = f"{report.resumed} of {report.shares} shares were there from an earlier run"
+        if report.without_time:
+            facts["without time"] = f"{report.without_time:,} events"
+    facts["ends at"] = report.end
+    bounds = (request.since_us, request.until_us)
+    if bounds != (None, None):
+        facts["times"] = " to ".join("…" if item is None else moment(item // 1000) for item in bounds)
+    return facts
+
+
+def _offsets(text: str) -> tuple[SegmentId, tuple[int, int]]:
+    segment, _, bounds = text.partition("=")
+    low, _, high = bounds.partition(":")
+    if not (segment.isdecimal() and low.isdecimal() and high.isdecimal()):
+        raise InvalidArgumentError("--offsets is SEGMENT=START:END, all whole numbers", offsets=text)
+    return SegmentId(int(segment)), (int(low), int(high))
+
+
+def _micros(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text[:1].isdecimal() or ("-" not in text and not text.isdecimal()):
+        raise InvalidArgumentError("a time reads 2026-01-31 or 2026-01-31T12:00:00Z", value=repr(text[:60]))
+    return parse_moment(text, now_ms=0) * 1000

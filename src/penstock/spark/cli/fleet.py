@@ -1,0 +1,264 @@
+"""``penstock spark fleet``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from penstock.app.cli.output import print_facts, print_json, print_rows
+from penstock.app.cli.policy_options import PolicyChange, takes_policy
+from penstock.app.cli.target import ControllerOption, JsonOption, default_controller
+from penstock.app.cli.words import parse_moment
+from penstock.app.units import format_size
+from penstock.codec.policy_document import encode_document
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import check_name
+from penstock.model.retention import EMPTY, Inherit
+from penstock.spark.cli.session import ConfOption, DryRunOption, MasterOption, spark_session, telling
+from penstock.spark.fleet import sources
+from penstock.spark.fleet.changes import ALL_FIELDS, PolicyEdit
+from penstock.spark.fleet.report import FleetReport, Side
+from penstock.spark.fleet.store import StoreFacts, StoreShare, store_shares
+from penstock.storage.real_clock import RealClock
+
+_PICTURES = (".png", ".svg", ".pdf")
+_SHOWN = 20
+_STORE = "store"
+
+FactsOption = Annotated[
+    list[str],
+    typer.Option(
+        "--facts",
+        metavar="FILE|DIR|store",
+        help="Facts: .jsonl, .jsonl.gz or .parquet, or a directory of them; may be given again. "
+        "store: all streams of the running store (--controller).",
+        show_default=False,
+    ),
+]
+ScopesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scope", metavar="SCOPE", help="The change is for this scope. May be given again.", show_default=False
+    ),
+]
+ByOption = Annotated[str, typer.Option("--by", metavar="scope|day|rule", help="What the table is about.")]
+AtOption = Annotated[
+    str | None,
+    typer.Option("--at", metavar="TIME", help="Decide for then: 7d from now, or 2026-01-31.", show_default=False),
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="Write decisions (Parquet), report.json and fleet.png there.",
+        show_default=False,
+    ),
+]
+PngOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--png", metavar="FILE", help="Save the picture: png, svg or pdf (needs matplotlib).", show_default=False
+    ),
+]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace decisions that are in --out already.")]
+
+
+@takes_policy
+def fleet(
+    change: PolicyChange,
+    facts: FactsOption,
+    scope: ScopesOption = None,
+    by: ByOption = "scope",
+    at: AtOption = None,
+    out: OutOption = None,
+    overwrite: OverwriteOption = False,
+    controller: ControllerOption = None,
+    png: PngOption = None,
+    dry_run: DryRunOption = False,
+    master: MasterOption = "local[*]",
+    conf: ConfOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Say what the policies in force, or a change of them, would remove from very many streams, and whom that hurts.
+
+    Each stream is decided by the planner of the retention loop. Nothing is changed anywhere; with facts from
+    files no store is needed.
+
+    \b
+    penstock spark fleet --facts store --max-age 7d
+    penstock spark fleet --facts fleet.jsonl
+    penstock spark fleet --facts fleet/ --max-age 7d --scope web --out what-if
+    penstock spark fleet --facts fleet/ --policy policy.json --by day --png days.png
+
+    A change sets the fields that it names in the policy of each stream; --policy FILE puts a whole document in its place.
+    Rows that cannot be used are told with file and line, and make the status 1; the others go on.
+    """
+    if by not in ("scope", "day", "rule"):
+        raise InvalidArgumentError("--by is scope, day or rule", by=repr(by[:40]))
+    edit = _edit(change, scope or [])
+    pictures = [path for path in (png, out / "fleet.png" if out is not None else None) if path is not None]
+    for path in pictures:
+        if path.suffix not in _PICTURES:
+            raise InvalidArgumentError("a picture is .png, .svg or .pdf", png=str(path))
+    at_ms = None if at is None else parse_moment(at, now_ms=RealClock().now_ms())
+    chosen = _facts(facts, controller)
+    if dry_run:
+        _tell_plan(chosen, edit, out, as_json=json)
+        return
+    from penstock.spark.jobs.fleet import fleet as run
+
+    # What cannot work is said before a session is started, which takes seconds.
+    if not isinstance(chosen, StoreFacts):
+        sources.find(chosen)
+    with telling(quiet=json) as told, spark_session("fleet", master=master, conf=conf) as spark:
+        report = run(spark, chosen, edit, at_ms=at_ms, out=out, overwrite=overwrite, told=told)
+    for path in pictures:
+        _draw(report, path, asked=path == png)
+    if json:
+        print_json(report.as_json())
+    else:
+        tell(report, by)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def _edit(change: PolicyChange, scopes: list[str]) -> PolicyEdit | None:
+    """The change that the options describe."""
+    names = frozenset(check_name("scope", name) for name in scopes)
+    if change.is_empty:
+        if names:
+            raise InvalidArgumentError("--scope says where a change applies: name one, as --max-age 7d")
+        return None
+    cleared: list[str] = []
+    if change.whole is not None:
+        cleared = list(ALL_FIELDS)
+    elif change.drop or change.pravega is not None:
+        cleared = [path for path in ALL_FIELDS if path.startswith("retain.") or path == "unsubscribed"]
+    cleared += [path for path, value in change.fields.items() if isinstance(value, Inherit) and path not in cleared]
+    return PolicyEdit(values=change.apply(EMPTY), cleared=tuple(cleared), scopes=names)
+
+
+def _facts(facts: list[str], controller: str | None) -> list[str] | StoreFacts:
+    """Files, or the running store. Raises InvalidArgumentError."""
+    if facts == [_STORE]:
+        return StoreFacts(controller=controller or default_controller())
+    if _STORE in facts:
+        raise InvalidArgumentError("--facts store stands alone; ./store is a file of that name")
+    if controller is not None:
+        raise InvalidArgumentError("--controller goes with --facts store", controller=controller)
+    return facts
+
+
+def _tell_plan(facts: list[str] | StoreFacts, edit: PolicyEdit | None, out: Path | None, *, as_json: bool) -> None:
+    files = [] if isinstance(facts, StoreFacts) else sources.find(facts)
+    shares: Sequence[sources.Share | StoreShare]
+    shares = store_shares(facts) if isinstance(facts, StoreFacts) else sources.shares(files)
+    known = [share.rows for share in shares]
+    plan: dict[str, Any] = {
+        "files": len(files),
+        "store": facts.controller if isinstance(facts, StoreFacts) else None,
+        "streams": None if None in known else sum(filter(None, known)),
+        "tasks": len(shares),
+        "change": None if edit is None else edit.in_words(),
+        "out": None if out is None else str(out),
+    }
+    if as_json:
+        print_json({**plan, "document": None if edit is None else encode_document(edit.values)})
+        return
+    streams = "of a number that only reading tells" if plan["streams"] is None else f"at most {plan['streams']:,}"
+    where = f"{plan['files']} files" if plan["store"] is None else f"store {plan['store']}"
+    print_facts(
+        {
+            "facts": f"{where}, {streams} streams, {plan['tasks']} tasks",
+            "change": plan["change"] or "none: the policies in force",
+            "writes": plan["out"] or "nothing",
+        },
+        as_json=False,
+    )
+
+
+def _draw(report: FleetReport, path: Path, *, asked: bool) -> None:
+    from penstock.spark.fleet.picture import draw
+
+    try:
+        draw(report, path)
+    except InvalidArgumentError as error:
+        if asked:
+            raise
+        print(f"note: {error}", file=sys.stderr)
+
+
+def tell(report: FleetReport, by: str) -> None:
+    """The report for people."""
+    sides = [report.today] if report.change is None else [report.today, report.change]
+    print(headline(report))
+    columns, rows = _table(report, by)
+    if rows:
+        print()
+        print_rows(columns, rows[:_SHOWN], as_json=False)
+        if len(rows) > _SHOWN:
+            print(f"and {len(rows) - _SHOWN} smaller ones")
+    for label, side in zip(("today", "with the change"), sides, strict=False):
+        for line in hurt_lines(side):
+            print(f"{label}: {line}")
+    for item in report.errors[:_SHOWN]:
+        print(f"penstock: {item['facts']}:{item['place']}: {item['message']}", file=sys.stderr)
+    if report.failed > min(_SHOWN, len(report.errors)):
+        print(f"penstock: {report.failed} rows could not be used", file=sys.stderr)
+    if report.out is not None:
+        print(f"\nall of it is in {report.out}")
+
+
+def headline(report: FleetReport) -> str:
+    """What was asked and the sum of the answer."""
+    lines = [f"{report.streams:,} streams decided in {report.seconds:.1f} s"]
+    if report.change is not None:
+        lines.append(f"change: {report.sentence}; it reaches {report.reached:,} streams")
+    lines += [f"refused by {item['streams']:,} of them: {item['message']}" for item in report.refused]
+    for label, side in (("today", report.today), ("with the change", report.change)):
+        if side is not None:
+            total = side.total
+            events = "" if total.uncounted else f", {total.events:,} events"
+            lines.append(f"{label}: {format_size(total.bytes)}{events} would go from {total.losing:,} streams")
+    return "\n".join(lines)
+
+
+def hurt_lines(side: Side) -> list[str]:
+    """Whom it hurts, a line each."""
+    total = side.total
+    found = [
+        f"{item['subscriber']} loses {format_size(item['bytes'])} unread in {item['streams']:,} streams, by {item['rule']}"
+        for item in side.hurt[:_SHOWN]
+    ]
+    found += [
+        f"{item['subscriber']} is dropped from {item['streams']:,} streams, by {item['rule']}"
+        for item in side.dropped[:_SHOWN]
+    ]
+    if total.held_bytes:
+        found.append(f"holds keep {format_size(total.held_bytes)}")
+    if total.deleted:
+        found.append(f"{total.deleted:,} unused streams would be deleted")
+    return found
+
+
+def _table(report: FleetReport, by: str) -> tuple[list[str], list[list[Any]]]:
+    name = {"scope": "scopes", "day": "days", "rule": "rules"}[by]
+    today = getattr(report.today, name)
+    change = None if report.change is None else getattr(report.change, name)
+    keys = sorted({*today, *(change or ())})
+    last = today if change is None else change
+    keys.sort(key=lambda key: -(last[key].bytes if key in last else 0))
+    if by == "day":
+        # The largest days, in their order.
+        keys = sorted(keys[:_SHOWN]) + keys[_SHOWN:]
+    columns = [by, "losing", "goes"] if change is None else [by, "losing", "today goes", "with the change"]
+    rows = []
+    for key in keys:
+        sizes = [format_size(side[key].bytes) if key in side else "0 B" for side in (today, change) if side is not None]
+        rows.append([key, last[key].losing if key in last else 0, *sizes])
+    return columns, rows

@@ -1,0 +1,134 @@
+"""``penstock spark load``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.app.cli.output import print_facts, print_json
+from penstock.app.cli.target import ControllerOption, JsonOption, StreamArgument, default_controller
+from penstock.app.units import format_size, parse_size
+from penstock.spark.cli.session import ConfOption, DryRunOption, MasterOption, pairs, spark_session, telling
+
+if TYPE_CHECKING:
+    from penstock.spark.jobs.load import LoadReport
+
+PathsArgument = Annotated[
+    list[str], typer.Argument(metavar="PATH...", help="Files or directories.", show_default=False)
+]
+FormatOption = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="parquet, csv, json, orc or text; else as the names end. A directory is taken for parquet.",
+        show_default=False,
+    ),
+]
+EventOption = Annotated[
+    str | None,
+    typer.Option(
+        "--event",
+        metavar="SQL",
+        help="The event, binary or string: a column or an expression.  [default: column event, else to_json(struct(*))]",
+        show_default=False,
+    ),
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--key", metavar="SQL", help="The routing key: a column or an expression.", show_default=False),
+]
+OrderOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--order-by",
+        metavar="SQL",
+        help="Events of one key arrive in this order; 'at desc' turns it around; may be given again. Needs --key.",
+        show_default=False,
+    ),
+]
+SchemaOption = Annotated[
+    str | None,
+    typer.Option(
+        "--schema", metavar="DDL", help="Columns of the input: 'sensor STRING, at BIGINT'.", show_default=False
+    ),
+]
+ReaderOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        help="Of Spark's reader, as header=false; may be given again.",
+        show_default=False,
+    ),
+]
+SegmentsOption = Annotated[int, typer.Option("--segments", min=1, help="Of the stream, if it is made.")]
+PartOption = Annotated[str, typer.Option("--part", metavar="SIZE", help="Input that is written as one transaction.")]
+AgainOption = Annotated[bool, typer.Option("--again", help="Load it although it was loaded before.")]
+
+
+def load(
+    stream: StreamArgument,
+    paths: PathsArgument,
+    kind: FormatOption = None,
+    event: EventOption = None,
+    key: KeyOption = None,
+    order_by: OrderOption = None,
+    schema: SchemaOption = None,
+    option: ReaderOption = None,
+    segments: SegmentsOption = 1,
+    part: PartOption = "8GiB",
+    again: AgainOption = False,
+    controller: ControllerOption = None,
+    master: MasterOption = "local[*]",
+    conf: ConfOption = None,
+    dry_run: DryRunOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Load files into a stream, once: the same files, unchanged, are not loaded again.
+
+    Readers see a part (--part) whole or not at all. Stopped, give the same command again: it goes on with the first part
+    that is missing. A directory with one more file is other input: then name the new files.
+    """
+    from penstock.spark.jobs.load import LoadRequest
+    from penstock.spark.jobs.load import load as run
+
+    request = LoadRequest(
+        paths=tuple(paths),
+        write={
+            "controller": controller or default_controller(),
+            "stream": stream,
+            "default_num_segments": str(segments),
+        },
+        format=kind,
+        reader=pairs(option, "--option"),
+        schema=schema,
+        event=event,
+        key=key,
+        order_by=tuple(order_by or ()),
+        part_bytes=parse_size(part),
+        again=again,
+    ).checked()
+    with telling(quiet=json) as tell, spark_session("load", master=master, conf=conf) as spark:
+        report = run(spark, request, told=tell, dry_run=dry_run)
+    if json:
+        print_json(report.as_json())
+    else:
+        print_facts(_facts(report, dry_run=dry_run), as_json=False)
+
+
+def _facts(report: LoadReport, *, dry_run: bool) -> dict[str, object]:
+    """The report for people."""
+    left = report.parts - report.skipped
+    facts: dict[str, object] = {
+        "stream": report.stream,
+        "load": report.load,
+        "input": f"{report.files} files, {format_size(report.file_bytes)}",
+        "parts": f"{report.parts}, of which {report.skipped} were loaded before",
+    }
+    if dry_run:
+        facts["would write"] = f"{left} parts" if left else "nothing: all is loaded"
+        facts["first events"] = [f"{item.get('routing_key') or '-'}  {item['event']}" for item in report.sample]
+    else:
+        facts["written"] = f"{report.events:,} events, {format_size(report.event_bytes)}"
+    return facts

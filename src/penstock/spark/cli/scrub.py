@@ -1,0 +1,65 @@
+"""``penstock spark scrub``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.app.cli.output import print_json
+from penstock.app.cli.scrub import DAMAGE_STATUS, damage_line
+from penstock.app.cli.target import ControllerOption, JsonOption, default_controller
+from penstock.app.units import format_size
+from penstock.model.names import StreamName, check_name
+from penstock.spark.cli.session import ConfOption, DryRunOption, MasterOption, spark_session, telling
+
+
+def scrub(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SCOPE[/STREAM]]", help="A scope or a stream; else the whole store.", show_default=False
+        ),
+    ] = None,
+    findings: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write what is found to this Parquet file.", show_default=False)
+    ] = None,
+    controller: ControllerOption = None,
+    master: MasterOption = "local[*]",
+    conf: ConfOption = None,
+    dry_run: DryRunOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Verify every checksum and index of tier 2, as fast as the cluster reads it. Changes nothing.
+
+    Says which ranges of which streams cannot be read, how many events that is, and which subscribers have not read past it.
+    Exit status 7 where something is damaged. The log and the metadata are verified by: penstock scrub
+    """
+    from penstock.spark.jobs.scrub import ScrubRequest
+    from penstock.spark.jobs.scrub import scrub as run
+
+    stream = StreamName.parse(what).checked() if what and "/" in what else None
+    scope = check_name("scope", what) if what and stream is None else None
+    request = ScrubRequest(controller=controller or default_controller(), scope=scope, stream=stream, findings=findings)
+    with telling(quiet=json) as tell, spark_session("scrub", master=master, conf=conf) as spark:
+        outcome = run(spark, request, told=tell, dry_run=dry_run)
+    if json:
+        print_json(outcome.as_json())
+    else:
+        names = ("streams", "segments", "chunks", "indexes", "blocks")
+        counts = ", ".join(f"{outcome.checked[name]:,} {name}" for name in names if outcome.checked.get(name))
+        size = format_size(outcome.checked.get("bytes", 0))
+        print(f"would read at most {size}: {counts}" if dry_run else f"read {size}: {counts or 'nothing'}")
+        if not dry_run and not outcome.findings:
+            print("everything is sound")
+        for item in outcome.damage:
+            print(f"  {damage_line(item)}")
+        for entry in outcome.affected:
+            ranges = ", ".join(f"{start}..{end}" for start, end in entry["ranges"])
+            who = f"; not read yet by {', '.join(entry['subscribers'])}" if entry["subscribers"] else ""
+            print(f"not readable: {entry['segment']}  offsets {ranges}, {entry['events']:,} events{who}")
+        for said in outcome.as_json()["advice"]:
+            print(f"what to do: {said}")
+    if outcome.findings:
+        raise typer.Exit(DAMAGE_STATUS)

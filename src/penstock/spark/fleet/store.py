@@ -1,0 +1,143 @@
+"""Facts from a running store in place of files: the driver pages through the names, tasks ask for what the planner is told.
+
+Names are listed in order, so that a share is a stretch of that list and costs the driver nothing, however many there are.
+Source: docs/fleet.md, "Facts".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from penstock.client.retry import RETRYABLE
+from penstock.model.errors import NotFoundError, PenstockError, ScopeNotFoundError
+from penstock.model.names import StreamName
+from penstock.spark.connect import Connector, Services, dial, link
+
+SHARE_STREAMS = 500
+PAGE_STREAMS = 50
+"""Streams of one question, which is asked again as a whole where the store goes away."""
+
+AT_ONCE = 4
+"""Streams that one task asks about together. The store gathers facts from its metadata and blocks: writers need it too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFacts:
+    """The facts of all streams of the store at ``controller``, its own internal ones left out."""
+
+    controller: str
+    connector: Connector = dial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreShare:
+    """Streams of a scope behind ``after``, up to and with ``last``. ``first``: the number of the first in the list of all,
+    from 1 on; ``rows``: how many there were."""
+
+    facts: StoreFacts
+    scope: str
+    after: str
+    last: str
+    first: int
+    rows: int
+
+    @property
+    def source(self) -> str:
+        return self.facts.controller
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A stream whose facts cannot be had, and why."""
+
+    stream: StreamName
+    error: PenstockError
+
+
+def store_shares(facts: StoreFacts) -> list[StoreShare]:
+    """All users' streams of the store, in stretches. Raises NotConnectedError, UnavailableError."""
+    return link(facts.connector, facts.controller).ask(partial(_listed, facts))
+
+
+def store_lines(share: StoreShare) -> Iterator[list[tuple[int, bytes | Fault]]]:
+    """Lines of facts with their numbers, in pages. Streams that were deleted since they were listed are left out.
+
+    Raises NotConnectedError, UnavailableError where the store stays away.
+    """
+    server = link(share.facts.connector, share.facts.controller)
+    names = server.ask(partial(_names, share))
+    for start in range(0, len(names), PAGE_STREAMS):
+        found = server.ask(partial(_asked, share.scope, names[start : start + PAGE_STREAMS]))
+        yield [(share.first + start + place, line) for place, line in enumerate(found) if line is not None]
+
+
+async def _listed(facts: StoreFacts, services: Services) -> list[StoreShare]:
+    shares: list[StoreShare] = []
+    first = 1
+    async for scope in _scopes(services):
+        after, begin, count = "", "", 0
+        # A scope may be deleted after it was listed, with what it had.
+        with suppress(ScopeNotFoundError):
+            while page := await services.controller.list_streams(scope, after=after):
+                for name in page:
+                    count += not StreamName(scope, name).is_internal
+                    if count == SHARE_STREAMS:
+                        shares.append(
+                            StoreShare(facts=facts, scope=scope, after=begin, last=name, first=first, rows=count)
+                        )
+                        begin, first, count = name, first + count, 0
+                after = page[-1]
+        if count:
+            shares.append(StoreShare(facts=facts, scope=scope, after=begin, last=after, first=first, rows=count))
+            first += count
+    return shares
+
+
+async def _scopes(services: Services) -> AsyncIterator[str]:
+    after = ""
+    while page := await services.controller.list_scopes(after=after):
+        for scope in page:
+            if not scope.startswith("_"):
+                yield scope
+        after = page[-1]
+
+
+async def _names(share: StoreShare, services: Services) -> list[str]:
+    """The users' streams of the share, as they are now."""
+    found: list[str] = []
+    after = share.after
+    try:
+        while after < share.last and (page := await services.controller.list_streams(share.scope, after=after)):
+            inside = [name for name in page if name <= share.last]
+            found += [name for name in inside if not StreamName(share.scope, name).is_internal]
+            after = page[-1]
+    except ScopeNotFoundError:
+        return []  # Deleted since it was listed, with what it had.
+    return found
+
+
+async def _asked(scope: str, names: list[str], services: Services) -> list[bytes | Fault | None]:
+    """A line for each stream; None for one that is gone."""
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def line(name: str) -> bytes | Fault | None:
+        stream = StreamName(scope, name)
+        async with places:
+            try:
+                return json.dumps(await services.controller.retention_facts(stream)).encode()
+            except NotFoundError:
+                return None
+            except RETRYABLE:
+                raise
+            except PenstockError as error:
+                # One stream that is damaged must not hide the others.
+                return Fault(stream, error)
+
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(line(name)) for name in names]
+    return [task.result() for task in asked]

@@ -1,0 +1,181 @@
+"""Erase every event that matches: executors look, the store blanks. Source: docs/erasure.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from penstock.model.errors import AlreadyExistsError, NotFoundError
+from penstock.model.segments import SegmentId
+from penstock.spark.matching import Match, Where, matching_batches
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.client.blocking import Store, Stream
+
+Progress = Callable[[Mapping[str, Any]], None]
+_COLUMNS = ("segment_id", "offset")
+_POSITIONS = ", ".join(f"{name} bigint" for name in _COLUMNS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EraseReport:
+    """What a run has done. ``state``: ``dry run`` or ``done``, and then there is a receipt, also where nothing matched. The
+    cuts tell what was looked at: what came behind the last one was not."""
+
+    erasure: str | None
+    stream: str
+    state: str
+    events: int
+    bytes: int
+    start: str
+    end: str
+    looked_for: Mapping[str, Any]
+    receipt: Mapping[str, Any] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "erasure": self.erasure,
+            "stream": self.stream,
+            "state": self.state,
+            "events": self.events,
+            "bytes": self.bytes,
+            "from": self.start,
+            "to": self.end,
+            "looked_for": dict(self.looked_for),
+            "receipt": None if self.receipt is None else dict(self.receipt),
+        }
+
+
+def erase(
+    spark: SparkSession,
+    stream: str,
+    match: Match,
+    *,
+    controller: str,
+    who: str,
+    why: str,
+    erasure: str | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+    read_options: Mapping[str, str] | None = None,
+) -> EraseReport:
+    """Blank all events of ``scope/stream`` that match, from its head to its tail of now, and return the receipt.
+
+    With the id of an erasure that was decided before nothing is looked for: it is waited for, and its receipt comes back;
+    where that one looked for something else, in this stream or another, AlreadyExistsError says so.
+    Raises what ``Stream.erase`` raises, and Spark's own errors for a schema or a predicate that it cannot read.
+    """
+    import penstock
+
+    tell = progress or (lambda _: None)
+    with penstock.connect(controller) as store:
+        target = store.stream(stream)
+        if erasure is not None and not dry_run:
+            known = _known(store, erasure)
+            if known is not None:
+                _check_same(known, erasure, stream, match)
+                return _done(known["receipt"] or store.erasures().wait(erasure))
+        start, end = target.head(), target.tail()
+        options = {
+            "controller": controller,
+            "scope": target.name.scope,
+            "stream": target.name.stream,
+            "start_stream_cut": start.to_text(),
+            "end_stream_cut": end.to_text(),
+            "columns": "event,segment_id,offset",
+            **(read_options or {}),
+        }
+        tell({"state": "looking", "bytes": _size(target)})
+        frame = spark.read.format("penstock").options(**options).load()
+        positions: dict[SegmentId, list[int]] = {}
+        count = 0
+        # All tasks at once: an iterator over the rows would run them one after another.
+        for batch in matches_of(frame, match).toArrow().to_batches():
+            count += batch.num_rows
+            for segment, offset in zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True):
+                positions.setdefault(SegmentId(segment), []).append(offset)
+        tell({"state": "found", "found": count})
+        looked_for = {**match.looked_for(), "from": start.to_text(), "to": end.to_text()}
+        found = target.erase(
+            positions,
+            who=who,
+            why=why,
+            erasure=erasure,
+            looked_for=looked_for,
+            dry_run=dry_run,
+            progress=tell,
+        )
+        if not dry_run:
+            return _done(found)
+        return EraseReport(
+            erasure=erasure,
+            stream=stream,
+            state="dry run",
+            events=found["events"],
+            bytes=found["bytes"],
+            start=start.to_text(),
+            end=end.to_text(),
+            looked_for=looked_for,
+        )
+
+
+def _known(store: Store, erasure: str) -> Mapping[str, Any] | None:
+    """How an erasure of that id stands, where it was decided; None: it is still to be."""
+    try:
+        found = store.erasures().show(erasure)
+    except NotFoundError:
+        return None
+    return None if found["state"] == "gathering" else found
+
+
+def _check_same(known: Mapping[str, Any], erasure: str, stream: str, match: Match) -> None:
+    """Raise where the id is another erasure's: its receipt would say that something is gone which nobody has looked for."""
+    if known["stream"] != stream:
+        raise AlreadyExistsError("this id is of an erasure of another stream", erasure=erasure, stream=known["stream"])
+    asked = known["asked"].get("looked_for") or {}
+    # Without the cuts, which only tell what was there then.
+    if {name: value for name, value in asked.items() if name not in ("from", "to")} != match.looked_for():
+        raise AlreadyExistsError(
+            "this id is of an erasure that looked for something else; give another id, or none", erasure=erasure
+        )
+
+
+def _done(receipt: Mapping[str, Any]) -> EraseReport:
+    return EraseReport(
+        erasure=receipt["erasure"],
+        stream=receipt["stream"],
+        state="done",
+        events=receipt["where"]["events"],
+        bytes=receipt["where"]["bytes"],
+        start=str(receipt["looked_for"].get("from", "")),
+        end=str(receipt["looked_for"].get("to", "")),
+        looked_for=receipt["looked_for"],
+        receipt=receipt,
+    )
+
+
+def _size(stream: Stream) -> int:
+    return stream.describe().size_bytes
+
+
+def matches_of(frame: DataFrame, match: Match) -> DataFrame:
+    """Positions of the events that match."""
+    if isinstance(match, Where):
+        from pyspark.sql.functions import col, expr, from_json, json_object_keys
+
+        text = col("event").cast("string")
+        read = from_json(text, match.schema)
+        # What is no JSON object reads as nothing but nulls, of which "user is null" would be true.
+        parsed = frame.where(json_object_keys(text).isNotNull()).select(
+            read.alias("payload"), col("segment_id").alias("__segment"), col("offset").alias("__offset")
+        )
+        flat = parsed.select("payload.*", "__segment", "__offset")
+        return flat.where(expr(match.where)).select(
+            col("__segment").alias("segment_id"), col("__offset").alias("offset")
+        )
+    work = partial(matching_batches, match)
+    return frame.select("event", "segment_id", "offset").mapInArrow(work, _POSITIONS)

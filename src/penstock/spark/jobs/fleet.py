@@ -1,0 +1,180 @@
+"""Retention on paper for very many streams: what would a policy, or a change of it, free, and whom would it hurt.
+
+The decisions are the planner's, row by row; nothing is changed anywhere. Source: docs/fleet.md, docs/formats/fleet.md.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.model.errors import AlreadyExistsError, DirectoryInUseError, InvalidArgumentError
+from penstock.model.retention import PolicyDocument
+from penstock.spark.fleet import sources as places
+from penstock.spark.fleet.changes import PolicyEdit, edit_of
+from penstock.spark.fleet.report import FleetReport, collected
+from penstock.spark.fleet.sources import Share
+from penstock.spark.fleet.store import StoreFacts, StoreShare, store_shares
+from penstock.spark.jobs.progress import Told, beside, tasks_of, untold
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DECISIONS = "decisions"
+REPORT = "report.json"
+_LOCK = ".lock"
+HURT_MAX = 1000
+_TOLD_S = 1.0
+
+
+def fleet(
+    spark: SparkSession,
+    facts: str | Path | Sequence[str | Path] | StoreFacts,
+    change: PolicyEdit | PolicyDocument | Mapping[str, Any] | None = None,
+    *,
+    at_ms: int | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    told: Told = untold,
+    screen: bool = True,
+) -> FleetReport:
+    """Decide one retention cycle of every stream, with the policies in force and, if one is given, with a change of them.
+
+    Args:
+        facts: Files or directories of facts, as JSON Lines (docs/formats/planner.md) or Parquet (docs/formats/fleet.md). They
+            must be there under the same names for all executors, and so must ``out``. Or ``StoreFacts``: all streams of a
+            running store, which tasks ask for what its own retention loop is told.
+        change: Fields that are set in the policy of each stream; a document changes what it names and nothing else.
+        at_ms: The time to decide for, milliseconds since the Unix epoch. None, or one before the facts: theirs.
+        out: Directory for the decisions (``decisions/``, Parquet, one row a stream) and the report (``report.json``, last).
+        overwrite: Whether decisions that are there already go.
+        told: Called from a thread of its own while tasks run.
+        screen: False asks the planner about every single stream; the result is the same, and takes longer.
+    Returns:
+        The report. Rows that could not be used are in it with file and line; they stop nothing.
+    Raises:
+        InvalidArgumentError (no facts, or a change that contradicts itself), VersionTooNewError, CorruptDataError (a table of
+        facts), AlreadyExistsError (decisions are there), DirectoryInUseError (another run writes some), UnavailableError (the
+        store). An error of a task is Spark's; ``penstock.spark.reasons`` reads it.
+    """
+    edit = None if change is None else edit_of(change)
+    files = [] if isinstance(facts, StoreFacts) else places.find([facts] if isinstance(facts, str | Path) else facts)
+    started = time.perf_counter()
+    shares: Sequence[Share | StoreShare] = (
+        store_shares(facts) if isinstance(facts, StoreFacts) else places.shares(files)
+    )
+    # Not before the facts are known to be some: it may remove what is there.
+    with nullcontext() if out is None else held(Path(out)):
+        target = None if out is None else prepared(Path(out), overwrite=overwrite)
+        found = summed(_sums(spark, shares, edit=edit, at_ms=at_ms, out=target, screen=screen), spark, told)
+        report = FleetReport(
+            files=len(files),
+            streams=found["today"].total.streams,
+            reached=found["reached"],
+            refused=found["refused"],
+            failed=found["failed"],
+            errors=found["errors"],
+            today=found["today"],
+            change=None if edit is None else found["change"],
+            sentence="" if edit is None else edit.in_words(),
+            out=None if out is None else str(out),
+            seconds=time.perf_counter() - started,
+        )
+        if out is not None:
+            write_report(report, Path(out))
+    return report
+
+
+@contextmanager
+def held(out: Path) -> Iterator[None]:
+    """Make the directory, and keep other runs away from it. Raises DirectoryInUseError, InvalidArgumentError."""
+    if out.exists() and not out.is_dir():
+        raise InvalidArgumentError("there is a file where the directory should be", out=str(out))
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / _LOCK, "wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DirectoryInUseError("another run writes its decisions here", out=str(out)) from None
+        yield
+
+
+def prepared(out: Path, *, overwrite: bool) -> Path:
+    """The directory of decisions below ``out``, empty. What a run has left that did not reach its report goes.
+
+    Raises: AlreadyExistsError.
+    """
+    target = out.absolute() / DECISIONS
+    if target.exists():
+        if not overwrite and ((out / REPORT).exists() or not _is_left(target)):
+            raise AlreadyExistsError(
+                "decisions are there already; name another directory, or overwrite them", out=str(out)
+            )
+        (out / REPORT).unlink(missing_ok=True)
+        shutil.rmtree(target)
+    target.mkdir(parents=True)
+    return target
+
+
+def _is_left(target: Path) -> bool:
+    """Whether nothing is there but what a run of ours writes."""
+    return target.is_dir() and all(
+        path.name.lstrip(".").startswith("part-") and ".parquet" in path.name for path in target.iterdir()
+    )
+
+
+def write_report(report: FleetReport, out: Path) -> None:
+    """Write the report beside the decisions: complete, and after them."""
+    draft = out / f".{REPORT}"
+    draft.write_text(json.dumps(report.as_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    draft.replace(out / REPORT)
+
+
+def _sums(
+    spark: SparkSession,
+    shares: Sequence[Share | StoreShare],
+    *,
+    edit: PolicyEdit | None,
+    at_ms: int | None,
+    out: Path | None,
+    screen: bool,
+) -> DataFrame:
+    """The sums of all shares, added up. Deciding begins when they are asked for."""
+    from pyspark.sql import functions as fn
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from penstock.spark.fleet.tally import KEYS, SCHEMA, SUMS
+    from penstock.spark.fleet.work import Task
+
+    task = Task(edit=edit, at_ms=at_ms, out=None if out is None else str(out), screen=screen)
+    known = tuple(shares)
+
+    def decide_shares(batches: Iterator[Any]) -> Iterator[Any]:
+        from penstock.spark.fleet.work import run
+
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield run(task, known[number], number)
+
+    parts = spark.range(0, len(known), 1, max(1, len(known))).mapInArrow(decide_shares, from_arrow_schema(SCHEMA))
+    return parts.groupBy(*KEYS).agg(*[fn.sum(name).alias(name) for name in SUMS])
+
+
+def summed(sums: DataFrame, spark: SparkSession, told: Told) -> Mapping[str, Any]:
+    """The parts of a report. Of subscribers, the ``HURT_MAX`` that lose most."""
+    from pyspark.sql import functions as fn
+
+    with beside(tasks_of(spark, told, "shares decided"), every_s=_TOLD_S):
+        sums = sums.persist()
+        try:
+            few = sums.where(fn.col("kind") != "subscriber").toArrow().to_pylist()
+            hurt = sums.where(fn.col("kind") == "subscriber").orderBy(fn.desc("lost_bytes")).limit(HURT_MAX)
+            return collected([*few, *hurt.toArrow().to_pylist()])
+        finally:
+            sums.unpersist()

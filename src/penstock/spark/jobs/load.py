@@ -1,0 +1,358 @@
+"""Files, or any data frame, into a stream: in order of each key, once, in parts where it is much. Source: docs/spark.md."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+from urllib.parse import unquote
+from uuid import uuid4
+
+from penstock.model.errors import InvalidArgumentError, NotFoundError, ScopeNotFoundError, StreamNotFoundError
+from penstock.spark.connect import Connector, Services, dial, link
+from penstock.spark.jobs.progress import Progress, Told, beside, tasks_of, untold
+from penstock.spark.options import WriteOptions, parse_write
+from penstock.spark.schema import EVENT, ROUTING_KEY
+
+FORMATS = ("parquet", "csv", "json", "orc", "text")
+_SUFFIXES = {
+    "parquet": "parquet",
+    "csv": "csv",
+    "json": "json",
+    "jsonl": "json",
+    "ndjson": "json",
+    "orc": "orc",
+    "txt": "text",
+}
+_ORDER = re.compile(r"(?P<what>.+?)(?:\s+(?P<way>asc|desc))?\s*\Z", re.IGNORECASE | re.DOTALL)
+_TASK_BYTES = 128 << 20
+_TELL_S = 1.0
+_SAMPLE = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRequest:
+    """What to load, and how.
+
+    paths: Files or directories that driver and executors see, all of one format; None of it changes while it is loaded.
+    write: Options of the sink, as for ``df.write``: ``controller``, ``stream``, ``default_num_segments``, …
+    format: One of ``FORMATS``; None: as the names of the files end.
+    reader: Options of Spark's reader of that format. CSV has a header unless they say otherwise.
+    schema: Spark's DDL of the input; None: as Spark finds it.
+    event: An expression for the event, binary or string. None: the column ``event`` where there is one of such a type, else
+        ``to_json(struct(*))``.
+    key: An expression for the routing key; None: events are spread over the segments.
+    order_by: Expressions, each with ``asc`` or ``desc`` behind it if wanted: events of one key arrive in this order.
+    part_bytes: Size of a part, in bytes of input: a part is one transaction.
+    again: Load it although it was loaded.
+    """
+
+    paths: tuple[str, ...]
+    write: Mapping[str, str]
+    format: str | None = None
+    reader: Mapping[str, str] = field(default_factory=dict)
+    schema: str | None = None
+    event: str | None = None
+    key: str | None = None
+    order_by: tuple[str, ...] = ()
+    part_bytes: int = 8 << 30
+    again: bool = False
+
+    def checked(self) -> LoadRequest:
+        """Itself. Raises InvalidArgumentError."""
+        if not self.paths:
+            raise InvalidArgumentError("name at least one file or directory to load")
+        if self.format is not None and self.format not in FORMATS:
+            raise InvalidArgumentError(f"formats are {', '.join(FORMATS)}", format=self.format)
+        if self.order_by and self.key is None:
+            raise InvalidArgumentError(
+                "order is kept for each routing key: name one, or give all events the same with a key of \"'all'\""
+            )
+        if self.part_bytes < 1:
+            raise InvalidArgumentError("a part holds at least one byte", part_bytes=self.part_bytes)
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """A load, or with ``dry_run`` what it would be.
+
+    ``load`` names it: the same files with the same options give the same name. ``skipped``: parts that were written before.
+    ``events`` and ``event_bytes`` count what this run has written. ``sample``: the first events, of a dry run.
+    """
+
+    load: str
+    stream: str
+    files: int
+    file_bytes: int
+    parts: int
+    skipped: int
+    events: int
+    event_bytes: int
+    dry_run: bool
+    sample: tuple[Mapping[str, str | None], ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class InputFile:
+    """A file as it was listed; ``modified_ms`` of its disk's clock."""
+
+    path: str
+    size_bytes: int
+    modified_ms: int
+
+
+def load(
+    spark: Any, request: LoadRequest, *, told: Told = untold, dry_run: bool = False, connector: Connector = dial
+) -> LoadReport:
+    """Load files into a stream, which is made where it is missing (see ``allow_create_stream``).
+
+    Each part is one transaction: readers see all of it or nothing, and a load that was ended goes on with the first part that
+    is not there. Parts are runs of files in the order of their names; with ``order_by`` they are keys by their hash, each of
+    which reads the input anew, because an order that spans files spans parts too.
+
+    Raises: InvalidArgumentError, NotFoundError (no such files), StreamSealedError, UnavailableError; what Spark raises for
+    expressions that do not fit, and where a task failed.
+    """
+    request = request.checked()
+    options = parse_write(request.write)
+    kind = request.format or _format_of(request.paths)
+    whole = _read(spark, request, kind, request.paths, None)
+    files = _listed(spark, whole)
+    parts = _parts(files, request)
+    name = f"load-{digest_of(files, request, kind)[:32]}"
+    if request.again:
+        name += f"-again-{uuid4().hex[:8]}"
+    last = link(connector, options.controller).ask(lambda services: _last(services, options, name))
+    written = 0 if last is None else last + 1
+    report = LoadReport(
+        load=name,
+        stream=str(options.stream),
+        files=len(files),
+        file_bytes=sum(file.size_bytes for file in files),
+        parts=len(parts),
+        skipped=written,
+        events=0,
+        event_bytes=0,
+        dry_run=dry_run,
+    )
+    if dry_run:
+        return replace(report, sample=_sample(events_of(whole, request)))
+    for number in range(written, len(parts)):
+        told(Progress(what="parts", done=number, total=len(parts)))
+        frame = whole if len(parts) == 1 else _part(spark, request, kind, whole, parts, number)
+        events = events_of(frame, request, shuffle=_tasks(spark, parts[number]))
+        if request.order_by and len(parts) > 1:
+            events = events.where(f"pmod(xxhash64({ROUTING_KEY}), {len(parts)}) = {number}")
+        job = {"txnAppId": name, "txnVersion": str(number)}
+        count, size = write_counted(spark, ordered(events, request), {**request.write, **job}, told)
+        report = replace(report, events=report.events + count, event_bytes=report.event_bytes + size)
+    told(Progress(what="parts", done=len(parts), total=len(parts)))
+    return report
+
+
+def load_frame(
+    spark: Any,
+    frame: Any,
+    request: LoadRequest,
+    *,
+    job: tuple[str, int] | None = None,
+    tasks: int = 8,
+    told: Told = untold,
+) -> tuple[int, int]:
+    """Write any data frame as ``load`` does, as one transaction; ``request.paths`` are not looked at.
+
+    ``job``: an identity, application and rising version, under which it is written once. ``tasks``: how many write where
+    there is an order. Returns the events of the frame and their bytes, also where the version had been written before.
+    """
+    identity = {} if job is None else {"txnAppId": job[0], "txnVersion": str(job[1])}
+    events = events_of(frame, request, shuffle=tasks)
+    return write_counted(spark, ordered(events, request), {**request.write, **identity}, told)
+
+
+def events_of(frame: Any, request: LoadRequest, *, shuffle: int = 1) -> Any:
+    """Columns ``event`` and, with a key, ``routing_key``; with an order, all events of a key in one partition, ``shuffle`` of
+    them, and what they are ordered by in columns ``_0``, ``_1``, …"""
+    from pyspark.sql import functions as fn
+
+    kinds = {item.name: item.dataType.simpleString() for item in frame.schema.fields}
+    own = kinds.get(EVENT) in ("binary", "string")
+    expression = request.event or (f"`{EVENT}`" if own else "to_json(struct(*))")
+    columns = [fn.expr(expression).alias(EVENT)]
+    if request.key is not None:
+        columns.append(fn.expr(request.key).cast("string").alias(ROUTING_KEY))
+    columns += [fn.expr(_ordering(item)[0]).alias(f"_{index}") for index, item in enumerate(request.order_by)]
+    found = frame.select(*columns)
+    kind = found.schema[EVENT].dataType.simpleString()
+    if kind not in ("binary", "string"):
+        raise InvalidArgumentError(
+            "an event is binary or a string; wrap the expression in to_json or cast it", type=kind
+        )
+    return found.repartition(shuffle, ROUTING_KEY) if request.order_by else found
+
+
+def ordered(events: Any, request: LoadRequest) -> Any:
+    """The events in order within each partition: a task writes its rows in turn, so that is their order in the stream."""
+    from pyspark.sql import functions as fn
+
+    if not request.order_by:
+        return events
+    ways = [_ordering(item)[1] for item in request.order_by]
+    order = [fn.col(f"_{index}").desc() if way else fn.col(f"_{index}").asc() for index, way in enumerate(ways)]
+    return events.sortWithinPartitions(*order).select(EVENT, ROUTING_KEY)
+
+
+def _ordering(text: str) -> tuple[str, bool]:
+    match = _ORDER.match(text.strip())
+    if match is None:
+        raise InvalidArgumentError("an order is an expression, with asc or desc behind it", order_by=repr(text))
+    return match["what"], (match["way"] or "").lower() == "desc"
+
+
+def write_counted(spark: Any, events: Any, options: Mapping[str, str], told: Told) -> tuple[int, int]:
+    """Write and return how many events and bytes went out."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as fn
+
+    seen = Observation()
+    watched = events.observe(seen, fn.count(fn.lit(1)).alias("events"), fn.sum(fn.octet_length(EVENT)).alias("bytes"))
+    with beside(tasks_of(spark, told, "tasks"), every_s=_TELL_S):
+        watched.write.format("penstock").options(**options).mode("append").save()
+    found = seen.get
+    return int(found["events"] or 0), int(found["bytes"] or 0)
+
+
+def digest_of(files: Sequence[InputFile], request: LoadRequest, kind: str) -> str:
+    """What tells one load from another: its files, by name below what they have in common, size and time; and what is made
+    of them. Hexadecimal SHA-256."""
+    common = _common([file.path for file in files])
+    facts = {
+        "files": sorted([file.path[len(common) :], file.size_bytes, file.modified_ms] for file in files),
+        "format": kind,
+        "reader": dict(sorted(request.reader.items())),
+        "made": [request.schema, request.event, request.key, list(request.order_by), request.part_bytes],
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _common(paths: Sequence[str]) -> str:
+    """The directory that all lie in, with its slash."""
+    first, last = min(paths), max(paths)
+    same = next((index for index, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
+    return first[: first.rfind("/", 0, same) + 1]
+
+
+def _parts(files: Sequence[InputFile], request: LoadRequest) -> Sequence[Sequence[InputFile]]:
+    """The files of each part. With an order each part has them all."""
+    if request.order_by:
+        total = sum(file.size_bytes for file in files)
+        return [files] * max(1, -(-total // request.part_bytes))
+    parts: list[list[InputFile]] = [[]]
+    filled = 0
+    for file in sorted(files):
+        if parts[-1] and filled + file.size_bytes > request.part_bytes:
+            parts.append([])
+            filled = 0
+        parts[-1].append(file)
+        filled += file.size_bytes
+    return parts
+
+
+def _part(
+    spark: Any, request: LoadRequest, kind: str, whole: Any, parts: Sequence[Sequence[InputFile]], number: int
+) -> Any:
+    if request.order_by:
+        return whole
+    return _read(spark, request, kind, tuple(file.path for file in parts[number]), whole.schema)
+
+
+def _read(spark: Any, request: LoadRequest, kind: str, paths: Sequence[str], schema: Any) -> Any:
+    reader = spark.read.format(kind)
+    if kind == "csv":
+        reader = reader.option("header", "true")
+    reader = reader.options(**request.reader)
+    wanted = schema if schema is not None else request.schema
+    if wanted is not None:
+        reader = reader.schema(wanted)
+        if schema is not None and len(request.paths) == 1 and "basePath" not in request.reader:
+            # So that the columns that directories name (a=1/b=2/) are there for some of the files too.
+            reader = reader.option("basePath", request.paths[0])
+    with _missing_input(request.paths):
+        return reader.load(list(paths))
+
+
+@contextmanager
+def _missing_input(paths: Sequence[str]) -> Iterator[None]:
+    from pyspark.errors import AnalysisException
+
+    try:
+        yield
+    except AnalysisException as error:
+        match error.getCondition():
+            case "PATH_NOT_FOUND":
+                raise NotFoundError("there is no such input", path=", ".join(paths)) from None
+            case "UNABLE_TO_INFER_SCHEMA":
+                raise NotFoundError("the input holds no data; give its schema if that is as it should be") from None
+        raise
+
+
+def _listed(spark: Any, frame: Any) -> Sequence[InputFile]:
+    # As they lie there: Spark tells them as it would write them in a URL.
+    paths = [unquote(path) for path in frame.inputFiles()]
+    if not paths:
+        raise NotFoundError("the input holds no files")
+    rows = spark.read.format("binaryFile").load(paths).select("path", "length", "modificationTime").collect()
+    if not rows:
+        raise NotFoundError("the input holds no data: all of its files are empty", path=", ".join(paths)[:200])
+    return sorted(
+        InputFile(unquote(row.path), row.length, int(row.modificationTime.timestamp() * 1000)) for row in rows
+    )
+
+
+def _tasks(spark: Any, files: Sequence[InputFile]) -> int:
+    size = sum(file.size_bytes for file in files)
+    return max(int(spark.conf.get("spark.sql.shuffle.partitions")), -(-size // _TASK_BYTES))
+
+
+def _format_of(paths: Sequence[str]) -> str:
+    """What the names say. A directory says nothing, and is taken for Parquet."""
+    kinds: set[str] = set()
+    for path in paths:
+        name = path.rstrip("/").rpartition("/")[2].lower()
+        for ending in (".gz", ".bz2", ".zst", ".snappy"):
+            name = name.removesuffix(ending)
+        _, dot, suffix = name.rpartition(".")
+        if dot and suffix not in _SUFFIXES:
+            raise InvalidArgumentError(
+                f"the name does not tell the format; give one of {', '.join(FORMATS)}", path=path
+            )
+        kinds.add(_SUFFIXES[suffix] if dot else "parquet")
+    if len(kinds) != 1:
+        raise InvalidArgumentError("one load takes files of one format", formats=", ".join(sorted(kinds)))
+    return kinds.pop()
+
+
+def _sample(events: Any) -> tuple[Mapping[str, str | None], ...]:
+    return tuple(
+        {
+            name: value.decode("utf-8", "replace") if isinstance(value, bytes | bytearray) else value
+            for name, value in row.asDict().items()
+            if name in (EVENT, ROUTING_KEY)
+        }
+        for row in events.limit(_SAMPLE).collect()
+    )
+
+
+async def _last(services: Services, options: WriteOptions, name: str) -> int | None:
+    try:
+        return await services.controller.last_batch(options.stream, writer=f"{name}/{options.stream}")
+    except (StreamNotFoundError, ScopeNotFoundError):
+        return None

@@ -1,0 +1,269 @@
+"""Every checksum of tier 2, verified by Spark's tasks: what is damaged, where, and whom it hurts. Source: docs/integrity.md.
+
+The store is asked only which chunks and checksums there are; bytes come from tier 2. What it finds of chunks and sidecars is
+what ``penstock scrub`` finds; the metadata and the log are that one's own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.app.integrity.report import advice, affected
+from penstock.model.damage import Damage
+from penstock.model.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    ScopeNotFoundError,
+    SegmentNotFoundError,
+    StreamNotFoundError,
+)
+from penstock.model.names import StreamName, parse_segment_name, segment_name
+from penstock.model.segments import SegmentId
+from penstock.ports.controller_service import PAGE_MAX, StreamDescription
+from penstock.spark.connect import Connector, Services, dial, link
+from penstock.spark.jobs.progress import Told, beside, tasks_of, untold
+from penstock.spark.jobs.scrub_task import RESULT, Finding, ScrubTask, Stretch
+from penstock.spark.planning import infos
+
+_STRETCH_BYTES = 512 << 20
+_STRETCHES_A_TASK = 500
+_TELL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrubRequest:
+    """What to verify: a stream, else the streams of a scope, else those of all scopes, internal ones included.
+
+    ``findings``: a Parquet file to write what was found to; it must not be there yet.
+    """
+
+    controller: str
+    scope: str | None = None
+    stream: StreamName | None = None
+    findings: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrubOutcome:
+    """What was looked at, and what is wrong. ``affected``: by segment, the ranges that cannot be read, how many events begin
+    there, and the subscribers that have not read past them."""
+
+    checked: Mapping[str, int]
+    findings: Sequence[Finding]
+    affected: Sequence[Mapping[str, Any]]
+    dry_run: bool = False
+
+    @property
+    def damage(self) -> Sequence[Damage]:
+        return [item.damage for item in self.findings]
+
+    def as_json(self) -> dict[str, Any]:
+        """As of ``penstock scrub``, with ``events`` and ``subscribers`` where something is affected."""
+        return {
+            "sound": not self.findings and not self.dry_run,
+            "finished": not self.dry_run,
+            "checked": dict(self.checked),
+            "damage": [item.damage.as_json() for item in self.findings],
+            "affected": list(self.affected),
+            "advice": advice(self.damage),
+        }
+
+
+@dataclass(slots=True)
+class _Plan:
+    streams: list[StreamName] = field(default_factory=list)
+    stretches: list[Stretch] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+def scrub(
+    spark: Any, request: ScrubRequest, *, told: Told = untold, dry_run: bool = False, connector: Connector = dial
+) -> ScrubOutcome:
+    """Verify all that readers can still read of the streams and that lies in tier 2. Changes nothing.
+
+    What retention takes away meanwhile is no damage. ``dry_run`` only says how much there is.
+    Raises: ScopeNotFoundError, StreamNotFoundError, UnavailableError, InvalidArgumentError (executors do not see tier 2),
+    AlreadyExistsError (``findings``).
+    """
+    _check_target(request.findings)
+    server = link(connector, request.controller)
+    plan = server.ask(lambda services: _planned(services, request))
+    facts = {"streams": len(plan.streams), "segments": len({item.segment for item in plan.stretches})}
+    if dry_run:
+        return ScrubOutcome(checked={**facts, "bytes": plan.size_bytes}, findings=(), affected=(), dry_run=True)
+    task = ScrubTask(connector=connector, controller=request.controller, todo=_shared_out(plan.stretches))
+    rows: list[Any] = []
+    if task.todo:
+        with beside(tasks_of(spark, told, "tasks"), every_s=_TELL_S):
+            count = len(task.todo)
+            rows = spark.range(0, count, 1, count).mapInArrow(task.__call__, RESULT).collect()
+    checked: dict[str, int] = facts
+    for row in rows:
+        for name, amount in json.loads(row["checked"] or "{}").items():
+            checked[name] = checked.get(name, 0) + amount
+    found = [
+        Finding(Damage.from_json(json.loads(row["finding"])), row["events"], row["segment"], row["chunk_start"])
+        for row in rows
+        if row["finding"]
+    ]
+    found.sort(key=lambda item: (item.damage.place, item.damage.start or 0, item.damage.kind.value))
+    kept = _found_again(task, found, server.ask(lambda services: _heads(services, found)))
+    hurt = server.ask(lambda services: _affected(services, kept))
+    outcome = ScrubOutcome(checked=checked, findings=kept, affected=hurt)
+    if request.findings is not None:
+        _save(request.findings, outcome)
+    return outcome
+
+
+def _check_target(findings: Path | None) -> None:
+    if findings is not None and findings.exists():
+        raise AlreadyExistsError("the file of findings is there already; name another", file=findings)
+    if findings is not None and not findings.absolute().parent.is_dir():
+        raise InvalidArgumentError("the directory for the findings is not there", path=findings.absolute().parent)
+
+
+async def _planned(services: Services, request: ScrubRequest) -> _Plan:
+    plan = _Plan()
+    for stream in await _streams(services, request):
+        try:
+            await _add(services, stream, plan)
+        except StreamNotFoundError:
+            if request.stream is not None:
+                raise
+            continue  # deleted since it was listed
+    return plan
+
+
+async def _streams(services: Services, request: ScrubRequest) -> list[StreamName]:
+    if request.stream is not None:
+        return [request.stream]
+    controller = services.controller
+    if request.scope is not None:
+        if not await controller.scope_exists(request.scope):
+            raise ScopeNotFoundError("there is no such scope", scope=request.scope)
+        scopes: Sequence[str] = [request.scope]
+    else:
+        scopes = await _all_of(lambda after: controller.list_scopes(after=after))
+    found: list[StreamName] = []
+    for scope in scopes:
+        names = await _all_of(lambda after, scope=scope: controller.list_streams(scope, after=after))
+        found += [StreamName(scope, name) for name in names]
+    return found
+
+
+async def _all_of(page: Any) -> list[str]:
+    found: list[str] = []
+    while some := await page(found[-1] if found else ""):
+        found += some
+        if len(some) < PAGE_MAX:
+            break
+    return found
+
+
+async def _add(services: Services, stream: StreamName, plan: _Plan) -> None:
+    head, tail = await services.controller.head(stream), await services.controller.tail(stream)
+    segments = sorted(await services.controller.segments_between(stream, head, tail))
+    plan.streams.append(stream)
+    for segment, info in (await infos(services, stream, segments)).items():
+        if info is None:
+            continue
+        plan.size_bytes += info.length - info.start_offset
+        for low in range(info.start_offset, max(info.length, info.start_offset + 1), _STRETCH_BYTES):
+            high = min(info.length, low + _STRETCH_BYTES)
+            name = segment_name(stream, segment)
+            plan.stretches.append(Stretch(segment=name, head=info.start_offset, low=low, high=high))
+
+
+def _shared_out(stretches: Sequence[Stretch]) -> tuple[tuple[Stretch, ...], ...]:
+    """A task each for about so many bytes, or so many small segments."""
+    tasks: list[tuple[Stretch, ...]] = []
+    current: list[Stretch] = []
+    filled = 0
+    for stretch in stretches:
+        if current and (filled >= _STRETCH_BYTES or len(current) >= _STRETCHES_A_TASK):
+            tasks.append(tuple(current))
+            current, filled = [], 0
+        current.append(stretch)
+        filled += stretch.high - stretch.low
+    return (*tasks, tuple(current)) if current else tuple(tasks)
+
+
+async def _heads(services: Services, findings: Sequence[Finding]) -> Mapping[str, int]:
+    """Where the segments of findings begin now; those that are gone are absent."""
+    found: dict[str, int] = {}
+    for name in sorted({item.segment for item in findings}):
+        try:
+            found[name] = (await services.segments.info(name)).start_offset
+        except SegmentNotFoundError:
+            continue
+    return found
+
+
+def _found_again(task: ScrubTask, findings: Sequence[Finding], heads: Mapping[str, int]) -> list[Finding]:
+    """What a second look at the chunks finds too: retention, or an erasure, may have replaced what the first one read."""
+    looks = sorted({(item.segment, item.chunk_start) for item in findings if item.segment in heads})
+    stretches = [
+        Stretch(segment=name, head=heads[name], low=max(start, heads[name]), high=max(start, heads[name]) + 1)
+        for name, start in looks
+    ]
+    again = {item.damage.place: item for item in task.verify(stretches).found}
+    return [item for item in findings if item.damage.place in again]
+
+
+async def _affected(services: Services, findings: Sequence[Finding]) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = []
+    described: dict[str, StreamDescription] = {}
+    for item in affected([finding.damage for finding in findings]):
+        events = sum(finding.events for finding in findings if finding.damage.segment == item["segment"])
+        entry: dict[str, Any] = {**item, "events": events, "subscribers": []}
+        name = item["stream"]
+        if name is not None:
+            last = max(end for _, end in item["ranges"])
+            segment = parse_segment_name(item["segment"])[1]
+            with suppress(StreamNotFoundError):  # deleted meanwhile: nobody has it to read
+                if name not in described:
+                    described[name] = await services.controller.describe_stream(StreamName.parse(name))
+                entry["subscribers"] = await _not_past(services, described[name], segment, last)
+        found.append(entry)
+    return found
+
+
+async def _not_past(services: Services, stream: StreamDescription, segment: SegmentId, end: int) -> list[str]:
+    """The subscribers that have not read the segment up to ``end``."""
+    found: list[str] = []
+    for item in stream.subscribers:
+        if item.cut is not None:
+            behind = await services.controller.segments_between(stream.stream, item.cut, stream.tail)
+            if segment not in behind or max(0, item.cut.positions.get(segment, 0)) >= end:
+                continue
+        found.append(item.name)
+    return found
+
+
+def _save(path: Path, outcome: ScrubOutcome) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = ("kind", "place", "why", "container", "segment", "start", "end")
+    kinds = (pa.string(), pa.string(), pa.string(), pa.int32(), pa.string(), pa.int64(), pa.int64())
+    hurt = {item["segment"]: item for item in outcome.affected}
+    rows = []
+    for finding in outcome.findings:
+        row = dict.fromkeys(names) | finding.damage.as_json()
+        entry = hurt.get(str(finding.damage.segment), {})
+        row |= {"stream": entry.get("stream"), "events": finding.events, "subscribers": entry.get("subscribers", [])}
+        rows.append(row)
+    schema = pa.schema(
+        [
+            *(pa.field(name, kind) for name, kind in zip(names, kinds, strict=True)),
+            pa.field("stream", pa.string()),
+            pa.field("events", pa.int64()),
+            pa.field("subscribers", pa.list_(pa.string())),
+        ]
+    )
+    pq.write_table(pa.Table.from_pylist(rows, schema), path)

@@ -1,0 +1,342 @@
+"""A stream compacted to a table: the latest event of each key as Parquet, kept up to date, so that the stream may forget.
+
+Source: docs/design/0017-compact-to-table.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import ConflictError, InvalidArgumentError, NotFoundError
+from penstock.model.names import StreamName, check_name
+from penstock.spark.connect import Connector, Services, dial, link
+from penstock.spark.jobs.progress import Told, beside, tasks_of, untold
+from penstock.spark.jobs.table_files import TableDirectory, TableState
+from penstock.spark.options import parse_read
+from penstock.spark.planning import batch_ranges, positions_of, resolve
+from penstock.spark.subscription import subscribe
+
+KEY, SEGMENT, OFFSET = "key", "segment_id", "offset"
+_BUCKET, _DELETED, _COUNT = "bucket", "_deleted", "_count"
+_OWN = frozenset({KEY, SEGMENT, OFFSET, _BUCKET, _DELETED, _COUNT})
+_BUCKETS_MAX = 4096
+_TELL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRequest:
+    """What the table is.
+
+    read: Options of the source: ``controller``, ``stream``, …; ``end_stream_cut`` to stop before the tail.
+    directory: Of the table, on a disk that driver and executors share and that knows links. Its parent is there.
+    key: An expression over the columns. All events of one key must have one routing key, for only those have an order.
+    schema: Spark's DDL of the events' JSON, whose columns the table has. None: the table has the column ``event``, binary.
+    delete_when: A condition over the columns: an event for which it is true takes its key out of the table.
+    subscriber: Name of the table as a subscriber of the stream; None: ``table-STREAM-DIRECTORY``.
+    buckets: Parts that are rewritten as a whole when a key in them changes; fixed with the first run.
+    keep: Versions of the table that stay, for readers that are still at one.
+    """
+
+    read: Mapping[str, str]
+    directory: Path
+    key: str
+    schema: str | None = None
+    delete_when: str | None = None
+    subscriber: str | None = None
+    buckets: int = 16
+    keep: int = 2
+
+    def checked(self) -> TableRequest:
+        """Itself. Raises InvalidArgumentError, InvalidNameError."""
+        if not 1 <= self.buckets <= _BUCKETS_MAX:
+            raise InvalidArgumentError(f"a table has 1 to {_BUCKETS_MAX} buckets", buckets=self.buckets)
+        if self.keep < 1:
+            raise InvalidArgumentError("at least one version stays", keep=self.keep)
+        if not self.key.strip():
+            raise InvalidArgumentError("a table needs the expression of its key")
+        if self.subscriber is not None:
+            check_name("stream", self.subscriber)
+        return self
+
+    def subscriber_of(self, stream: StreamName) -> str:
+        """What retention calls the table. Raises InvalidNameError where the directory's name makes no name."""
+        return check_name("stream", self.subscriber or f"table-{stream.stream}-{self.directory.absolute().name}")
+
+    def identity(self, stream: StreamName) -> dict[str, Any]:
+        """What makes it this table; all runs agree on it."""
+        return {
+            "stream": str(stream),
+            "key": self.key,
+            "schema": self.schema,
+            "delete_when": self.delete_when,
+            "buckets": self.buckets,
+            "subscriber": self.subscriber_of(stream),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableReport:
+    """What a run has done, or with ``dry_run`` would read.
+
+    ``events`` were read between the cuts ``start`` and ``end``; ``upserts`` keys have a new row, ``deletes`` were taken out,
+    ``without_key`` events were passed over. The table now has ``rows``, as version ``number``; ``buckets`` were rewritten.
+    """
+
+    stream: str
+    table: str
+    subscriber: str
+    number: int
+    start: str
+    end: str
+    read_bytes: int
+    events: int
+    upserts: int
+    deletes: int
+    without_key: int
+    rows: int
+    buckets: int
+    dry_run: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def update_table(
+    spark: Any, request: TableRequest, *, told: Told = untold, dry_run: bool = False, connector: Connector = dial
+) -> TableReport:
+    """Bring a table up to the tail of its stream, or make it. Safe to end anywhere, and to repeat.
+
+    The table is a subscriber: what it has durably, and nothing that it lacks, may be released by consumption. Readers see the
+    version before or the one after.
+
+    Raises: ConflictError (the table is another one's), AlreadyExistsError, DirectoryInUseError, InvalidArgumentError,
+    StreamNotFoundError, TruncatedError (retention passed the table by force), UnavailableError, OSError; what Spark raises
+    for expressions that do not fit.
+    """
+    request = request.checked()
+    directory = TableDirectory(request.directory)
+    state = directory.state()
+    stream = parse_read(request.read).stream
+    identity = request.identity(stream)
+    if state is not None and state.request != identity:
+        differing = ", ".join(name for name, value in identity.items() if state.request.get(name) != value)
+        raise ConflictError("the table was made with other options; give those, or name another", differing=differing)
+    run = _Run(spark, request, directory, state, connector)
+    return run.look() if dry_run else run.update(told)
+
+
+def read_table(spark: Any, directory: Path) -> Any:
+    """The current version as a data frame. Raises NotFoundError."""
+    files = TableDirectory(directory)
+    state = files.state()
+    if state is None:
+        raise NotFoundError("there is no table in this directory", directory=directory)
+    reader = spark.read.schema(f"{state.schema}, {_BUCKET} int")
+    return reader.parquet(str(files.current.resolve())).drop(_BUCKET)
+
+
+class _Run:
+    def __init__(
+        self,
+        spark: Any,
+        request: TableRequest,
+        directory: TableDirectory,
+        state: TableState | None,
+        connector: Connector,
+    ) -> None:
+        self._spark = spark
+        self._request = request
+        self._directory = directory
+        self._state = state
+        self._options = parse_read(request.read)
+        self._subscriber = request.subscriber_of(self._options.stream)
+        self._connector = connector
+
+    def look(self) -> TableReport:
+        start, end, size = self._ask(self._bounds)
+        return self._report(self._state, start, end, size, {}, buckets=0, dry_run=True)
+
+    def update(self, told: Told) -> TableReport:
+        with self._directory.held():
+            self._state = self._directory.state()  # another run may have ended since
+            start, end, size = self._ask(self._bounds)
+            keyed = self._keyed(self._read(start, end))
+            # Expressions that do not fit are told here, before anything holds the stream for a table that is never made.
+            columns = [name for name in keyed.columns if name != _DELETED]
+            self._ask(lambda services: self._published(services, start))
+            if self._state is not None and start == end:
+                return self._report(self._state, start, end, size, {}, buckets=0, dry_run=False)
+            with beside(tasks_of(self._spark, told, "tasks"), every_s=_TELL_S):
+                state, counts, buckets = self._make(keyed, columns, end)
+            self._ask(lambda services: self._published(services, end))
+            self._directory.forget(keep=self._request.keep)
+        return self._report(state, start, end, size, counts, buckets=buckets, dry_run=False)
+
+    def _ask(self, work: Any) -> Any:
+        return link(self._connector, self._options.controller).ask(work)
+
+    async def _bounds(self, services: Services) -> tuple[StreamCut, StreamCut, int]:
+        options = self._options
+        if self._state is not None:
+            start = StreamCut.from_text(self._state.cut)
+        else:
+            start = await resolve(services, options.stream, options.start, "earliest")
+        end = await resolve(services, options.stream, options.end, "latest", end=True)
+        ranges = await batch_ranges(services, options.stream, start, end)
+        return start, end, sum(high - low for _, low, high in ranges)
+
+    async def _published(self, services: Services, cut: StreamCut) -> None:
+        """Hold the stream from ``cut`` on, and release what lies before it."""
+        found = await subscribe(services, self._options.stream, self._subscriber, cut)
+        await found.publish(services, await positions_of(services, cut))
+
+    def _make(self, keyed: Any, columns: Sequence[str], end: StreamCut) -> tuple[TableState, Mapping[str, int], int]:
+        from pyspark.sql import functions as fn
+
+        number = 1 if self._state is None else self._state.number + 1
+        bucket = fn.expr(f"pmod(xxhash64({KEY}), {self._request.buckets})").cast("int")
+        grouped = _latest(keyed).withColumn(_BUCKET, bucket).persist()
+        try:
+            rows = grouped.groupBy(_BUCKET, fn.col(KEY).isNull().alias("none")).agg(
+                fn.count_if(~fn.col(_DELETED)).alias("upserts"),
+                fn.count_if(fn.col(_DELETED)).alias("deletes"),
+                fn.sum(_COUNT).alias("events"),
+            )
+            found = rows.collect()
+            named = [row for row in found if not row["none"]]
+            touched = sorted(row[_BUCKET] for row in named)
+            written = self._write(grouped.where(fn.col(KEY).isNotNull()), columns, touched, number)
+        finally:
+            grouped.unpersist()
+        kept = {} if self._state is None else {int(name): count for name, count in self._state.buckets.items()}
+        unchanged = sorted(kept.keys() - set(touched))
+        buckets = written | {bucket: kept[bucket] for bucket in unchanged}
+        state = TableState(
+            number=number,
+            stream=str(self._options.stream),
+            cut=end.to_text(),
+            request=self._request.identity(self._options.stream),
+            schema=", ".join(
+                f"`{item.name}` {item.dataType.simpleString()}" for item in keyed.schema if item.name != _DELETED
+            ),
+            buckets={str(bucket): buckets[bucket] for bucket in sorted(buckets)},
+        )
+        self._directory.publish(state, unchanged=unchanged)
+        told = {
+            "upserts": sum(row["upserts"] for row in named),
+            "deletes": sum(row["deletes"] for row in named),
+            "events": sum(row["events"] for row in found),
+            "without_key": sum(row["events"] for row in found if row["none"]),
+        }
+        return state, told, len(touched)
+
+    def _read(self, start: StreamCut, end: StreamCut) -> Any:
+        ours = {
+            "start_stream_cut": start.to_text(),
+            "end_stream_cut": end.to_text(),
+            "columns": "event,segment_id,offset",
+        }
+        plain = {name.replace("_", "") for name in ours}
+        given = {
+            name: value for name, value in self._request.read.items() if name.lower().replace("_", "") not in plain
+        }
+        return self._spark.read.format("penstock").options(**given, **ours).load()
+
+    def _keyed(self, events: Any) -> Any:
+        """The table's columns and whether the event deletes, of each event; key first."""
+        from pyspark.sql import functions as fn
+
+        request = self._request
+        place = [SEGMENT, OFFSET]
+        if request.schema is None:
+            parsed, names = events, ["event"]
+        else:
+            value = fn.from_json(fn.col("event").cast("string"), request.schema).alias("_value")
+            flat = events.select("event", value, *place)
+            names = [item.name for item in flat.schema["_value"].dataType.fields]
+            # Spark takes names for the same whatever their case is.
+            clash = sorted(name for name in names if name.lower() in _OWN)
+            if clash and not (clash == [KEY] and request.key.strip() in (KEY, f"`{KEY}`")):
+                raise InvalidArgumentError("the table has columns of its own by these names", columns=", ".join(clash))
+            # A column of this name that the schema has is the one that is meant.
+            raw = [] if "event" in {name.lower() for name in names} else ["event"]
+            parsed = flat.select(*raw, "_value.*", *place)
+        key = fn.expr(request.key).cast("string").alias(KEY)
+        deleted = fn.coalesce(fn.expr(request.delete_when or "false"), fn.lit(False)).alias(_DELETED)
+        others = [fn.col(f"`{name}`") for name in names if name != KEY]
+        return parsed.select(key, *others, *place, deleted)
+
+    def _write(self, latest: Any, columns: Sequence[str], touched: Sequence[int], number: int) -> dict[int, int]:
+        """Write the buckets that change, whole; the rows of each."""
+        from pyspark.sql import functions as fn
+
+        fresh = latest.where(~fn.col(_DELETED)).select(*columns, _BUCKET)
+        merged = fresh
+        old = [bucket for bucket in touched if self._state is not None and str(bucket) in self._state.buckets]
+        if old and self._state is not None:
+            base = self._spark.read.schema(f"{self._state.schema}, {_BUCKET} int").option(
+                "basePath", str(self._directory.current.resolve())
+            )
+            there = base.parquet(*[str(self._directory.bucket(bucket)) for bucket in old])
+            merged = there.join(latest.select(KEY), KEY, "left_anti").select(*columns, _BUCKET).unionByName(fresh)
+        staging = self._directory.making(number)
+        parts = merged.repartition(max(1, len(touched)), _BUCKET)
+        parts.write.partitionBy(_BUCKET).option("compression", "zstd").parquet(str(staging))
+        return _rows_by_bucket(staging)
+
+    def _report(
+        self,
+        state: TableState | None,
+        start: StreamCut,
+        end: StreamCut,
+        size: int,
+        counts: Mapping[str, int],
+        *,
+        buckets: int,
+        dry_run: bool,
+    ) -> TableReport:
+        return TableReport(
+            stream=str(self._options.stream),
+            table=str(self._directory.path),
+            subscriber=f"{self._options.stream.scope}/{self._subscriber}",
+            number=0 if state is None else state.number,
+            start=start.to_text(),
+            end=end.to_text(),
+            read_bytes=size,
+            events=counts.get("events", 0),
+            upserts=counts.get("upserts", 0),
+            deletes=counts.get("deletes", 0),
+            without_key=counts.get("without_key", 0),
+            rows=0 if state is None else state.rows,
+            buckets=buckets,
+            dry_run=dry_run,
+        )
+
+
+def _latest(keyed: Any) -> Any:
+    """Of each key the event that lies last, and how many there were; of those without a key too, which are one.
+
+    A later epoch's segment has a higher id, and follows in every key.
+    """
+    from pyspark.sql import functions as fn
+
+    row = fn.struct(*[fn.col(f"`{name}`") for name in keyed.columns if name != KEY])
+    last = fn.max_by(row, fn.struct(SEGMENT, OFFSET)).alias("_row")
+    return keyed.groupBy(KEY).agg(last, fn.count(fn.lit(1)).alias(_COUNT)).select(KEY, "_row.*", _COUNT)
+
+
+def _rows_by_bucket(staging: Path) -> dict[int, int]:
+    import pyarrow.parquet as pq
+
+    found: dict[int, int] = {}
+    for file in staging.glob("bucket=*/*.parquet"):
+        bucket = int(file.parent.name.partition("=")[2])
+        found[bucket] = found.get(bucket, 0) + int(pq.read_metadata(file).num_rows)
+    for path in [*staging.glob("_SUCCESS"), *staging.rglob(".*.crc")]:
+        path.unlink()
+    return found

@@ -1,0 +1,127 @@
+"""The directory of a table: whole versions, one of them current. Source: docs/formats/lake.md.
+
+A version is made beside the others and takes its name in one step; then the link ``current`` is turned to it in one step.
+Files of buckets that have not changed are the same files (hard links), so a version costs what it changes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.model.errors import (
+    AlreadyExistsError,
+    CorruptDataError,
+    DirectoryInUseError,
+    InvalidArgumentError,
+)
+from penstock.spark.jobs.export_files import OWN, VERSION, read_versioned, sync, write_json
+
+_LINK = "current"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableState:
+    """A version of a table: what it is of, up to which cut (as text). ``buckets``: rows by bucket; empty ones are absent."""
+
+    number: int
+    stream: str
+    cut: str
+    request: Mapping[str, Any]
+    schema: str
+    buckets: Mapping[str, int]
+
+    @property
+    def rows(self) -> int:
+        """Of the whole table."""
+        return sum(self.buckets.values())
+
+
+class TableDirectory:
+    """A table by its path."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory.absolute()
+        self.current = self.path / _LINK
+        self._versions = self.path / "versions"
+
+    def state(self) -> TableState | None:
+        """The current version, or None where there is no table yet. Raises AlreadyExistsError, CorruptDataError,
+        VersionTooNewError."""
+        if not self.current.is_symlink():
+            strange = self.path.exists() and (not self.path.is_dir() or not _is_ours(self.path))
+            if strange:
+                raise AlreadyExistsError("the directory is there and is no table; name another", directory=self.path)
+            return None
+        try:
+            found = read_versioned(self.current / OWN / "table.json")
+        except FileNotFoundError:
+            raise CorruptDataError("the current version of the table is gone", table=self.path) from None
+        del found["version"]
+        return TableState(**found)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the directory, and keep other runs on it away; what a run has left unfinished is removed.
+
+        Raises DirectoryInUseError, InvalidArgumentError.
+        """
+        if not self.path.parent.is_dir():
+            raise InvalidArgumentError("the directory that is to hold the table is not there", path=self.path.parent)
+        self._versions.mkdir(parents=True, exist_ok=True)
+        with open(self._versions / ".lock", "wb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DirectoryInUseError("another run is at work on this table", table=self.path) from None
+            for path in self._versions.glob(".*.making"):
+                shutil.rmtree(path)
+            yield
+
+    def bucket(self, number: int) -> Path:
+        """Where the current version keeps a bucket."""
+        return self.current.resolve() / f"bucket={number}"
+
+    def making(self, number: int) -> Path:
+        """Where a version is made."""
+        return self._versions / f".{number:08d}.making"
+
+    def publish(self, state: TableState, *, unchanged: list[int]) -> None:
+        """Take over unchanged buckets, make all of the version durable, and make it the current one."""
+        staging, version = self.making(state.number), self._versions / f"{state.number:08d}"
+        staging.mkdir(exist_ok=True)
+        for bucket in unchanged:
+            (staging / f"bucket={bucket}").mkdir()
+            for file in self.bucket(bucket).iterdir():
+                os.link(file, staging / f"bucket={bucket}" / file.name)
+        for path in [*staging.rglob("*"), staging]:
+            sync(path)
+        (staging / OWN).mkdir()
+        write_json(staging / OWN / "table.json", {"version": VERSION, **asdict(state)})
+        sync(staging)
+        if version.exists():
+            shutil.rmtree(version)  # left by a run that died before it became the current one
+        os.rename(staging, version)
+        sync(self._versions)
+        turned = self.path / f".{_LINK}.new"
+        turned.unlink(missing_ok=True)
+        os.symlink(version.relative_to(self.path), turned)
+        os.replace(turned, self.current)
+        sync(self.path)
+
+    def forget(self, *, keep: int) -> None:
+        """Remove versions but for the last ``keep``, which readers may be at."""
+        current = int(self.current.resolve().name)
+        for path in self._versions.iterdir():
+            if path.name.isdecimal() and int(path.name) <= current - keep:
+                shutil.rmtree(path)
+
+
+def _is_ours(path: Path) -> bool:
+    return {item.name for item in path.iterdir()} <= {"versions", f".{_LINK}.new"}

@@ -1,0 +1,72 @@
+"""A task's hold on its transaction: renewed also while the task waits for rows."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from uuid import UUID
+
+from penstock.client.retry import RETRYABLE
+from penstock.model.errors import PenstockError, TransactionStateError
+from penstock.model.names import StreamName
+from penstock.ports.controller_service import PingStatus
+from penstock.spark.connect import Connector, Link, Services, patiently
+
+log = logging.getLogger("penstock.spark")
+
+
+async def renew(services: Services, stream: StreamName, transaction: UUID, lease_ms: int) -> None:
+    """Renew the lease once. Raises TransactionStateError where it has ended, and what the controller raises."""
+    status = await patiently(lambda: services.controller.ping_transaction(stream, transaction, lease_ms=lease_ms))
+    if status is not PingStatus.OK:
+        raise TransactionStateError(
+            "transaction ended while rows were written to it", txn=transaction, state=status.value
+        )
+
+
+class KeepAlive:
+    """Renews a lease at each third of it, in a thread with a connection of its own.
+
+    A task's loop does not run while Spark computes the next rows, which may take longer than any lease. A task that is over
+    sooner costs a thread that has done nothing.
+    """
+
+    def __init__(
+        self, connector: Connector, address: str, stream: StreamName, transaction: UUID, lease_ms: int
+    ) -> None:
+        self._connector = connector
+        self._address = address
+        self._stream = stream
+        self._transaction = transaction
+        self._lease_ms = lease_ms
+        self._over = threading.Event()
+        self._failure: PenstockError | None = None
+        self._thread = threading.Thread(target=self._run, name="penstock-keep-alive", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises TransactionStateError once the transaction has ended."""
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Renew no more. Waits for a renewal that is under way."""
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        link: Link | None = None
+        try:
+            while not self._over.wait(self._lease_ms / 3000):
+                link = link or Link(self._connector, self._address)
+                try:
+                    link.run(lambda services: renew(services, self._stream, self._transaction, self._lease_ms))
+                except RETRYABLE as error:
+                    # The lease is not over yet: the next turn may reach it.
+                    log.warning("lease could not be renewed", extra={"error": str(error)})
+                except PenstockError as error:
+                    self._failure = error
+                    return
+        finally:
+            if link is not None:
+                link.close()

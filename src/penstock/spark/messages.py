@@ -1,0 +1,42 @@
+"""What tasks of the sink hand to the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from penstock.model.segments import SegmentId
+from penstock.ports.chunk_imports import ImportedChunk
+
+
+@dataclass(frozen=True)
+class SharedWritten:
+    """What a task wrote into tier 2 itself: chunks in order, for segments of the transaction that all tasks share.
+
+    No chunks: the task joined the transaction, and then could not write tier 2.
+    """
+
+    key: UUID
+    transaction: UUID
+    chunks: tuple[tuple[SegmentId, tuple[ImportedChunk, ...]], ...] = ()
+
+
+@dataclass(frozen=True)
+class TaskWritten(WriterCommitMessage):  # type: ignore[misc]
+    """What a task has to say. One of ``transaction``, ``inline`` and ``shared`` with chunks has its rows.
+
+    None of them: it had no rows, or the batch is committed already.
+
+    ``transaction``: its own, which holds its rows. ``inline``: the rows themselves, as an Arrow stream, where they are few.
+    """
+
+    writer: str
+    batch: int
+    transaction: UUID | None
+    rows: int
+    size_bytes: int
+    partition: int = 0
+    inline: bytes | None = None
+    shared: SharedWritten | None = None

@@ -1,0 +1,69 @@
+"""Transactions as the sink begins and ends them, on the driver and in tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from uuid import UUID
+
+from penstock.model.errors import (
+    AlreadyExistsError,
+    PenstockError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
+    TransactionNotFoundError,
+    TransactionStateError,
+)
+from penstock.model.policies import ScalingPolicy, StreamConfig
+from penstock.ports.controller_service import Transaction, TransactionStatus
+from penstock.spark.connect import Services
+from penstock.spark.options import WriteOptions
+
+log = logging.getLogger("penstock.spark")
+
+ABORT_S = 3.0
+"""How long an abort may take: the failure behind it is to be reported, and a lease ends what is not aborted."""
+
+
+async def opened(services: Services, options: WriteOptions, begin: Callable[[], Awaitable[Transaction]]) -> Transaction:
+    """What ``begin`` gives; scope and stream are made first where they are missing, and may be made."""
+    controller = services.controller
+    try:
+        return await begin()
+    except (ScopeNotFoundError, StreamNotFoundError) as error:
+        if not options.create_stream:
+            raise
+        if isinstance(error, ScopeNotFoundError) or not await controller.scope_exists(options.stream.scope):
+            if not options.create_scope:
+                raise
+            await _unless_exists(controller.create_scope(options.stream.scope))
+    config = StreamConfig(scaling=ScalingPolicy(min_segments=options.segments))
+    await _unless_exists(controller.create_stream(options.stream, config))
+    return await begin()
+
+
+async def _unless_exists(creation: Awaitable[None]) -> None:
+    with suppress(AlreadyExistsError):  # another task was first
+        await creation
+
+
+async def abort_if_open(services: Services, options: WriteOptions, transaction: UUID) -> None:
+    """Abort a transaction unless something else was decided about it."""
+    try:
+        status = await services.controller.transaction_status(options.stream, transaction)
+        if status is TransactionStatus.OPEN:
+            await services.controller.abort_transaction(options.stream, transaction)
+    except (TransactionNotFoundError, TransactionStateError, StreamNotFoundError, ScopeNotFoundError):
+        log.info("nothing left to abort", extra={"transaction": str(transaction)})
+
+
+async def abort_after_failure(services: Services, options: WriteOptions, transaction: UUID) -> None:
+    """As ``abort_if_open``, soon or not at all."""
+    try:
+        async with asyncio.timeout(ABORT_S):
+            await abort_if_open(services, options, transaction)
+    except (PenstockError, TimeoutError) as error:
+        # The failure that led here is what counts; the lease ends the transaction.
+        log.warning("transaction is left to its lease", extra={"transaction": str(transaction), "error": str(error)})

@@ -1,0 +1,184 @@
+"""The job that erases: executors find, the store blanks, a receipt tells; a Spark read sees none of it any more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from spark_world import World, served
+
+import penstock
+from penstock.model.errors import AlreadyExistsError, RetentionHoldError
+from penstock.spark.jobs.erase import erase, matches_of
+from penstock.spark.matching import Contains, JsonField, Where, matching_batches, without_literals
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def address(directory: Path) -> Iterator[str]:
+    with served(directory) as found:
+        yield found
+
+
+def users(count: int) -> list[bytes]:
+    return [
+        json.dumps({"user": {"id": f"ann-{n % 97:04}", "age": n % 80}, "text": "t" * (n % 50)}).encode()
+        for n in range(count)
+    ]
+
+
+def read(spark: Any, address: str, stream: str) -> list[bytes]:
+    scope, name = stream.split("/")
+    options = {"controller": address, "scope": scope, "stream": name}
+    return sorted(bytes(row.event) for row in spark.read.format("penstock").options(**options).load().collect())
+
+
+def files_with(directory: Path, needle: bytes) -> list[str]:
+    return [str(path) for path in directory.rglob("*") if path.is_file() and needle in path.read_bytes()]
+
+
+@pytest.mark.spark
+def test_what_matches_is_erased_and_no_file_or_reader_has_it(
+    spark: Any, address: str, world: World, directory: Path
+) -> None:
+    stream = world.create("erase-by-field", segments=3)
+    events = users(3000)
+    world.write(stream, events[:2500])
+    world.wait_tiered(stream)
+    world.write(stream, events[2500:])
+    wanted = frozenset({"ann-0013", "ann-0077", "nobody-9999"})
+    match = JsonField(path="user.id", values=wanted)
+    gone = [event for event in events if json.loads(event)["user"]["id"] in wanted]
+    how = {"controller": address, "who": "ann", "why": "request 17"}
+    tried = erase(spark, str(stream), match, dry_run=True, **how)
+    assert (tried.state, tried.events) == ("dry run", len(gone))
+    assert read(spark, address, str(stream)) == sorted(events)
+    told: list[Any] = []
+    report = erase(spark, str(stream), match, erasure="r17", progress=told.append, **how)
+    assert (report.state, report.events) == ("done", len(gone))
+    assert report.bytes == sum(map(len, gone))
+    assert {item["state"] for item in told} >= {"looking", "found"}
+    assert read(spark, address, str(stream)) == sorted(event for event in events if event not in gone)
+    assert files_with(directory, b"ann-0013") == files_with(directory, b"ann-0077") == []
+    with penstock.connect(address) as store:
+        assert store.erasures().verify("r17").holds
+    assert "ann-0013" not in json.dumps(report.as_json())
+    # Once more: nothing is looked for, the receipt comes back. For something else it would be a lie.
+    again = erase(spark, str(stream), match, erasure="r17", **how)
+    assert again.receipt == report.receipt
+    with pytest.raises(AlreadyExistsError, match="looked for something else"):
+        erase(spark, str(stream), JsonField(path="user.id", values=frozenset({"ann-0001"})), erasure="r17", **how)
+    with pytest.raises(AlreadyExistsError, match="another stream"):
+        erase(spark, "plant/other", match, erasure="r17", **how)
+    # A predicate, over what is left; and a hold that covers it.
+    where = Where(schema="user struct<id: string, age: int>", where="user.age >= 70 and user.id like 'ann-00%'")
+    with penstock.connect(address) as store:
+        hold = store.holds(stream).add(owner="law", reason="case 5")
+        with pytest.raises(RetentionHoldError):
+            erase(spark, str(stream), where, **how)
+        store.holds().release(hold.id, owner="law")
+    old = [e for e in events if e not in gone and json.loads(e)["user"]["age"] >= 70]
+    report = erase(spark, str(stream), where, **how)
+    assert report.events == len(old)
+    assert report.looked_for["where"] == "user.age >= ? and user.id like ?"
+    left = sorted(event for event in events if event not in gone and event not in old)
+    assert read(spark, address, str(stream)) == left
+
+
+@pytest.mark.spark
+def test_a_predicate_never_matches_what_is_no_json_object(spark: Any) -> None:
+    events = [
+        b'{"user": "ann"}',
+        b'{"user": null}',
+        b"{}",
+        b"",
+        b"plain",
+        b'{"user": ',
+        b'[{"user": null}]',
+        b"5",
+        b"null",
+        b"\xff\xfe\x00",
+    ]
+    rows = [(bytearray(event), 3, offset) for offset, event in enumerate(events)]
+    frame = spark.createDataFrame(rows, "event binary, segment_id bigint, offset bigint")
+    for where, expected in (
+        ("user is null", [1, 2]),
+        ("not user <=> 'ann'", [1, 2]),
+        ("coalesce(user, '') = ''", [1, 2]),
+        ("true", [0, 1, 2]),
+    ):
+        found = matches_of(frame, Where(schema="user string", where=where)).collect()
+        assert sorted(row["offset"] for row in found) == expected, where
+
+
+def batch_of(events: list[bytes]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {"event": pa.array(events, pa.binary()), "segment_id": [3] * len(events), "offset": list(range(len(events)))}
+    )
+
+
+def found_by(match: JsonField | Contains, events: list[bytes]) -> list[int]:
+    return [
+        offset for batch in matching_batches(match, iter([batch_of(events)])) for offset in batch["offset"].to_pylist()
+    ]
+
+
+def test_a_field_is_found_by_names_and_indexes_and_what_is_no_json_never_matches() -> None:
+    events = [
+        b'{"a": {"b": "x"}}',
+        b'{"a": [{"b": "x"}]}',
+        b'{"a": [{"b": 5}, {"b": "x"}]}',
+        b'{"a": {"b": {"c": "x"}}}',
+        b"not json x",
+        b"",
+        b"\xff\xfe",
+        b'{"a": {"b": true}}',
+        b'{"a": {"b": 5}}',
+        b'["x"]',
+    ]
+    assert found_by(JsonField(path="a.b", values=frozenset({"x"})), events) == [0]
+    assert found_by(JsonField(path="a.0.b", values=frozenset({"x", "5"})), events) == [1, 2]
+    assert found_by(JsonField(path="a.1.b", values=frozenset({"x"})), events) == [2]
+    assert found_by(JsonField(path="a.b", values=frozenset({"true", "5"})), events) == [7, 8]
+    assert found_by(JsonField(path="0", values=frozenset({"x"})), events) == [9]
+
+
+def test_a_number_matches_as_it_is_written() -> None:
+    events = [b'{"id": 1.10}', b'{"id": 1e5}', b'{"id": 12345678901234567890123}', b'{"id": -0}', b'{"id": 7}']
+    for number, text in enumerate(("1.10", "1e5", "12345678901234567890123", "-0", "7")):
+        assert found_by(JsonField(path="id", values=frozenset({text})), events) == [number]
+
+
+@given(
+    events=st.lists(st.binary(max_size=20), max_size=30),
+    values=st.frozensets(st.text(min_size=1, max_size=3), min_size=1, max_size=40),
+)
+def test_payloads_that_contain_a_value_are_found_however_many_values_there_are(
+    events: list[bytes], values: frozenset[str]
+) -> None:
+    expected = [n for n, event in enumerate(events) if any(value.encode() in event for value in values)]
+    assert found_by(Contains(values=values), events) == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("user = 'ann'", "user = ?"),
+        ("user = 'o''hara' and n > 5.5e3", "user = ? and n > ?"),
+        (r"user = 'a\'b' or x = \"y\"", r"user = ? or x = \"y\""),
+        ("col1 = 3 or a_2b = 'x'", "col1 = ? or a_2b = ?"),
+        ('name in ("ann", "bob")', "name in (?, ?)"),
+    ],
+)
+def test_no_literal_of_a_predicate_is_told(where: str, told: str) -> None:
+    assert without_literals(where) == told

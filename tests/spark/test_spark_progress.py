@@ -1,0 +1,189 @@
+"""Lag of a query, from its offsets, and what is told where chunks cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from spark_driver import SCHEMA, Driver
+from spark_world import World, keyed, open_here
+
+from penstock.model.errors import InvalidCutError, UnavailableError, UnsupportedError
+from penstock.model.names import StreamName
+from penstock.model.segments import SegmentId
+from penstock.spark import connect, losses
+from penstock.spark.connect import Link, close_links, link
+from penstock.spark.options import parse_read
+from penstock.spark.plan import Piece, Share
+from penstock.spark.positions import Loss
+from penstock.spark.progress import LagListener, lags
+from penstock.spark.scan import Shape, read_share
+from penstock.spark.source import BatchReader
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    try:
+        yield World(link(open_here, str(tmp_path / "data")))
+    finally:
+        close_links()
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("penstock.spark.stream.LONG_POLL_S", 0.0)
+    return tmp_path / "data"
+
+
+def progress(offset: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "q", "id": "1", "sources": [{"endOffset": offset}, {"endOffset": "not ours"}, {"endOffset": None}]}
+
+
+def share_link(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store in this process has one connection: that of the test."""
+
+    class Borrowed(Link):
+        def __init__(self, connector: Any, address: str) -> None:
+            self.ask = world.link.ask  # type: ignore[method-assign]
+
+        def close(self) -> None:
+            """It is the test's."""
+
+    monkeypatch.setattr("penstock.spark.progress.Link", Borrowed)
+
+
+def test_a_lag_is_what_a_query_has_not_read_over_scales_and_truncation(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share_link(world, monkeypatch)
+    stream = world.create("s", 2)
+    world.write(stream, keyed(0, 100))
+    world.wait_tiered(stream)
+    driver = Driver(data, stream, max_events_per_trigger="30")
+    read = len(driver.batch() or [])
+    world.scale(stream, 3)
+    world.write(stream, keyed(100, 150))
+    (lag,) = lags(progress(driver.log[-1]))
+    assert (lag.stream, lag.events) == (stream, 150 - read)
+    total = sum(len(event) + 8 for event in keyed(0, 150))
+    assert lag.bytes == total - sum(driver.log[-1]["segments"].values())
+    assert lag.seconds is not None
+    assert 0 <= lag.seconds < 60
+    listener = LagListener()
+    told = SimpleNamespace(name="q", id="1", sources=[SimpleNamespace(endOffset=driver.log[-1])])
+    listener.onQueryStarted(SimpleNamespace(name="q", id="1"))
+    listener.onQueryProgress(SimpleNamespace(progress=told))
+    assert [(item.bytes, item.events) for item in listener.latest["q"]] == [(lag.bytes, lag.events)]
+    listener.onQueryTerminated(SimpleNamespace(id="1"))
+    assert listener.latest == {}
+    driver.all()
+    (lag,) = lags(progress(driver.log[-1]))
+    assert (lag.bytes, lag.events, lag.seconds) == (0, 0, 0.0)
+    assert lags(SimpleNamespace(lastProgress=None)) == []
+
+
+def test_a_listener_outlives_a_stream_that_is_another_one_now(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    share_link(world, monkeypatch)
+    stream = world.create("s")
+    offset = {"v": 1, "stream": str(stream), "segments": {"77": 5}}
+    with pytest.raises(InvalidCutError):
+        lags(progress(offset))
+    listener = LagListener()
+    told = SimpleNamespace(name=None, id="1", sources=[SimpleNamespace(endOffset=offset)])
+    listener.onQueryProgress(SimpleNamespace(progress=told))
+    assert listener.latest == {}
+    assert "lag is not known. query=1" in caplog.text
+
+
+def test_a_store_of_an_earlier_version_tells_losses_as_far_as_it_can(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = world.create("s")
+    world.write(stream, keyed(0, 50))
+    start = dict(world.head(stream).positions)
+    world.truncate(stream, world.tail(stream))
+    end = dict(world.tail(stream).positions)
+
+    class Older:
+        async def measure(self, *_: object) -> None:
+            raise UnsupportedError("the call is not offered by this server", rpc="Measure")
+
+        async def explain_retention(self, *_: object, position: object) -> dict[str, object]:
+            return {}
+
+    async def ask(_: connect.Services) -> tuple[Loss, ...]:
+        services: Any = SimpleNamespace(controller=Older())
+        return await losses.between(services, stream, start, end)
+
+    (lost,) = world.link.run(ask)
+    assert (lost.start, lost.end, lost.events, lost.rule) == (0, end[SegmentId(0)], None, None)
+
+
+# --- where chunks cannot be read --------------------------------------------------------------------------------
+
+
+def pieces(places: list[str | None]) -> tuple[Piece, ...]:
+    return tuple(
+        Piece(segment=SegmentId(0), start=at * 13, end=at * 13 + 13, location=place, chunk_start=at * 13)
+        for at, place in enumerate(places)
+    )
+
+
+def shared(places: list[str | None], *, only: bool) -> tuple[list[bytes], list[int]]:
+    """The events of a share, and the offsets that the store was asked for."""
+    import pyarrow as pa
+
+    asked: list[int] = []
+
+    def fetch(segment: SegmentId, offset: int, size: int) -> bytes:
+        asked.append(offset)
+        return bytes(7) + b"\5" + b"%05d" % offset
+
+    stream = StreamName("a", "b")
+    share = Share(stream=stream, pieces=pieces(places), lease=uuid4(), lease_until_ms=0, only_direct=only)
+    shape = Shape(pa.schema([pa.field("event", pa.binary())]), stream, 100)
+    return [event for rows in read_share(share, shape, fetch) for event in rows["event"].to_pylist()], asked
+
+
+NOWHERE = "s3://bucket/prefix/chunks/0/{}?endpoint=http%3A%2F%2F127.0.0.1%3A1"
+
+
+def test_what_cannot_be_read_here_comes_from_the_store_and_its_neighbours_are_not_tried(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    for place in (str(tmp_path / "gone" / "{}"), NOWHERE):
+        pytest.importorskip("obstore")
+        caplog.clear()
+        events, asked = shared([place.format(1), place.format(2), None], only=False)
+        assert (events, asked) == ([b"00000", b"00013", b"00026"], [0, 13, 26])
+        assert len([line for line in caplog.messages if "the store is asked" in line]) == 1
+
+
+def test_direct_always_fails_with_one_line_and_still_reads_what_is_not_tiered(tmp_path: Path) -> None:
+    assert shared([None], only=True) == ([b"00000"], [0])
+    with pytest.raises(UnavailableError, match="direct=always asks nobody else") as caught:
+        shared([str(tmp_path / "gone" / "chunk")], only=True)
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_direct_always_is_understood_and_reads_chunks(world: World, data: Path) -> None:
+    stream = world.create("s")
+    world.write(stream, keyed(0, 3000))
+    world.wait_tiered(stream)
+    world.write(stream, keyed(3000, 3010))
+    given = {"controller": str(data), "path": str(stream), "direct": "always"}
+    reader = BatchReader(open_here, parse_read(given), SCHEMA)
+    planned = reader.partitions()
+    assert all(item.value.only_direct for item in planned)
+    found = [event for part in planned for rows in reader.read(part) for event in rows["event"].to_pylist()]
+    assert found == keyed(0, 3010)

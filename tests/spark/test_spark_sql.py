@@ -1,0 +1,51 @@
+"""SQL over streams: views, and tables of Spark's catalog."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spark_world import World, keyed
+
+from penstock.spark.reasons import reason
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_view_and_a_table_read_a_stream_in_sql_and_as_a_stream(
+    spark: Any, address: str, world: World, tmp_path: Path
+) -> None:
+    stream = world.create("sql")
+    world.write(stream, keyed(0, 100))
+    given = (
+        f"controller '{address}', path 'plant/sql', start_stream_cut 'earliest', columns 'event, offset, append_time'"
+    )
+    spark.sql(f"CREATE TEMPORARY VIEW turbine USING penstock OPTIONS ({given})")
+    row = spark.sql("SELECT count(*) AS n, min(offset) AS first, max(append_time) AS last FROM turbine").first()
+    assert (row.n, row.first) == (100, 0)
+    assert row.last is not None
+    assert spark.sql("SELECT * FROM turbine WHERE cast(event AS string) LIKE 'k0:%' LIMIT 3").count() == 3
+
+    # Spark hands a Python source behind a catalog's table the options of the read alone.
+    spark.sql(f"CREATE TABLE turbines USING penstock OPTIONS ({given})")
+    with pytest.raises(Exception, match="SELECT") as caught:
+        spark.table("turbines").count()
+    assert "temporary view" in (reason(caught.value) or "")
+    options = {"controller": address, "path": "plant/sql", "start_stream_cut": "earliest"}
+    assert spark.read.options(**options).table("turbines").count() == 100
+    said = ", ".join(f"'{name}' = '{value}'" for name, value in options.items())
+    assert spark.sql(f"SELECT count(*) AS n FROM turbines WITH ({said})").first().n == 100
+    assert _stream_of(spark.readStream.options(**options).table("turbines"), tmp_path / "checkpoint") == 100
+
+
+def _stream_of(frame: Any, checkpoint: Path) -> int:
+    rows: list[int] = []
+    query = (
+        frame.writeStream.foreachBatch(lambda batch, number: rows.append(batch.count()))
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    return sum(rows)

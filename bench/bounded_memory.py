@@ -16,6 +16,7 @@ from uuid import UUID
 
 from bench.bounded_report import Bench, pid_of
 from penstock.app import embedded
+from penstock.app import segments as budgets
 from penstock.app.settings import EmbeddedSettings
 from penstock.codec import wire
 from penstock.codec import wire_commands as c
@@ -287,6 +288,8 @@ def recovery(bench: Bench) -> None:
     process = multiprocessing.get_context("spawn").Process(target=_fill_log, args=(str(server.data), total))
     process.start()
     process.join()
+    if process.exitcode != _DIED:
+        raise RuntimeError(f"the log was not written: exit status {process.exitcode}")
     wall = server.start(120)
     pid = pid_of(server)
     cpu = cpu_s_of(pid) - empty
@@ -310,11 +313,12 @@ def recovery(bench: Bench) -> None:
 
 
 _LOGGED = "many/small/0.#epoch.0"
+_DIED = 9
 
 
 def _fill_log(data: str, total: int) -> None:
     """Write to a store that neither tiers nor checkpoints, and die."""
-    own = embedded.store_settings
+    own = budgets.store_settings
 
     def settings(given: EmbeddedSettings) -> StoreSettings:
         return replace(
@@ -348,9 +352,9 @@ def _fill_log(data: str, total: int) -> None:
                         for number in range(start, start + 64)
                     )
                 )
-            os._exit(9)
+            os._exit(_DIED)
 
-    embedded.store_settings = settings
+    budgets.store_settings = settings
     asyncio.run(fill())
 
 

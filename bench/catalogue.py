@@ -104,7 +104,7 @@ async def ingest(directory: Path, *, catalogue: bool, appends: int, size: int, i
 def noting_ns() -> float:
     """Cost of noting a writer's number, nanoseconds an append."""
     cache = TailCache(CacheMemory(1 << 30))
-    cache.append(0, b"x", 1, 1)
+    cache.append(0, b"x", 1, 1, 0)
     started = time.process_time_ns()
     for number in range(200_000):
         cache.wrote(7, number, number - 1)

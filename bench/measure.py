@@ -5,12 +5,16 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One row of the table: median of the runs, their spread, and how it stands to its limit."""
+    """One row of the table: median of the runs, their spread, and how it stands to its limit.
+
+    ``who`` and ``durability`` stand where several stores are compared: ``F`` is ``fdatasync`` before the acknowledgement,
+    ``O`` an acknowledgement from the page cache, ``M`` from memory.
+    """
 
     id: str
     work: str
@@ -22,9 +26,31 @@ class Figure:
     limit: str = ""
     ratio: float | None = None
     target: str = ""
+    who: str = ""
+    durability: str = ""
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
+
+    def beside(self, limit: str, ratio: float) -> Figure:
+        """The same with a ratio that is not median over limit."""
+        return replace(self, limit=limit, ratio=ratio)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """What could not be measured, by name, and why not."""
+
+    id: str
+    work: str
+    who: str
+    reason: str
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+Row = Figure | Skipped
 
 
 def figure(
@@ -35,6 +61,8 @@ def figure(
     *,
     limit: tuple[str, float] | None = None,
     target: str = "",
+    who: str = "",
+    durability: str = "",
 ) -> Figure:
     """Summarise runs. ``limit`` is its name and value in the same unit; the ratio is median over limit."""
     median = statistics.median(values)
@@ -49,6 +77,8 @@ def figure(
         limit=limit[0] if limit else "",
         ratio=median / limit[1] if limit and limit[1] else None,
         target=target,
+        who=who,
+        durability=durability,
     )
 
 
@@ -65,13 +95,24 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def show(figures: Sequence[Figure]) -> str:
-    """The table, as Markdown."""
+def number(value: float) -> str:
+    """Four digits, or all of them before the point."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def show(rows: Sequence[Row]) -> str:
+    """The table, as Markdown, and below it what was left out."""
     lines = ["| id | work | median | spread | unit | ratio | limit | target |", "|---|---|---|---|---|---|---|---|"]
-    for item in figures:
-        ratio = f"{item.ratio:.2f}" if item.ratio is not None else ""
-        lines.append(
-            f"| {item.id} | {item.work} | {item.median:,.4g} | {item.low:,.4g}-{item.high:,.4g} ({item.runs}) "
-            f"| {item.unit} | {ratio} | {item.limit} | {item.target} |"
-        )
+    for item in rows:
+        if isinstance(item, Figure):
+            ratio = f"{item.ratio:.2f}" if item.ratio is not None else ""
+            who = f": {item.who} ({item.durability})" if item.who else ""
+            spread = f"{number(item.low)}-{number(item.high)} ({item.runs})"
+            lines.append(
+                f"| {item.id} | {item.work}{who} | {number(item.median)} | {spread} | {item.unit} "
+                f"| {ratio} | {item.limit} | {item.target} |"
+            )
+    lines += [
+        f"left out: {item.id}, {item.work}, {item.who}: {item.reason}" for item in rows if isinstance(item, Skipped)
+    ]
     return "\n".join(lines)

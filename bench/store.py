@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +46,9 @@ class StoreBench:
         with ServerProcess(self.directory / "store") as server, penstock.connect(server.address) as store:
             if "bench" not in store.scopes():
                 store.create_scope("bench")
-            # Before the masses, whose tiering would still keep the disk busy.
             figures = self.single(store, "W3", "one durable event at a time, 100 B, blocking, standalone", 1.6)
             figures += self.ingest(store)
             figures += self.tail(store, server.address)
-            figures += self.many_segments(store)
             figures += self.transactions(store)
         shutil.rmtree(self.directory / "store", ignore_errors=True)
         with penstock.open(self.directory / "embedded") as store:
@@ -94,7 +91,9 @@ class StoreBench:
             limit = ("log write+sync of 1 MiB", self.limits.log_bytes_s / (size + 8))
             for name, label, _ in kinds:
                 work = f"durable ingest, {size} B, {label}, 4 segments, 1,000 keys"
-                figures.append(figure(name, work, "events/s", times[name], limit=limit, target=">= 0.35"))
+                # What is wanted of calls and lists is told against Kafka's client: rows V1 and V2.
+                target = {"W1a": ">= 0.35", "W1b": "", "W1c": ""}.get(name, ">= 0.45")
+                figures.append(figure(name, work, "events/s", times[name], limit=limit, target=target))
         return figures
 
     def _timed_write(self, store: Any, put: Callable[[Any], None]) -> float:
@@ -172,36 +171,6 @@ class StoreBench:
             figure("R1", work, "us p99", tails, target="<= 3000 us"),
         ]
 
-    def many_segments(self, store: Any) -> list[Figure]:
-        """One writer over many segments beside the same writer over one, in turns."""
-        count = int(500_000 * self.scale)
-        events = payloads(100, count)
-        keys = [f"key-{number * 7919 % 100_003}" for number in range(count)]
-        rates: dict[int, list[float]] = {1: [], 1000: [], 10_000: []}
-        with ExitStack() as stack:
-            writers = {segments: stack.enter_context(self.stream(store, segments).writer()) for segments in rates}
-            for writer in writers.values():
-                # Binding a writer to thousands of segments is not what is measured.
-                writer.write_many(events, keys)
-                writer.flush()
-            for _ in range(self.runs):
-                for segments, writer in writers.items():
-
-                    def work(write: Any = writer.write, flush: Any = writer.flush) -> None:
-                        for event, key in zip(events, keys, strict=True):
-                            write(event, key)
-                        flush()
-
-                    rates[segments].append(count / seconds(work))
-        work = "durable ingest, 100 B, one write() each, {} segments, 100,000 keys"
-        one = figure("W5", work.format("1"), "events/s", rates[1])
-        limit = ("one segment", one.median)
-        return [
-            one,
-            figure("W5", work.format("1,000"), "events/s", rates[1000], limit=limit, target=">= 0.9"),
-            figure("W5", work.format("10,000"), "events/s", rates[10_000], limit=limit, target=">= 0.7"),
-        ]
-
     def transactions(self, store: Any) -> list[Figure]:
         """Begin, ten events, commit, wait until readable: one after the other, and from sixteen threads."""
         stream = self.stream(store, 1)
@@ -223,5 +192,5 @@ class StoreBench:
         work = "transactions of 10 events, begun to readable"
         return [
             figure("W7", f"{work}, one after the other", "txn/s", alone, limit=limit),
-            figure("W7", f"{work}, 16 threads", "txn/s", together, limit=limit, target=">= 1,000"),
+            figure("W7", f"{work}, 16 threads", "txn/s", together, limit=limit, target=">= 1,000 txn/s"),
         ]

@@ -125,6 +125,8 @@ def test_the_shares_of_a_budget_fit_into_it(tmp_path, memory):
         + limits.replies_bytes
     )
     assert shares <= given.working_bytes * 1.1 + 8 * MIB
+    # All containers may write a snapshot of their catalogue at a time.
+    assert settings.containers * settings.catalogue_part_bytes <= max(MIB, given.working_bytes // 16)
 
 
 def test_less_than_the_least_budget_is_refused(tmp_path):

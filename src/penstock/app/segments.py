@@ -56,6 +56,7 @@ def store_settings(settings: EmbeddedSettings) -> StoreSettings:
         max_unflushed_bytes=max(_UNFLUSHED_MIN_BYTES, min(working // 4, settings.log_bytes // 2)),
         checkpoint_bytes=max(16 << 20, settings.log_bytes // 4),
         checkpoint_rows_bytes=max(1 << 20, min(8 << 20, working // 64)),
+        catalogue_part_bytes=max(256 << 10, min(4 << 20, working // 64)),
         chunk_bytes=settings.chunk_bytes,
         tier_run_bytes=max(1 << 20, min(8 << 20, working // 32)),
         max_loaded_segments=loaded,

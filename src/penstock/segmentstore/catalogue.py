@@ -303,20 +303,21 @@ class Catalogue:
     async def _write_snapshot(self) -> None:
         first, run = self._sequence, self._new_run()
         index, limit = self._container.index, self._container.settings.catalogue_part_bytes
-        rows: list[Row] = []
-        size = total = part = 0
+        # Encoded page by page: as rows they would take several times their bytes.
+        pieces: list[bytes] = []
+        rows = size = total = part = 0
         for tag in sorted(records.CATALOGUED):
             start, end = records.range_of(records.prefix(bytes([tag]), index))
             pages = 0
             while True:
                 # What is committed alone: the changes in memory come with a batch.
                 page = await self._container.keyvalue.scan(start, end, limit=_PAGE)
-                rows.extend(page)
-                size += sum(len(key) + len(value) + codec.PUT.size for key, value in page)
+                pieces.append(codec.encode_rows(page))
+                rows, size = rows + len(page), size + len(pieces[-1])
                 if size >= limit:
-                    await self._put_part(codec.encode_rows(rows), len(rows), run, first, part)
+                    await self._put_part(b"".join(pieces), rows, run, first, part)
                     total, part = total + size, part + 1
-                    rows, size = [], 0
+                    pieces, rows, size = [], 0, 0
                 if len(page) < _PAGE:
                     break
                 start = page[-1][0] + b"\0"
@@ -327,7 +328,7 @@ class Catalogue:
         name = codec.ObjectName(
             kind=codec.Kind.SNAPSHOT, container=index, run=run, first=first, last=last, part=part, end=True
         )
-        await self._put(name, codec.encode_rows(rows), len(rows))
+        await self._put(name, b"".join(pieces), rows)
         async with self._lock:
             self._complete_at = (first, last, run)
             self._snapshot_bytes, self._journal_bytes = total + size, sum(len(batch) for _, batch in self._pending)

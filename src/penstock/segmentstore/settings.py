@@ -48,7 +48,7 @@ class StoreSettings:
     catalogue_interval_s: how often changed rows go to the catalogue in tier 2, seconds; 5, with each checkpoint. An object
         store is asked every minute.
     catalogue_object_bytes: a journal of the catalogue is written anew with what is new until it has this size; 128 KiB.
-    catalogue_part_bytes: size of the objects of a snapshot; 4 MiB.
+    catalogue_part_bytes: size of the objects of a snapshot, of which three may be in memory for each container; 4 MiB.
     catalogue_growth_bytes, catalogue_objects: a snapshot replaces journals above this size, and twice its own, or above this
         many; 4 MiB and 256.
     retry_min_s, retry_max_s: pause between failed attempts at tier 2 or the metadata, seconds; doubles from 0.1 to 5.

@@ -739,7 +739,7 @@ def test_a_failed_checkpoint_is_tried_again_and_loses_nothing() -> None:
         world.keyvalue.commit = commit
         container = store._container(SEGMENT)
         container.checkpointer.ask()
-        while container.checkpointer.covered_address() == 0 and not container.checkpointer.is_clean():
+        while container.log_free_upto() == 0:
             if world.figures.counts.get("checkpoint_failures", 0) >= 2 and container.checkpointer._complete_upto:
                 break
             await asyncio.sleep(0)
@@ -751,6 +751,34 @@ def test_a_failed_checkpoint_is_tried_again_and_loses_nothing() -> None:
         assert await content(store, SEGMENT) == b"new"
 
     run(body, retry_min_s=0.001, retry_max_s=0.01)
+
+
+def test_what_a_container_at_rest_writes_next_does_not_keep_the_frames_of_others_before_it() -> None:
+    """A log that waited for each container's next checkpoint, seconds away, stood still once others had filled it."""
+
+    async def body(world: World) -> None:
+        store = world.store
+        names = [f"scope/stream/{number}.#epoch.0" for number in range(40)]
+        resting = names[0]
+        busy = next(name for name in names if store._container(name) is not store._container(resting))
+        for name in (resting, busy):
+            await store.create_segment(name)
+        await append(store, resting, b"before")
+        await store.flush()
+        for number in range(20):
+            await append(store, busy, b"%2d" % number)
+        await append(store, resting, b"after")
+        last = store._container(busy)
+        await last.tiering.tier_all()
+        await last.checkpointer.checkpoint()
+        (left,) = world.log_state.frames
+        assert b"after" in left[1]
+        await world.crash()
+        assert await content(world.store, resting) == b"beforeafter"
+        assert len(await content(world.store, busy)) == 40
+
+    for catalogue in (False, True):
+        run(body, containers=4, catalogue=catalogue)
 
 
 def test_a_store_is_not_opened_with_another_log_or_other_containers() -> None:

@@ -20,15 +20,22 @@ _log = logging.getLogger(__name__)
 Released: TypeAlias = tuple[dict[str, records.FreeRecord], dict[int, None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Point:
-    """A checkpoint: its batch in the catalogue, up to where rows were complete, the lowest log address not tiered, and the
-    chunks that were named no more."""
+    """A checkpoint: its batch in the catalogue, the lowest log address not tiered, and the chunks that were named no more.
+
+    ``next_frame``: the address of the container's first frame that its rows do not hold; None: there is none yet. What lies
+    between is of other containers: a container at rest for long must not keep it all for the first thing that it writes.
+    """
 
     sequence: int
-    complete_upto: int
     lowest_untiered: int | None
     released: Released
+    next_frame: int | None = None
+
+    def needed_from(self) -> int | None:
+        """The lowest address that the container needs after this checkpoint; None: none that is durable."""
+        return min((one for one in (self.lowest_untiered, self.next_frame) if one is not None), default=None)
 
 
 class Checkpointer:
@@ -44,8 +51,10 @@ class Checkpointer:
         self._asked = False
         self._lock = asyncio.Lock()
         self._complete_upto = 0
-        self._covered = _Point(sequence=0, complete_upto=0, lowest_untiered=None, released=({}, {}))
+        self._covered = _Point(sequence=0, lowest_untiered=None, released=({}, {}))
         """The newest checkpoint that tier 2 alone gives back."""
+        self._next_frame: int | None = None
+        """The first frame since rows were last taken for a commit."""
         self._points: deque[_Point] = deque()
         self._committed = asyncio.Event()
         """Set, and replaced, at the next commit of rows."""
@@ -57,28 +66,33 @@ class Checkpointer:
     def recovered(self, complete_upto: int, lowest_untiered: int | None) -> None:
         """Take up after recovery."""
         self._complete_upto = complete_upto
+        applied = self._container.applied_address
+        # Where tier 2 does not give back what is there by now, the log is not asked which frames that was.
+        self._covered.next_frame = 1 if applied else None
         self._points.append(
             _Point(
                 sequence=self._container.catalogue.sequence,
-                complete_upto=complete_upto,
                 lowest_untiered=lowest_untiered,
                 released=({}, {}),
+                next_frame=complete_upto + 1 if applied > complete_upto else None,
             )
         )
         self._settle()
 
     # --- what the log must keep ---------------------------------------------------------------------------
 
-    def covered_address(self) -> int:
-        """Frames at and below this address are needed no more: their rows are committed, their bytes tiered."""
-        if self._covered.lowest_untiered is None:
-            return self._covered.complete_upto
-        return min(self._covered.complete_upto, self._covered.lowest_untiered - 1)
+    def framed(self, address: int) -> None:
+        """A frame of the container has become durable at the address, above all earlier ones."""
+        if self._next_frame is None:
+            self._next_frame = address
+            for point in (*self._points, self._covered):
+                if point.next_frame is None:
+                    point.next_frame = address
 
-    def is_clean(self) -> bool:
-        """Whether nothing that became durable lives in the log alone."""
-        covered = self._covered
-        return self._container.applied_address <= covered.complete_upto and covered.lowest_untiered is None
+    def needed_from(self) -> int | None:
+        """Frames below this address are needed no more: their rows are committed, their bytes tiered. None: no frame is
+        needed that has become durable."""
+        return self._covered.needed_from()
 
     # --- the loop -----------------------------------------------------------------------------------------
 
@@ -183,7 +197,7 @@ class Checkpointer:
         if not container.dirty and not container.rows.changed and container.applied_address == self._complete_upto:
             return
         # No await from here to the commit's own first one: the rows are the state at this very address.
-        upto = container.applied_address
+        upto, self._next_frame = container.applied_address, None
         lowest = container.tiering.lowest_address()
         released = container.reclaimer.released_by_now()
         self._write_rows(upto)
@@ -192,7 +206,12 @@ class Checkpointer:
         self.wake()
         self._complete_upto = upto
         self._points.append(
-            _Point(sequence=container.catalogue.sequence, complete_upto=upto, lowest_untiered=lowest, released=released)
+            _Point(
+                sequence=container.catalogue.sequence,
+                lowest_untiered=lowest,
+                released=released,
+                next_frame=self._next_frame,
+            )
         )
 
     def _settle(self) -> None:

@@ -442,7 +442,9 @@ class Container:
 
     def _acknowledge(self, batch: Sequence[Mutation], address: int, now_ms: int) -> None:
         """The frame is durable: change durable state, answer in order, wake readers."""
-        self.applied_address = address
+        if address > self.applied_address:
+            self.checkpointer.framed(address)
+            self.applied_address = address
         wake: dict[Segment, None] = {}
         for mutation in batch:
             mutation.apply(self, address, now_ms)
@@ -490,9 +492,8 @@ class Container:
 
     def log_free_upto(self) -> int | None:
         """The address up to which the container needs no frame; None: it needs none that is known by now."""
-        if self.checkpointer.is_clean():
-            return self._log_floor
-        return self.checkpointer.covered_address()
+        needed = self.checkpointer.needed_from()
+        return self._log_floor if needed is None else needed - 1
 
 
 def _flat(data: Buffer) -> Buffer:

@@ -87,15 +87,30 @@ def test_what_nobody_looks_at_is_given_back():
     assert pool.pooled_bytes == 0
 
 
-def test_beyond_its_bound_the_pool_gives_arenas_that_it_does_not_keep():
+def test_no_more_arenas_wait_for_use_than_the_bound():
     telemetry = CountingTelemetry()
     pool = ArenaPool(telemetry=telemetry, limit_bytes=2 * SMALL_BYTES)
     held = [pool.acquire(SMALL_BYTES) for _ in range(3)]
-    assert [arena.pooled for arena in held] == [True, True, False]
-    assert pool.pooled_bytes == 2 * SMALL_BYTES
-    for arena in held:
-        pool.retire(arena)
-    again = [pool.acquire(SMALL_BYTES) for _ in range(2)]
-    assert all(arena.pooled for arena in again)
-    assert held[2] not in again
+    assert pool.lent_bytes == pool.pooled_bytes == 3 * SMALL_BYTES
     assert telemetry.counts["arena_overflows"] == 1
+    while held:
+        pool.retire(held.pop())
+    assert pool.lent_bytes == 0
+    assert pool.pooled_bytes == 2 * SMALL_BYTES
+
+
+def test_an_arena_that_a_cache_looked_at_is_used_again_however_much_the_caches_hold():
+    pool = ArenaPool(telemetry=CountingTelemetry(), limit_bytes=2 * SMALL_BYTES)
+    cached = []
+    for _ in range(10):
+        arena = pool.acquire(SMALL_BYTES)
+        cached.append((arena, arena.open()))
+        pool.retire(arena)
+    assert pool.pooled_bytes == 10 * SMALL_BYTES
+    oldest = cached.pop(0)[0]
+    assert pool.acquire(SMALL_BYTES) is oldest
+    # Dropped at once, all but two are gone once a connection gives one back.
+    del arena
+    cached.clear()
+    pool.retire(oldest)
+    assert pool.pooled_bytes == 2 * SMALL_BYTES

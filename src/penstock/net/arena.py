@@ -53,9 +53,11 @@ class Arena:
 
 
 class ArenaPool:
-    """Arenas of four sizes. At most ``limit_bytes`` are kept; what is needed beyond is dropped after its use.
+    """Arenas of four sizes, used again as long as those that wait for use have at most ``limit_bytes``.
 
-    Mappings beyond the warm ones take memory only as bytes arrive: a peer that announces much costs no more than it sends.
+    Arenas that caches look at are counted by the caches: once the last look is gone they are used for the next bytes, which
+    costs no first touch of memory, or dropped where enough of them wait. Mappings beyond the warm ones take memory only as
+    bytes arrive: a peer that announces much costs no more than it sends.
     """
 
     def __init__(
@@ -63,79 +65,99 @@ class ArenaPool:
     ) -> None:
         self._telemetry = telemetry
         self._limit_bytes = limit_bytes
-        self._pooled_bytes = 0
+        self._pooled_bytes = self._lent_bytes = self._free_bytes = 0
         self._free: dict[int, list[Arena]] = {size: [] for size in CLASSES}
         self._retired: dict[int, deque[Arena]] = {size: deque() for size in CLASSES}
         for size, count in (warm or {}).items():
             for _ in range(count):
                 self._free[size].append(self._new(size, touched=True))
+                self._free_bytes += size
 
     @property
     def pooled_bytes(self) -> int:
-        """Memory of all arenas of the pool, in use or not."""
+        """Memory of all arenas that may be used again, looked at or not."""
         return self._pooled_bytes
+
+    @property
+    def lent_bytes(self) -> int:
+        """Memory of those that connections receive into."""
+        return self._lent_bytes
 
     def acquire(self, size_bytes: int, wanted_bytes: int = 0) -> Arena:
         """An arena of the smallest class that holds ``size_bytes``; of the class of ``wanted_bytes`` where the pool has room.
 
         Its contents are whatever was there before.
         """
-        if wanted_bytes > size_bytes:
-            arena = self._known(_class_of(wanted_bytes))
-            if arena is not None:
-                return arena
-            if self._pooled_bytes + wanted_bytes <= self._limit_bytes:
-                return self._new(_class_of(wanted_bytes))
         size = _class_of(size_bytes)
         if size > CLASSES[-1]:
             self._telemetry.add("arena_overflows")
             return Arena(size, pooled=False)
-        return self._known(size) or self._new(size)
+        if wanted_bytes > size_bytes:
+            wanted = _class_of(wanted_bytes)
+            arena = self._known(wanted)
+            if arena is None and self._lent_bytes + wanted <= self._limit_bytes:
+                arena = self._new(wanted)
+        else:
+            arena = None
+        arena = arena or self._known(size) or self._new(size)
+        self._lent_bytes += arena.size
+        if self._lent_bytes > self._limit_bytes:
+            self._telemetry.add("arena_overflows")
+        return arena
 
     def _known(self, size: int) -> Arena | None:
         """An arena of the class that nobody looks at."""
         free = self._free[size]
-        return free.pop() if free else self._swept(size)
+        if not free:
+            self._sweep(size)
+        if not free:
+            return None
+        self._free_bytes -= size
+        return free.pop()
 
     def retire(self, arena: Arena) -> None:
         """Take an arena back whose owner has dropped its own view. Others may still hold theirs."""
-        if arena.pooled:
-            if arena.idle:
-                self._free[arena.size].append(arena)
-            else:
-                self._retired[arena.size].append(arena)
+        if not arena.pooled:
+            return
+        self._lent_bytes -= arena.size
+        self._retired[arena.size].append(arena)
+        for size in CLASSES:
+            self._sweep(size)
 
     def give_back(self) -> int:
         """Drop every arena that nobody looks at. Returns their bytes."""
-        dropped = 0
+        before = self._pooled_bytes
         for size in CLASSES:
-            retired = self._retired[size]
-            for _ in range(len(retired)):
-                arena = retired.popleft()
-                (self._free[size] if arena.idle else retired).append(arena)
-            dropped += size * len(self._free[size])
+            self._drop(size, len(self._free[size]))
             self._free[size].clear()
-        self._pooled_bytes -= dropped
-        self._telemetry.gauge("arena_pooled_bytes", self._pooled_bytes)
-        return dropped
+            retired = self._retired[size]
+            self._retired[size] = deque(arena for arena in retired if not arena.idle)
+            self._drop(size, len(retired) - len(self._retired[size]))
+        self._free_bytes = 0
+        return before - self._pooled_bytes
 
-    def _swept(self, size: int) -> Arena | None:
-        retired = self._retired[size]
+    def _sweep(self, size: int) -> None:
+        """Look at some that caches looked at, the oldest first, whether they still do."""
+        retired, free = self._retired[size], self._free[size]
         for _ in range(min(len(retired), _SWEEP)):
             arena = retired.popleft()
-            if arena.idle:
-                return arena
-            retired.append(arena)
-        return None
+            if not arena.idle:
+                retired.append(arena)
+            elif self._free_bytes + size <= self._limit_bytes:
+                free.append(arena)
+                self._free_bytes += size
+            else:
+                self._drop(size, 1)
+
+    def _drop(self, size: int, count: int) -> None:
+        if count:
+            self._pooled_bytes -= size * count
+            self._telemetry.gauge("arena_pooled_bytes", self._pooled_bytes)
 
     def _new(self, size: int, *, touched: bool = False) -> Arena:
-        pooled = self._pooled_bytes + size <= self._limit_bytes
-        if pooled:
-            self._pooled_bytes += size
-            self._telemetry.gauge("arena_pooled_bytes", self._pooled_bytes)
-        else:
-            self._telemetry.add("arena_overflows")
-        return Arena(size, pooled=pooled, touched=touched)
+        self._pooled_bytes += size
+        self._telemetry.gauge("arena_pooled_bytes", self._pooled_bytes)
+        return Arena(size, pooled=True, touched=touched)
 
 
 def _class_of(size_bytes: int) -> int:

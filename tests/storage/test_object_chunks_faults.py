@@ -18,16 +18,20 @@ from penstock.storage.real_objects import BucketObjects, ObjectSettings
 
 NAME, OTHER = "0/1-2-3", "0/1-2-3-1"
 SLOW_DOWN = Fault("answer", answer("503 Slow Down", "SlowDown"))
+# Short pauses between attempts, and long ones for an answer: on a busy machine Swift takes seconds for a request, and one
+# that was given up and repeated is none of the faults that a test has made.
 HASTY = ObjectSettings(
     retries=3,
     retry_max_s=0.2,
-    request_s=3,
-    idle_s=0.5,
-    connect_s=1,
-    retry_total_s=10,
+    request_s=60,
+    idle_s=30,
+    connect_s=10,
+    retry_total_s=120,
     multipart_bytes=6 << 20,
     part_bytes=5 << 20,
 )
+IMPATIENT = replace(HASTY, idle_s=2)
+"""Where it is the limit that ends an attempt."""
 DATA = os.urandom(100_000)
 
 Run = Callable[[FaultProxy, ObjectChunks], Awaitable[None]]
@@ -39,11 +43,11 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield found
 
 
-def behind(server: S3Server, work: Run) -> None:
+def behind(server: S3Server, work: Run, settings: ObjectSettings = HASTY) -> None:
     async def run() -> None:
         url = server.new_bucket()
         async with fault_proxy(server.endpoint) as proxy:
-            await work(proxy, ObjectChunks(BucketObjects(url, endpoint=proxy.endpoint, settings=HASTY)))
+            await work(proxy, ObjectChunks(BucketObjects(url, endpoint=proxy.endpoint, settings=settings)))
 
     asyncio.run(run())
 
@@ -197,9 +201,11 @@ def test_a_body_that_breaks_off_is_read_again(server: S3Server, kind: str) -> No
         fault = SLOW_DOWN if kind == "throttled" else Fault(kind)
         proxy.decide = script("GET", [fault, fault])
         assert await chunks.read(NAME, 10, 50_000) == DATA[10:50_010]
-        assert sum(verb == "GET" for verb, _ in proxy.seen) == 3
+        times = sum(verb == "GET" for verb, _ in proxy.seen)
+        # A slow server may meet the limit once more by itself.
+        assert times == 3 or (kind == "stall" and times > 3)
 
-    behind(server, work)
+    behind(server, work, IMPATIENT if kind == "stall" else HASTY)
 
 
 def test_only_the_size_tells_where_an_object_ends(server: S3Server) -> None:

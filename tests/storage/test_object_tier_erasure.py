@@ -56,7 +56,7 @@ def hits_of(events: Sequence[Event]) -> list[Event]:
 
 
 def until_uploaded(server: S3Server, url: str) -> None:
-    deadline = monotonic() + 25
+    deadline = monotonic() + 90
     while not objects_with(server, url):
         assert monotonic() < deadline, "nothing reached S3"
         threading.Event().wait(0.1)

@@ -24,17 +24,27 @@ def test_no_promise_is_broken_over_60_kills(memory):
     result = asyncio.run(kills.run(memory / "data", cycles=60, seed=7))
     assert not result.anomalies, "\n".join([*result.anomalies[:10], *result.last[-40:]])
     assert result.cycles == 60
+    assert result.forced == 5
     assert result.pauses > 5
     assert result.acked > 500
     assert result.reads > result.acked
 
 
+# The forced histories alone meet each of them, whatever the seed; without those, some took dozens of kills, or luck.
+BROKEN = {
+    "planted:appends_are_not_deduplicated": {"duplicate"},
+    "planted:dedupe_from_pending": {"lost"},
+    "planted:leases_are_ignored": {"leased chunk deleted"},
+    "planted_more:answers_come_from_memory": {"forgotten seal", "head moved back"},
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", ["planted:leases_are_ignored", "planted_more:answers_come_from_memory"])
-def test_bugs_planted_in_the_server_are_found(bug, memory, monkeypatch):
+@pytest.mark.parametrize("bug", BROKEN)
+def test_a_bug_planted_in_the_server_is_found_without_luck(bug, memory, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{PLANTED}:{Path(kills.__file__).parents[3]}")
-    for seed in range(5):
-        result = asyncio.run(kills.run(memory / str(seed) / "data", cycles=25, seed=seed, planted=bug))
-        if result.anomalies:
-            return
-    pytest.fail(f"{bug} was not found")
+    result = asyncio.run(kills.run(memory / "data", cycles=0, seed=1, planted=bug))
+    assert result.anomalies
+    # Found by what it broke: not by a server that did not start, or an actor that failed.
+    kinds = {item.partition(":")[0] for item in result.anomalies}
+    assert kinds & BROKEN[bug], result.anomalies

@@ -80,6 +80,13 @@ CHECKS: Sequence[Check] = (
         command=_pytest("-m", "slow", "tests/simulation"),
     ),
     Check(
+        name="planted in files",
+        what="the same in real servers, traces and erasures that are killed",
+        minutes=14,
+        count=1,
+        command=_pytest("-m", "slow", "tests/crash"),
+    ),
+    Check(
         name="states",
         what="every disk that a power loss may leave of the real store's files",
         minutes=14,
@@ -160,7 +167,7 @@ class Promise:
     shown_by: Sequence[str]
 
 
-_ALL = ("simulation", "dense", "planted", "states", "calls", "kills", "official")
+_ALL = ("simulation", "dense", "planted", "planted in files", "states", "calls", "kills", "official")
 PROMISES: Sequence[Promise] = (
     Promise("B1", "acknowledged events stay", (*_ALL, "retention")),
     Promise(

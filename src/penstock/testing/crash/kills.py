@@ -1,7 +1,8 @@
 """``python -m penstock.testing.crash.kills``: ``kill -9`` a real server again and again under all that clients do.
 
 The actors of the simulation and its checker, on real processes: writers, readers, transactions, batches, scaling, merges,
-tables, truncation, leases, over gRPC and the wire. Some servers are stopped (SIGSTOP) for a while first. At the end all
+tables, truncation, leases, over gRPC and the wire. Some servers are stopped (SIGSTOP) for a while first. Before that come
+the histories of ``forced``, which meet in every run what those meet by luck. At the end all
 actors must end by themselves, everything is read once more, and the history is checked for what was lost, doubled,
 reordered, torn, invented, skipped, or read although it was aborted.
 """
@@ -19,6 +20,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -29,6 +31,7 @@ from penstock.net.dial.segments import RemoteSegments
 from penstock.storage.file_chunks import FileChunks
 from penstock.storage.real_clock import RealClock
 from penstock.storage.real_files import RealFiles
+from penstock.testing.crash.forced import force_all
 from penstock.testing.crash.nursery import Nursery
 from penstock.testing.crash.observe import holding
 from penstock.testing.crash.small_store import InlineOffload
@@ -56,6 +59,8 @@ class Result:
     """``anomalies``: a line for each promise broken."""
 
     cycles: int = 0
+    forced: int = 0
+    """Kills within forced histories, not counted among the cycles."""
     pauses: int = 0
     acked: int = 0
     reads: int = 0
@@ -102,8 +107,8 @@ class _Cluster:
 
 
 async def run(data: Path, *, cycles: int, seed: int, planted: str | None = None) -> Result:
-    """So many lives of a server on ``data``, and a last one in which everything must come to its end. Raises
-    UnavailableError where not even the first one starts. ``planted``: see ``Nursery``."""
+    """Forced histories, so many more lives of a server on ``data``, and a last one in which everything must come to its end.
+    Raises UnavailableError where not even the first one starts. ``planted``: see ``Nursery``."""
     result = Result()
     began = time.monotonic()
     loop = _Loop(seed)
@@ -140,6 +145,11 @@ async def run(data: Path, *, cycles: int, seed: int, planted: str | None = None)
 
 async def _work(env: Env, nursery: Nursery, cycles: int, result: Result) -> None:
     loop, history = env.loop, env.history
+    try:
+        await force_all(env, nursery, partial(_again, nursery, result))
+    except UnavailableError as error:
+        result.anomalies.append(f"a server died, or did not start again: {error}")
+        return
     await on_stream.prepare_stream(env)
     tables = on_segments.table_names(env.rng("tables"))
     for name in ("shared", "merged"):
@@ -188,9 +198,15 @@ async def _one_cycle(nursery: Nursery, history: History, rng: random.Random, res
     await _start(nursery, result, restless=rng.random() < _RESTLESS)
 
 
-async def _start(nursery: Nursery, result: Result, *, restless: bool) -> None:
+async def _again(nursery: Nursery, result: Result, *, restless: bool = False, holdable: bool = False) -> None:
+    await asyncio.to_thread(nursery.kill)
+    result.forced += 1
+    await _start(nursery, result, restless=restless, holdable=holdable)
+
+
+async def _start(nursery: Nursery, result: Result, *, restless: bool, holdable: bool = False) -> None:
     began = time.monotonic()
-    await asyncio.to_thread(nursery.start, restless=restless)
+    await asyncio.to_thread(nursery.start, restless=restless, holdable=holdable)
     result.slowest_start_s = max(result.slowest_start_s, time.monotonic() - began)
 
 
@@ -208,7 +224,8 @@ def main(argv: list[str] | None = None) -> int:
     if result.anomalies:
         sys.stdout.write("\n".join(line[:200] for line in result.last[-60:]) + "\n")
     sys.stdout.write(
-        f"{result.cycles} kills, {result.pauses} pauses, {result.acked} acknowledgements and {result.reads} reads checked, "
+        f"{result.cycles} kills and {result.forced} forced ones, {result.pauses} pauses, "
+        f"{result.acked} acknowledgements and {result.reads} reads checked, "
         f"slowest start {result.slowest_start_s:.2f} s, {len(result.anomalies)} anomalies, {result.took_s:.0f} s\n"
     )
     return 1 if result.anomalies else 0

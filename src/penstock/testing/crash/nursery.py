@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -21,6 +22,10 @@ from typing import Any, Self
 from unittest.mock import patch
 
 from penstock.model.errors import UnavailableError
+
+_HOLDABLE_SYNC_S = 0.002
+"""Slower than what the store waits for in place."""
+_LOOK_S = 0.01
 
 
 class Nursery:
@@ -36,6 +41,7 @@ class Nursery:
             "store_port": store_port,
             "planted": planted,
         }
+        self._gate = data.with_name(data.name + ".hold")
         self.log = data.with_name(data.name + ".log")
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self.server: int | None = None
@@ -57,9 +63,14 @@ class Nursery:
         found: dict[str, Any] = json.loads(line)
         return found
 
-    def start(self, *, restless: bool) -> None:
-        """Returns once the server serves. Blocks. Raises UnavailableError with the end of its log."""
-        answer = self._ask({"do": "start", "log": str(self.log), "restless": restless, **self._settings})
+    def start(self, *, restless: bool, holdable: bool = False) -> None:
+        """Returns once the server serves. Blocks. Raises UnavailableError with the end of its log.
+
+        ``holdable``: its disk hangs from ``hold`` to ``let_go``, and is never so fast that syncs run in the event loop.
+        """
+        self.let_go()
+        order = {"do": "start", "log": str(self.log), "restless": restless, **self._settings}
+        answer = self._ask(order | {"gate": str(self._gate) if holdable else None})
         if not answer.get("serving"):
             raise UnavailableError("the server did not start", log=self.tail())
         self.server = int(answer["pid"])
@@ -77,6 +88,19 @@ class Nursery:
         if self.server is not None:
             os.kill(self.server, number)
 
+    def hold(self) -> None:
+        """From here on no sync of a holdable server ends."""
+        self._gate.touch()
+
+    def hangs(self) -> bool:
+        """Whether a sync has come meanwhile."""
+        return _met(self._gate).exists()
+
+    def let_go(self) -> None:
+        """Syncs that hang go on. Without effect where none was held."""
+        self._gate.unlink(missing_ok=True)
+        _met(self._gate).unlink(missing_ok=True)
+
     def tail(self) -> str:
         """The last lines of what servers have logged."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:]) if self.log.exists() else ""
@@ -93,7 +117,25 @@ class Nursery:
             self._process.stdout.close()
 
 
+def _met(gate: Path) -> Path:
+    return gate.with_name(gate.name + ".met")
+
+
 # --- inside ---------------------------------------------------------------------------------------------------------
+
+
+def _hanging_at(gate: Path) -> Any:
+    """A patch: a sync hangs as long as that file is there."""
+    sync = os.fdatasync
+
+    def fdatasync(descriptor: int) -> None:
+        time.sleep(_HOLDABLE_SYNC_S)
+        while gate.exists():
+            _met(gate).touch()
+            time.sleep(_LOOK_S)
+        sync(descriptor)
+
+    return patch.object(os, "fdatasync", fdatasync)
 
 
 def _serve(order: Mapping[str, Any], ready: int) -> None:
@@ -123,6 +165,8 @@ def _serve(order: Mapping[str, Any], ready: int) -> None:
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(segments, "store_settings", restless if order["restless"] else usual))
+        if order["gate"] is not None:
+            stack.enter_context(_hanging_at(Path(order["gate"])))
         if order["planted"] is not None:
             module, _, name = order["planted"].partition(":")
             stack.enter_context(getattr(importlib.import_module(module), name)())

@@ -244,7 +244,7 @@ def _open_all(path: Path, *, room: bool) -> tuple[sqlite3.Connection, sqlite3.Co
             connection.text_factory = bytes
         # Once more through SQLite: the newest header may lie in SQLite's own log, and the file hold an older one.
         _check_format(writer, path)
-        writer.execute("PRAGMA journal_mode=WAL")
+        _keep_log(writer, path)
         writer.execute("PRAGMA synchronous=FULL")
         if writer.execute("PRAGMA user_version").fetchone()[0] == 0:
             writer.execute("BEGIN IMMEDIATE")
@@ -266,6 +266,16 @@ def _open_all(path: Path, *, room: bool) -> tuple[sqlite3.Connection, sqlite3.Co
             raise _translated(error, path) from error
         raise
     return writer, reader, scanner
+
+
+def _keep_log(writer: sqlite3.Connection, path: Path) -> None:
+    """Let SQLite keep a log. Where it cannot (a disk that fails just then, a file system without shared memory), it says so
+    in its answer alone and goes on with a journal, of which a power loss may bring back what a commit has deleted."""
+    mode = bytes(writer.execute("PRAGMA journal_mode=WAL").fetchone()[0]).decode(errors="replace")
+    if mode != "wal":
+        raise UnavailableError(
+            "SQLite cannot keep its log here; commits would not be durable", file=str(path), mode=mode
+        )
 
 
 def _keep_room(writer: sqlite3.Connection, path: Path) -> None:

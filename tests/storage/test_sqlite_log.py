@@ -1,0 +1,41 @@
+"""SQLite's own log: without it a commit would not be durable, and SQLite says in its answer alone that there is none."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from penstock.model.errors import UnavailableError
+from penstock.storage.real_offload import ThreadOffload
+from penstock.storage.sqlite_keyvalue import SqliteKeyValue
+
+
+def opened(path: Path) -> None:
+    async def run() -> None:
+        async with ThreadOffload() as offload:
+            store = await SqliteKeyValue.open(path, offload)
+            try:
+                await store.commit([(b"key", b"value")])
+                assert await store.get_many([b"key"]) == [b"value"]
+            finally:
+                await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_place_where_sqlite_keeps_no_log_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store.db"
+    connect = sqlite3.connect
+
+    def without_shared_memory(file: Path, **given: object) -> sqlite3.Connection:
+        return connect(f"file:{file}?vfs=unix-dotfile", uri=True, **given)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(sqlite3, "connect", without_shared_memory)
+    with pytest.raises(UnavailableError, match="log") as caught:
+        opened(path)
+    assert caught.value.fields["mode"] == "delete"
+    # Once there is one, the same file is opened, and made whole.
+    monkeypatch.undo()
+    opened(path)
+    assert connect(path).execute("PRAGMA journal_mode").fetchone() == ("wal",)

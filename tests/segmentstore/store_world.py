@@ -72,7 +72,7 @@ class World:
         self.settings = StoreSettings(**(SMALL | settings))
         self.log_state = MemoryLogState()
         self.keyvalue = MemoryKeyValue()
-        self.chunks = MemoryChunks()
+        self.chunks = MemoryChunks(brings_back=True)
         self.clock = TestClock()
         self.rng = SeededRng()
         self.figures = Figures()

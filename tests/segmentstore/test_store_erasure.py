@@ -80,6 +80,7 @@ def holds(made: World, needle: bytes) -> list[str]:
     """Which of the disks hold the bytes."""
     found = [f"chunk {name}" for name, chunk in made.chunks._chunks.items() if needle in bytes(chunk.data)]
     found += [f"synced {name}" for name, chunk in made.chunks._chunks.items() if needle in (chunk.durable or b"")]
+    found += [f"deleted {name}" for name, chunk in (made.chunks._deleted or {}).items() if needle in chunk.durable]
     found += [f"frame {address}" for address, frame in made.log_state.frames if needle in frame]
     found += [
         f"cache {entry.start}"

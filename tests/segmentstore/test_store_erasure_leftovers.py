@@ -162,6 +162,24 @@ def test_what_was_written_to_be_imported_and_not_adopted_goes_with_the_erasure(r
     run(scenario, **SMALL)
 
 
+def test_a_copy_that_went_before_the_erasure_is_not_brought_back_by_a_power_loss():
+    async def scenario(world):
+        for name in (PARENT, TXN):
+            await world.store.create_segment(name)
+        loser, winner = [await world.store.grant_import(TXN) for _ in range(2)]
+        (lost,) = await write_chunks(world.chunks, loser, [[SECRET]])
+        await world.store.adopt_chunks(TXN, 0, await write_chunks(world.chunks, winner, [[b"first"], [SECRET]]))
+        await world.store.merge(PARENT, TXN)
+        await world.store.flush()
+        assert lost.name not in await world.chunks.list()
+        await erased(world, PARENT, len(frame_events([b"first"])))
+        await world.blackout()
+        assert lost.name not in await world.chunks.list()
+        assert holds(world, SECRET) == []
+
+    run(scenario, **SMALL)
+
+
 def test_the_copy_of_a_chunk_whose_head_was_given_back_is_vouched_for_whole():
     async def scenario(world):
         await world.store.create_segment(NAME)

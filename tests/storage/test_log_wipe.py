@@ -89,6 +89,27 @@ def test_a_log_that_has_failed_wipes_nothing_and_says_so(tmp_path):
     asyncio.run(main())
 
 
+def test_a_file_that_was_removed_before_a_wipe_does_not_come_back_with_what_it_held():
+    async def scenario(disk):
+        log, _ = await opened_sim(disk)
+        for number in range(60):
+            last = await log.append([SECRET + bytes([number]) * 1400])
+        made = set(disk.names)
+        await log.truncate(last)
+        # There were more than are kept for later.
+        assert len(made - set(disk.names)) > 1
+        upto = await log.begin_wipe()
+        await log.append([b"tail"])
+        await log.truncate(upto)
+        assert await log.end_wipe()
+        assert disk.holding([SECRET]) == []
+        disk.crash(power=True)
+        assert disk.holding([SECRET]) == []
+
+    loop = SimLoop(1)
+    loop.run(scenario(SimDisk(loop.fork("disk"))))
+
+
 @pytest.mark.parametrize("seed", range(80))
 def test_a_power_loss_at_any_write_of_a_wipe_loses_nothing(seed):
     async def scenario(disk):

@@ -59,7 +59,12 @@ class ChunkStorage(Protocol):
         ...
 
     async def delete(self, name: str) -> None:
-        """Remove the object; no error where it is gone."""
+        """Remove the object; no error where it is gone. A power loss may bring it back: see ``sync_deletes``."""
+        ...
+
+    async def sync_deletes(self, directory: str) -> None:
+        """Return once objects that were deleted stay gone, whoever deleted them: those whose names begin with ``directory``
+        and a slash. No error where there were none."""
         ...
 
     async def list(self) -> Sequence[str]:

@@ -217,6 +217,9 @@ class Reclaimer:
                 self._orphans, [chunk for chunk in list(self._orphans) if await self._may_hold(chunk, uid)]
             )
             await self._container.imports.sweep()
+            # Copies that went before, when nothing was to be erased yet, were not overwritten: a power loss must not bring
+            # their names back.
+            await self._container.chunks.sync_deletes(f"{self._container.index:x}")
 
     async def _wipe_each(self, names: dict[str, None], chosen: Sequence[str]) -> None:
         for chunk in chosen:

@@ -164,6 +164,12 @@ class FileChunks:
         self._suspect.pop(name, None)
         self._written_from.pop(name, None)
 
+    async def sync_deletes(self, directory: str) -> None:
+        try:
+            await self._files.sync_dir(f"{self._directory}/{directory}")
+        except FileNotFoundError:
+            return  # Nothing was ever written there.
+
     async def list(self) -> Sequence[str]:
         names: list[str] = []
         for directory in await self._files.list(self._directory):

@@ -181,7 +181,8 @@ class FilePool:
 
     async def wipe_spares(self, *, go_on: bool) -> None:
         """Overwrite the spares that may hold bytes of an earlier use, and, while ``go_on``, each file that is given back
-        before it becomes one. Raises OSError: the spare that failed is removed, the others are as they were."""
+        before it becomes one; at the end, nothing that was removed comes back. Raises OSError: the spare that failed is
+        removed, the others are as they were."""
         self._wiping = True
         while True:
             spare = next((item for item in self._spares if not item.clean), None)
@@ -200,6 +201,9 @@ class FilePool:
                 raise
             self._spares.append(Spare(spare.path, spare.file, clean=True))
             self._changed()
+        if not go_on:
+            # Files that were too many went as they were: their names must not come back with what they held.
+            await self._files.sync_dir(self._directory)
         self._wiping = go_on
 
     async def _wipe(self, file: File) -> None:

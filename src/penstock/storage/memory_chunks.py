@@ -26,12 +26,20 @@ class MemoryChunks:
     Args:
         budget_bytes: Space of all objects; an append beyond it raises ``StorageFullError``. None: no limit.
         pause: Awaited before each change takes effect, so that a simulation can crash its caller there.
+        brings_back: ``lose_unsynced`` brings back what was deleted since ``sync_deletes``, as a disk may.
     """
 
     mutable = True
 
-    def __init__(self, *, budget_bytes: int | None = None, pause: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        budget_bytes: int | None = None,
+        pause: Callable[[], Awaitable[None]] | None = None,
+        brings_back: bool = False,
+    ) -> None:
         self._chunks: dict[str, _Chunk] = {}
+        self._deleted: dict[str, _Chunk] | None = {} if brings_back else None
         self._budget_bytes = budget_bytes
         self._pause = pause
 
@@ -96,7 +104,15 @@ class MemoryChunks:
     async def delete(self, name: str) -> None:
         if self._pause is not None:
             await self._pause()
-        self._chunks.pop(check_chunk_name(name), None)
+        chunk = self._chunks.pop(check_chunk_name(name), None)
+        if self._deleted is not None and chunk is not None and chunk.durable is not None:
+            self._deleted[name] = chunk
+
+    async def sync_deletes(self, directory: str) -> None:
+        if self._pause is not None:
+            await self._pause()
+        if self._deleted is not None:
+            self._deleted = {n: chunk for n, chunk in self._deleted.items() if not n.startswith(f"{directory}/")}
 
     async def list(self) -> Sequence[str]:
         return sorted(self._chunks)
@@ -112,6 +128,9 @@ class MemoryChunks:
 
     def lose_unsynced(self) -> None:
         """Go back to what was synced, as a power loss would."""
+        if self._deleted:
+            self._chunks = self._deleted | self._chunks
+            self._deleted = {}
         for name, chunk in list(self._chunks.items()):
             if chunk.durable is None:
                 del self._chunks[name]

@@ -117,6 +117,9 @@ class ObjectChunks:
             await self._objects.delete(object_name)
             self._drafts.pop(name, None)
 
+    async def sync_deletes(self, directory: str) -> None:
+        """Nothing: an object that was deleted is gone."""
+
     async def list(self) -> Sequence[str]:
         found = [name.removeprefix(f"{_DIRECTORY}/") for name in await self._objects.list(_DIRECTORY)]
         drafts = [name for name, draft in self._drafts.items() if not draft.failed]

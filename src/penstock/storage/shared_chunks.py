@@ -64,6 +64,10 @@ class SharedChunks:
         await self._check()
         await self._chunks.delete(name)
 
+    async def sync_deletes(self, directory: str) -> None:
+        await self._check()
+        await self._chunks.sync_deletes(directory)
+
     async def list(self) -> Sequence[str]:
         await self._check()
         return await self._chunks.list()

@@ -133,10 +133,12 @@ class SimDisk:
         self.unsynced_names.clear()
 
     def holding(self, wanted: Sequence[bytes]) -> list[str]:
-        """The files that hold any of these bytes, in the page cache, on the disk, or on the way there."""
+        """The files that hold any of these bytes, in the page cache, on the disk, or on the way there; also those whose names
+        a power loss may bring back."""
+        found = [*self.names.items(), *(item for item in self.durable_names.items() if item[0] not in self.names)]
         return [
             f"{path} {item[:60]!r}"
-            for path, inode in sorted(self.names.items())
+            for path, inode in sorted(found, key=lambda named: named[0])
             for item in wanted
             if any(item in image for image in inode.images())
         ]

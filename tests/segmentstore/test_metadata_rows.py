@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -151,5 +152,53 @@ def test_a_row_that_was_read_while_a_commit_changed_it_is_not_remembered() -> No
         assert await rows.get(b"a") is None
         await rows.commit()
         assert await rows.get(b"a") is None
+
+    asyncio.run(main())
+
+
+class Late(MemoryKeyValue):
+    """Its answers are those of the moment in which it is let go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    async def get_many(self, keys):
+        await self.go_on.wait()
+        return await super().get_many(keys)
+
+    async def scan(self, start, end, *, limit, reverse=False):
+        await self.go_on.wait()
+        return await super().scan(start, end, limit=limit, reverse=reverse)
+
+
+@pytest.mark.parametrize("commits", [1, 2])
+@pytest.mark.parametrize("how", ["known", "changed", "scan"])
+def test_rows_that_change_together_are_read_together(how: str, commits: int) -> None:
+    async def main() -> None:
+        store = Late()
+        rows = MetadataRows(store)
+        for key in (b"a", b"b"):
+            rows.put(key, b"1")
+        await rows.commit()
+        before = [b"1", b"1"]
+        if how == "known":
+            assert await rows.get(b"a") == b"1"
+        else:
+            rows.put(b"a", b"2")
+            before = [b"2", b"1"]
+        store.go_on.clear()
+        read = rows.scan((b"a", b"c"), limit=10) if how == "scan" else rows.get_many([b"a", b"b"])
+        late = asyncio.ensure_future(read)
+        await asyncio.sleep(0)
+        for number in range(commits):
+            for key in (b"a", b"b"):
+                rows.put(key, b"new %d" % number)
+            await rows.commit()
+        store.go_on.set()
+        found = await late
+        values = [value for _, value in found] if how == "scan" else found
+        assert values in (before, [b"new %d" % (commits - 1)] * 2)
 
     asyncio.run(main())

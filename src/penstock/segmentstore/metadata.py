@@ -92,8 +92,7 @@ class Outbox(Protocol):
 class MetadataRows:
     """Reads see every change at once; the store gets them in one atomic commit per checkpoint.
 
-    A read sees each row as it was at some instant between its call and its return, and never misses a row that was there
-    all the while.
+    A read sees all its rows (a scan: those of each page) as they were at one instant between its call and its return.
     """
 
     def __init__(self, store: KeyValueStore) -> None:
@@ -142,12 +141,20 @@ class MetadataRows:
         return False, None
 
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        seen = [self.peek(key) for key in keys]
-        missing = [key for key, (known, _) in zip(keys, seen, strict=True) if not known]
-        if not missing:
-            return [value for _, value in seen]
-        stored = iter(await self._read(missing))
-        return [value if known else next(stored) for known, value in seen]
+        while True:
+            seen = [self.peek(key) for key in keys]
+            missing = [key for key, (known, _) in zip(keys, seen, strict=True) if not known]
+            if not missing:
+                return [value for _, value in seen]
+            before = self._moment()
+            stored = iter(await self._read(missing))
+            if self._moment() == before:
+                return [value if known else next(stored) for known, value in seen]
+
+    def _moment(self) -> tuple[int, bool]:
+        """Equal before and after a read of the store: no commit has begun or ended meanwhile, of which the read may have
+        seen what was changed after the look at what is in memory."""
+        return self.generation, self._committing is not None
 
     async def _read(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         """Rows of the store."""
@@ -174,9 +181,10 @@ class MetadataRows:
         start, end = bounds
         found: list[tuple[bytes, bytes]] = []
         while start < end and len(found) < limit:
-            overlay = self._overlay(start, end)
-            layers = self._layers()
+            overlay, layers, before = self._overlay(start, end), self._layers(), self._moment()
             page = await self._store.scan(start, end, limit=limit)
+            if self._moment() != before:
+                continue
             full = len(page) >= limit
             bound = page[-1][0] + b"\0" if full else end
             rows: dict[bytes, bytes | None] = {

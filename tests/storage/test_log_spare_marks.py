@@ -1,9 +1,11 @@
 """What an opening reads of the log's files may be in the page cache alone: it makes durable what it builds on."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
+from penstock.model.errors import ContainerOfflineError
 from penstock.ports.durable_log import LogAddress
 from penstock.storage.local_log import LocalLog
 from penstock.storage.log_limits import LogLimits
@@ -124,5 +126,34 @@ def test_a_recovery_that_died_leaves_nothing_that_a_power_loss_could_make_damage
         await ended()
 
     loop = SimLoop(seed)
+    disk = SimDisk(loop.fork("disk"))
+    loop.run(scenario(disk))
+
+
+@pytest.mark.parametrize("slot", range(1, 6))
+@pytest.mark.parametrize("count", range(5, 100, 10))
+def test_a_file_that_could_not_be_made_durable_is_not_taken_for_one_that_was_never_used(slot, count):
+    async def scenario(disk):
+        # The disk fails while a file is filled with zeros: the page cache has them, the disk never will.
+        disk.sync_fails_once = f"wal/{slot:08d}.log"
+        with suppress(ContainerOfflineError, OSError):
+            log, _ = await opened(disk)
+            await log.append([b"first"])
+            await asyncio.sleep(1)
+        disk.crash(power=False)
+        await ended()
+        assert disk.failed_syncs
+        log, replayed = await opened(disk)
+        acknowledged = [bytes([number]) * 700 for number in range(count)]
+        for frame in acknowledged:
+            await log.append([frame])
+        disk.crash(power=True)
+        await ended()
+        _, found = await opened(disk)
+        assert found == [*replayed, *acknowledged]
+        disk.crash(power=False)
+        await ended()
+
+    loop = SimLoop(slot)
     disk = SimDisk(loop.fork("disk"))
     loop.run(scenario(disk))

@@ -288,7 +288,9 @@ class FilePool:
                     # In portions, so that a sync of the log never queues behind a whole file of zeros.
                     await file.sync()
             await file.sync()
-        except StorageFullError:
+        except (StorageFullError, OSError):
+            # Not kept: after a failed sync the page cache shows zeros that the disk does not have, and whoever finds the file
+            # would take it for one that was never used, and is whole.
             await file.close()
             await self._files.unlink(path)
             self._total -= 1

@@ -12,6 +12,7 @@ from penstock.app.standalone import open_standalone
 from penstock.client.store import AsyncStore
 from penstock.codec import wire
 from penstock.codec import wire_commands as c
+from penstock.codec import wire_table_commands as t
 from penstock.codec.wire_layout import WireEntry, WireKey
 
 AUDIT, METADATA = "_system/audit/0.#epoch.0", "_system/_tables/controller"
@@ -52,7 +53,7 @@ def removals(segment, *, whole_only):
     yield c.DeleteSegment(1, segment)
     yield c.MergeSegments(2, stray, segment)
     yield c.MergeSegmentsBatch(3, stray, [segment])
-    yield c.DeleteTableSegment(4, segment, False)
+    yield t.DeleteTableSegment(4, segment, False)
     if not whole_only:
         yield c.TruncateSegment(5, segment, 8)
 
@@ -63,10 +64,10 @@ def forgeries(segment):
     yield c.SealSegment(6, segment)
     yield c.UpdateSegmentAttribute(7, segment, UUID(int=1), 1, 0)
     yield c.CreateTransientSegment(8, UUID(int=1), segment)
-    yield c.UpdateTableEntries(9, segment, "", [entry])
-    yield c.RemoveTableKeys(10, segment, "", [key])
+    yield t.UpdateTableEntries(9, segment, "", [entry])
+    yield t.RemoveTableKeys(10, segment, "", [key])
     yield c.CreateSegment(11, segment, 0, 0)
-    yield c.CreateTableSegment(12, segment)
+    yield t.CreateTableSegment(12, segment)
     yield c.SetupAppend(13, UUID(int=1).bytes, segment)
 
 
@@ -103,7 +104,7 @@ def test_a_peer_that_asks_for_the_removal_of_what_is_not_its_own_gets_nothing(tm
                         answer = await ask(segment, command)
                         assert isinstance(answer, c.ErrorMessage), (command, answer)
                         assert answer.code == ILLEGAL_ARGUMENT
-                        assert isinstance(command, c.DeleteTableSegment) or "belongs to a stream" in answer.message
+                        assert isinstance(command, t.DeleteTableSegment) or "belongs to a stream" in answer.message
                 for segment in open_ones:
                     for command in removals(segment, whole_only=False):
                         answer = await ask(segment, command)

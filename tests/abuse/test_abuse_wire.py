@@ -11,6 +11,7 @@ import pytest
 
 from penstock.codec import wire
 from penstock.codec import wire_commands as c
+from penstock.codec import wire_table_commands as t
 from penstock.codec.wire_layout import WireKey
 from penstock.ports.segment_service import ANY_VERSION, TABLE_BATCH_MAX, VALUE_MAX_BYTES, TablePut
 from penstock.testing.abuse import append, event
@@ -275,10 +276,10 @@ def _count_answers(store, method, asked):
 def large_requests():
     keys = tuple(WireKey(b"%03d" % (number % LARGE_ENTRIES), ANY_VERSION) for number in range(TABLE_BATCH_MAX))
     return {
-        "get": c.ReadTable(1, TABLE, "", keys),
-        "scan": c.ReadTableEntries(1, TABLE, "", 1000, b"", 0, b"", b""),
-        "keys": c.ReadTableKeys(1, TABLE, "", 1000, b"", 0, b"", b""),
-        "delta": c.ReadTableEntriesDelta(1, TABLE, "", 0, 1000),
+        "get": t.ReadTable(1, TABLE, "", keys),
+        "scan": t.ReadTableEntries(1, TABLE, "", 1000, b"", 0, b"", b""),
+        "keys": t.ReadTableKeys(1, TABLE, "", 1000, b"", 0, b"", b""),
+        "delta": t.ReadTableEntriesDelta(1, TABLE, "", 0, 1000),
     }
 
 
@@ -304,7 +305,7 @@ def test_a_delta_of_large_entries_is_read_to_its_end_page_by_page():
             peer = await scene.peer()
             position, keys = 0, []
             while True:
-                answer = await peer.ask(c.ReadTableEntriesDelta(1, TABLE, "", position, 1000))
+                answer = await peer.ask(t.ReadTableEntriesDelta(1, TABLE, "", position, 1000))
                 keys += [bytes(item.key) for item in answer.entries]
                 position = answer.last_position
                 if answer.reached_end:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.codec import wire
 from penstock.codec import wire_commands as c
+from penstock.codec import wire_table_commands as t
 from penstock.codec.wire_layout import (
     LIST_MAX,
     NO_VERSION,
@@ -133,7 +134,7 @@ GOLDEN = [
         "0000000a 0000001b 0001 61 0000000000000005 01 00 00000002 7a7a 0000000000000009",
     ),
     (
-        c.UpdateTableEntries(1, "t", "", (WireEntry(b"k", -1, b"vv"),), -1),
+        t.UpdateTableEntries(1, "t", "", (WireEntry(b"k", -1, b"vv"),), -1),
         "0000004a 00000034 0000000000000001 0001 74 0000 00000001"
         "0000000d 00000001 6b ffffffffffffffff 00000006 00000002 7676 ffffffffffffffff",
     ),
@@ -181,9 +182,9 @@ def test_fields_that_older_or_other_clients_leave_out_take_their_defaults():
 
     assert shortened(c.CreateSegment(1, "a", 0, 0, "", 77), 8) == c.CreateSegment(1, "a", 0, 0, "", 0)
     assert shortened(c.MergeSegments(1, "a", "b", "", ()), 4) == c.MergeSegments(1, "a", "b", "", ())
-    assert shortened(c.CreateTableSegment(1, "a", "", True, 4, 5), 13) == c.CreateTableSegment(1, "a")
-    keys = c.ReadTableKeys(1, "a", "", 10, b"tok", 0, b"x", b"y")
-    assert shortened(keys, 14) == c.ReadTableKeys(1, "a", "", 10, b"tok")
+    assert shortened(t.CreateTableSegment(1, "a", "", True, 4, 5), 13) == t.CreateTableSegment(1, "a")
+    keys = t.ReadTableKeys(1, "a", "", 10, b"tok", 0, b"x", b"y")
+    assert shortened(keys, 14) == t.ReadTableKeys(1, "a", "", 10, b"tok")
     assert shortened(c.InvalidEventNumber(W, 1, "", 5), 8) == c.InvalidEventNumber(W, 1, "", -1)
     assert shortened(c.AppendBlockEnd(W, 1, b"x", 1, 2, 3), 8) == c.AppendBlockEnd(W, 1, b"x", 1, 2, -1)
     assert shortened(c.AppendSetup(1, "a", W, 2, 3), 4) == c.AppendSetup(1, "a", W, 2, None)
@@ -203,7 +204,7 @@ def test_names_that_are_not_utf8_are_repeated_byte_for_byte():
 
 
 def test_an_empty_key_travels_without_its_version():
-    frame = wire.encode(c.ReadTable(1, "t", "", (WireKey(b"", 5), WireKey(b"k", 6))))
+    frame = wire.encode(t.ReadTable(1, "t", "", (WireKey(b"", 5), WireKey(b"k", 6))))
     assert unframed(frame).keys == (WireKey(b"", NO_VERSION), WireKey(b"k", 6))
 
 
@@ -259,7 +260,7 @@ def test_replies_are_not_requests():
 def test_mutated_frames_decode_or_raise_protocol_errors():
     rng = random.Random(20240711)
     seeds = [wire.encode(command) for command, _ in GOLDEN] + [
-        wire.encode(c.ReadTableEntries(1, "t", "", 5, b"abc", 0, b"d", b"e")),
+        wire.encode(t.ReadTableEntries(1, "t", "", 5, b"abc", 0, b"d", b"e")),
         wire.encode(c.MergeSegments(1, "a", "b", "", (AttributeUpdate(U, 1, 2, 3),))),
         wire.encode(c.StorageChunksListed(1, (WireChunk(1, 2, 3, "n", True),))),
         wire.encode(c.SegmentsBatchMerged(1, "a", ("b", "c"), (1, 2))),

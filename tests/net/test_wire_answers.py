@@ -16,6 +16,7 @@ from wire_peers import Stage, run
 
 from penstock.codec import wire
 from penstock.codec import wire_commands as c
+from penstock.codec import wire_table_commands as t
 from penstock.codec.wire_layout import AttributeUpdate, WireEntry, WireHead, WireKey
 from penstock.model.names import StreamName
 from penstock.model.policies import StreamConfig
@@ -125,8 +126,8 @@ async def with_segments(n):
 
 async def with_tables(n):
     await with_segments(n)
-    await n.quietly(c.CreateTableSegment(n.next(), HASH, "", False, 0, 0))
-    await n.quietly(c.CreateTableSegment(n.next(), SORTED, "", True, 4, 0))
+    await n.quietly(t.CreateTableSegment(n.next(), HASH, "", False, 0, 0))
+    await n.quietly(t.CreateTableSegment(n.next(), SORTED, "", True, 4, 0))
 
 
 # --- one scene for each request ---
@@ -465,55 +466,55 @@ def entry(key, value=b"v", version=ANY_VERSION):
 
 async def table_info(n):
     await with_tables(n)
-    await n.quietly(c.UpdateTableEntries(n.next(), HASH, "", [entry(b"a"), entry(b"b")], -1))
-    await n.ask(c.GetTableSegmentInfo(1, HASH, ""), c.TableSegmentInfo, entry_count=2, length=38, key_bytes=0)
-    await n.ask(c.GetTableSegmentInfo(2, SORTED, ""), c.TableSegmentInfo, entry_count=0, length=0, key_bytes=4)
-    await n.ask(c.GetTableSegmentInfo(3, GONE, ""), c.NoSuchSegment)
-    await n.ask(c.GetTableSegmentInfo(4, S, ""), c.ErrorMessage, code=0)
+    await n.quietly(t.UpdateTableEntries(n.next(), HASH, "", [entry(b"a"), entry(b"b")], -1))
+    await n.ask(t.GetTableSegmentInfo(1, HASH, ""), t.TableSegmentInfo, entry_count=2, length=38, key_bytes=0)
+    await n.ask(t.GetTableSegmentInfo(2, SORTED, ""), t.TableSegmentInfo, entry_count=0, length=0, key_bytes=4)
+    await n.ask(t.GetTableSegmentInfo(3, GONE, ""), c.NoSuchSegment)
+    await n.ask(t.GetTableSegmentInfo(4, S, ""), c.ErrorMessage, code=0)
 
 
 async def create_table(n):
-    await n.ask(c.CreateTableSegment(1, HASH, "", False, 0, 0), c.SegmentCreated, segment=HASH)
-    await n.ask(c.CreateTableSegment(2, HASH, "", False, 0, 0), c.SegmentAlreadyExists, segment=HASH)
-    await n.ask(c.CreateTableSegment(3, SORTED, "", True, 4, 0), c.SegmentCreated, segment=SORTED)
-    await n.ask(c.CreateTableSegment(4, "s/x_kvtable/0.#epoch.0", "", True, 9000, 0), c.ErrorMessage, code=0)
+    await n.ask(t.CreateTableSegment(1, HASH, "", False, 0, 0), c.SegmentCreated, segment=HASH)
+    await n.ask(t.CreateTableSegment(2, HASH, "", False, 0, 0), c.SegmentAlreadyExists, segment=HASH)
+    await n.ask(t.CreateTableSegment(3, SORTED, "", True, 4, 0), c.SegmentCreated, segment=SORTED)
+    await n.ask(t.CreateTableSegment(4, "s/x_kvtable/0.#epoch.0", "", True, 9000, 0), c.ErrorMessage, code=0)
 
 
 async def delete_table(n):
     await with_tables(n)
-    await n.quietly(c.UpdateTableEntries(n.next(), HASH, "", [entry(b"a")], -1))
-    await n.ask(c.DeleteTableSegment(1, HASH, True, ""), c.TableSegmentNotEmpty, segment=HASH)
-    await n.ask(c.DeleteTableSegment(2, HASH, False, ""), c.SegmentDeleted, segment=HASH)
-    await n.ask(c.DeleteTableSegment(3, HASH, False, ""), c.NoSuchSegment)
+    await n.quietly(t.UpdateTableEntries(n.next(), HASH, "", [entry(b"a")], -1))
+    await n.ask(t.DeleteTableSegment(1, HASH, True, ""), t.TableSegmentNotEmpty, segment=HASH)
+    await n.ask(t.DeleteTableSegment(2, HASH, False, ""), c.SegmentDeleted, segment=HASH)
+    await n.ask(t.DeleteTableSegment(3, HASH, False, ""), c.NoSuchSegment)
     # Its name is free at once.
-    await n.quietly(c.CreateTableSegment(4, HASH, "", False, 0, 0))
-    await n.ask(c.DeleteTableSegment(5, S, False, ""), c.ErrorMessage, code=0)
+    await n.quietly(t.CreateTableSegment(4, HASH, "", False, 0, 0))
+    await n.ask(t.DeleteTableSegment(5, S, False, ""), c.ErrorMessage, code=0)
 
 
 async def update_table(n):
     await with_tables(n)
 
     def put(*entries, table=HASH, at=-1):
-        return c.UpdateTableEntries(n.next(), table, "", list(entries), at)
+        return t.UpdateTableEntries(n.next(), table, "", list(entries), at)
 
-    reply = await n.ask(put(entry(b"a", version=KEY_ABSENT), entry(b"b")), c.TableEntriesUpdated)
+    reply = await n.ask(put(entry(b"a", version=KEY_ABSENT), entry(b"b")), t.TableEntriesUpdated)
     first, second = reply.versions
     assert 0 <= first < second
     # One key several times, all compared with what was there before the batch; the last one counts.
     again = [entry(b"a", value, first) for value in (b"1", b"2", b"3")]
-    versions = (await n.ask(put(*again), c.TableEntriesUpdated)).versions
+    versions = (await n.ask(put(*again), t.TableEntriesUpdated)).versions
     assert list(versions) == sorted(set(versions))
-    (found,) = (await n.quietly(c.ReadTable(n.next(), HASH, "", [WireKey(b"a", ANY_VERSION)]))).entries
+    (found,) = (await n.quietly(t.ReadTable(n.next(), HASH, "", [WireKey(b"a", ANY_VERSION)]))).entries
     assert (bytes(found.value), found.version) == (b"3", versions[-1])
-    await n.ask(put(entry(b"a", version=first)), c.TableKeyBadVersion, segment=HASH)
-    await n.ask(put(entry(b"a", version=KEY_ABSENT)), c.TableKeyBadVersion)
-    await n.ask(put(entry(b"new"), entry(b"c", version=3)), c.TableKeyDoesNotExist, segment=HASH)
-    (found,) = (await n.quietly(c.ReadTable(n.next(), HASH, "", [WireKey(b"new", ANY_VERSION)]))).entries
+    await n.ask(put(entry(b"a", version=first)), t.TableKeyBadVersion, segment=HASH)
+    await n.ask(put(entry(b"a", version=KEY_ABSENT)), t.TableKeyBadVersion)
+    await n.ask(put(entry(b"new"), entry(b"c", version=3)), t.TableKeyDoesNotExist, segment=HASH)
+    (found,) = (await n.quietly(t.ReadTable(n.next(), HASH, "", [WireKey(b"new", ANY_VERSION)]))).entries
     assert found.version == KEY_ABSENT, "all or nothing"
-    length = (await n.quietly(c.GetTableSegmentInfo(n.next(), HASH, ""))).length
-    await n.ask(put(entry(b"d"), at=length), c.TableEntriesUpdated)
+    length = (await n.quietly(t.GetTableSegmentInfo(n.next(), HASH, ""))).length
+    await n.ask(put(entry(b"d"), at=length), t.TableEntriesUpdated)
     await n.ask(put(entry(b"d"), at=length), c.SegmentIsTruncated, offset=length)
-    await n.ask(put(entry(b"four"), table=SORTED), c.TableEntriesUpdated)
+    await n.ask(put(entry(b"four"), table=SORTED), t.TableEntriesUpdated)
     await n.ask(put(entry(b"five!"), table=SORTED), c.ErrorMessage, code=0)
     await n.ask(put(entry(b"k" * 8193)), c.ErrorMessage, code=0)
     await n.ask(put(entry(b"k", b"v" * (1 << 20))), c.ErrorMessage, code=0)
@@ -524,17 +525,17 @@ async def update_table(n):
 
 async def remove_keys(n):
     await with_tables(n)
-    (version,) = (await n.quietly(c.UpdateTableEntries(n.next(), HASH, "", [entry(b"a")], -1))).versions
+    (version,) = (await n.quietly(t.UpdateTableEntries(n.next(), HASH, "", [entry(b"a")], -1))).versions
 
     def drop(key, version=ANY_VERSION, *, table=HASH, at=-1):
-        return c.RemoveTableKeys(n.next(), table, "", [WireKey(key, version)], at)
+        return t.RemoveTableKeys(n.next(), table, "", [WireKey(key, version)], at)
 
-    await n.ask(drop(b"absent"), c.TableKeysRemoved, segment=HASH)
-    await n.ask(drop(b"absent", 5), c.TableKeyDoesNotExist)
-    await n.ask(drop(b"a", version + 1), c.TableKeyBadVersion)
+    await n.ask(drop(b"absent"), t.TableKeysRemoved, segment=HASH)
+    await n.ask(drop(b"absent", 5), t.TableKeyDoesNotExist)
+    await n.ask(drop(b"a", version + 1), t.TableKeyBadVersion)
     await n.ask(drop(b"a", version, at=1), c.SegmentIsTruncated)
-    await n.ask(drop(b"a", version), c.TableKeysRemoved)
-    (found,) = (await n.quietly(c.ReadTable(n.next(), HASH, "", [WireKey(b"a", ANY_VERSION)]))).entries
+    await n.ask(drop(b"a", version), t.TableKeysRemoved)
+    (found,) = (await n.quietly(t.ReadTable(n.next(), HASH, "", [WireKey(b"a", ANY_VERSION)]))).entries
     assert found.version == KEY_ABSENT
     await n.ask(drop(b"five!", table=SORTED), c.ErrorMessage, code=0)
     await n.ask(drop(b"a", table=GONE), c.NoSuchSegment)
@@ -542,9 +543,9 @@ async def remove_keys(n):
 
 async def read_table(n):
     await with_tables(n)
-    await n.quietly(c.UpdateTableEntries(n.next(), HASH, "", [entry(b"a", b"1"), entry(b"c", b"3")], -1))
+    await n.quietly(t.UpdateTableEntries(n.next(), HASH, "", [entry(b"a", b"1"), entry(b"c", b"3")], -1))
     keys = [WireKey(key, ANY_VERSION) for key in (b"c", b"b", b"a", b"c")]
-    reply = await n.ask(c.ReadTable(1, HASH, "", keys), c.TableRead, segment=HASH)
+    reply = await n.ask(t.ReadTable(1, HASH, "", keys), t.TableRead, segment=HASH)
     assert [(bytes(e.key), bytes(e.value)) for e in reply.entries] == [
         (b"c", b"3"),
         (b"b", b""),
@@ -552,8 +553,8 @@ async def read_table(n):
         (b"c", b"3"),
     ]
     assert reply.entries[1].version == KEY_ABSENT
-    await n.ask(c.ReadTable(2, GONE, "", keys), c.NoSuchSegment)
-    await n.ask(c.ReadTable(3, HASH, "", keys * 65), c.ErrorMessage, code=0)
+    await n.ask(t.ReadTable(2, GONE, "", keys), c.NoSuchSegment)
+    await n.ask(t.ReadTable(3, HASH, "", keys * 65), c.ErrorMessage, code=0)
 
 
 async def _listing(n, request, kind, names):
@@ -561,7 +562,7 @@ async def _listing(n, request, kind, names):
     await with_tables(n)
     keys = [b"%04d" % number for number in range(25)]
     for table in (HASH, SORTED):
-        await n.quietly(c.UpdateTableEntries(n.next(), table, "", [entry(key) for key in keys], -1))
+        await n.quietly(t.UpdateTableEntries(n.next(), table, "", [entry(key) for key in keys], -1))
         found, token = [], b""
         while True:
             reply = await n.ask(request(n.next(), table, "", 10, token, 0, b"", b""), kind, segment=table)
@@ -570,7 +571,7 @@ async def _listing(n, request, kind, names):
             found += names(reply)
             token = bytes(reply.continuation)
             if len(found) == 10:  # keys that neither come nor go are never missed
-                await n.quietly(c.UpdateTableEntries(n.next(), table, "", [entry(b"0003"), entry(b"9999")], -1))
+                await n.quietly(t.UpdateTableEntries(n.next(), table, "", [entry(b"0003"), entry(b"9999")], -1))
         assert [key for key in found if key != b"9999"] == keys
         if table == SORTED:
             assert found == sorted(found)
@@ -581,29 +582,29 @@ async def _listing(n, request, kind, names):
 
 
 async def read_keys(n):
-    await _listing(n, c.ReadTableKeys, c.TableKeysRead, lambda reply: [bytes(item.key) for item in reply.keys])
+    await _listing(n, t.ReadTableKeys, t.TableKeysRead, lambda reply: [bytes(item.key) for item in reply.keys])
 
 
 async def read_entries(n):
-    await _listing(n, c.ReadTableEntries, c.TableEntriesRead, lambda reply: [bytes(item.key) for item in reply.entries])
+    await _listing(n, t.ReadTableEntries, t.TableEntriesRead, lambda reply: [bytes(item.key) for item in reply.entries])
 
 
 async def read_delta(n):
     await with_tables(n)
     fields = {"entries": (), "should_clear": False, "reached_end": True, "last_position": 0}
-    await n.ask(c.ReadTableEntriesDelta(1, HASH, "", 0, 10), c.TableEntriesDeltaRead, **fields)
+    await n.ask(t.ReadTableEntriesDelta(1, HASH, "", 0, 10), t.TableEntriesDeltaRead, **fields)
     for key in (b"a", b"b", b"c", b"a"):
-        await n.quietly(c.UpdateTableEntries(n.next(), HASH, "", [entry(key)], -1))
-    await n.quietly(c.RemoveTableKeys(n.next(), HASH, "", [WireKey(b"c", ANY_VERSION)], -1))
+        await n.quietly(t.UpdateTableEntries(n.next(), HASH, "", [entry(key)], -1))
+    await n.quietly(t.RemoveTableKeys(n.next(), HASH, "", [WireKey(b"c", ANY_VERSION)], -1))
     found, position, ended = [], 0, False
     while not ended:
-        reply = await n.ask(c.ReadTableEntriesDelta(n.next(), HASH, "", position, 1), c.TableEntriesDeltaRead)
+        reply = await n.ask(t.ReadTableEntriesDelta(n.next(), HASH, "", position, 1), t.TableEntriesDeltaRead)
         found += [bytes(item.key) for item in reply.entries]
         position, ended = reply.last_position, reply.reached_end
     assert found == [b"b", b"a"], "each key once, the latest change; removed ones not at all"
-    await n.ask(c.ReadTableEntriesDelta(2, HASH, "", 10**6, 10), c.ErrorMessage, code=0)
-    await n.ask(c.ReadTableEntriesDelta(3, SORTED, "", 0, 10), c.OperationUnsupported)
-    await n.ask(c.ReadTableEntriesDelta(4, GONE, "", 0, 10), c.NoSuchSegment)
+    await n.ask(t.ReadTableEntriesDelta(2, HASH, "", 10**6, 10), c.ErrorMessage, code=0)
+    await n.ask(t.ReadTableEntriesDelta(3, SORTED, "", 0, 10), c.OperationUnsupported)
+    await n.ask(t.ReadTableEntriesDelta(4, GONE, "", 0, 10), c.NoSuchSegment)
 
 
 SCENES = {
@@ -630,15 +631,15 @@ SCENES = {
     c.MergeSegmentsBatch: merge_batch,
     c.FlushToStorage: flush_to_storage,
     c.ListStorageChunks: list_chunks,
-    c.GetTableSegmentInfo: table_info,
-    c.CreateTableSegment: create_table,
-    c.DeleteTableSegment: delete_table,
-    c.UpdateTableEntries: update_table,
-    c.RemoveTableKeys: remove_keys,
-    c.ReadTable: read_table,
-    c.ReadTableKeys: read_keys,
-    c.ReadTableEntries: read_entries,
-    c.ReadTableEntriesDelta: read_delta,
+    t.GetTableSegmentInfo: table_info,
+    t.CreateTableSegment: create_table,
+    t.DeleteTableSegment: delete_table,
+    t.UpdateTableEntries: update_table,
+    t.RemoveTableKeys: remove_keys,
+    t.ReadTable: read_table,
+    t.ReadTableKeys: read_keys,
+    t.ReadTableEntries: read_entries,
+    t.ReadTableEntriesDelta: read_delta,
     c.CallController: call_controller,
 }
 
@@ -680,8 +681,8 @@ def test_any_request_finds_another_host_once_its_container_has_stopped():
                 c.GetStreamSegmentInfo(3, S, ""),
                 c.SealSegment(4, S, ""),
                 c.TruncateSegment(5, S, 0, ""),
-                c.UpdateTableEntries(6, HASH, "", [entry(b"a")], -1),
-                c.ReadTable(7, HASH, "", [WireKey(b"a", ANY_VERSION)]),
+                t.UpdateTableEntries(6, HASH, "", [entry(b"a")], -1),
+                t.ReadTable(7, HASH, "", [WireKey(b"a", ANY_VERSION)]),
                 c.CreateSegment(8, GONE, 0, 0, "", 0),
             ):
                 await n.ask(request, c.WrongHost)

@@ -14,6 +14,7 @@ from wire_peers import LOOPS, run, stage, until
 
 from penstock.codec import wire
 from penstock.codec import wire_commands as c
+from penstock.codec import wire_table_commands as t
 from penstock.codec.wire_layout import AttributeUpdate, WireChunk, WireEntry, WireKey
 from penstock.model.errors import ContainerOfflineError, CorruptDataError, InternalError
 from penstock.net.wire_errors import DAMAGED, error_of
@@ -316,12 +317,12 @@ def test_requests_that_the_store_throttles_wait():
     async def main():
         async with stage(throttle_pause_s=0.001, throttle_s=0.05) as scene:
             peer = await scene.peer()
-            await peer.ask(c.CreateTableSegment(1, "t"))
+            await peer.ask(t.CreateTableSegment(1, "t"))
             scene.store.refuse_next = 3
             entry = WireEntry(b"k", -1, b"v")
-            assert await peer.ask(c.UpdateTableEntries(2, "t", "", (entry,), -1)) == c.TableEntriesUpdated(2, (0,))
+            assert await peer.ask(t.UpdateTableEntries(2, "t", "", (entry,), -1)) == t.TableEntriesUpdated(2, (0,))
             scene.store.refuse_next = 1 << 30
-            await peer.send(c.UpdateTableEntries(3, "t", "", (entry,), -1))
+            await peer.send(t.UpdateTableEntries(3, "t", "", (entry,), -1))
             assert await peer.closed_by_server()
 
     run(main())
@@ -763,48 +764,48 @@ def test_table_requests():
     async def main():
         async with stage() as scene:
             peer = await scene.peer()
-            assert await peer.ask(c.CreateTableSegment(1, "t")) == c.SegmentCreated(1, "t")
-            assert await peer.ask(c.CreateTableSegment(2, "t")) == c.SegmentAlreadyExists(2, "t", "")
+            assert await peer.ask(t.CreateTableSegment(1, "t")) == c.SegmentCreated(1, "t")
+            assert await peer.ask(t.CreateTableSegment(2, "t")) == c.SegmentAlreadyExists(2, "t", "")
             repeated = tuple(WireEntry(b"k", -1, value) for value in (b"1", b"22", b"333"))
-            updated = await peer.ask(c.UpdateTableEntries(3, "t", "", repeated, -1))
-            assert updated == c.TableEntriesUpdated(3, (0, 19, 39))
-            bad = await peer.ask(c.UpdateTableEntries(4, "t", "", (WireEntry(b"k", 19, b""),), -1))
-            assert bad == c.TableKeyBadVersion(4, "t", "")
-            absent = await peer.ask(c.UpdateTableEntries(5, "t", "", (WireEntry(b"none", 3, b""),), -1))
-            assert absent == c.TableKeyDoesNotExist(5, "t", "")
-            found = await peer.ask(c.ReadTable(6, "t", "", (WireKey(b"none", 0), WireKey(b"k", 0))))
-            assert found == c.TableRead(6, "t", (WireEntry(b"none", -1, b""), WireEntry(b"k", 39, b"333")))
-            offset = await peer.ask(c.UpdateTableEntries(7, "t", "", repeated, 5))
+            updated = await peer.ask(t.UpdateTableEntries(3, "t", "", repeated, -1))
+            assert updated == t.TableEntriesUpdated(3, (0, 19, 39))
+            bad = await peer.ask(t.UpdateTableEntries(4, "t", "", (WireEntry(b"k", 19, b""),), -1))
+            assert bad == t.TableKeyBadVersion(4, "t", "")
+            absent = await peer.ask(t.UpdateTableEntries(5, "t", "", (WireEntry(b"none", 3, b""),), -1))
+            assert absent == t.TableKeyDoesNotExist(5, "t", "")
+            found = await peer.ask(t.ReadTable(6, "t", "", (WireKey(b"none", 0), WireKey(b"k", 0))))
+            assert found == t.TableRead(6, "t", (WireEntry(b"none", -1, b""), WireEntry(b"k", 39, b"333")))
+            offset = await peer.ask(t.UpdateTableEntries(7, "t", "", repeated, 5))
             assert offset == c.SegmentIsTruncated(7, "t", 0, "", 5)
             more = tuple(WireEntry(b"m%02d" % n, -1, b"v") for n in range(10))
-            await peer.ask(c.UpdateTableEntries(8, "t", "", more, -1))
+            await peer.ask(t.UpdateTableEntries(8, "t", "", more, -1))
             keys, token = [], b""
             while True:
-                page = await peer.ask(c.ReadTableKeys(9, "t", "", 4, token))
+                page = await peer.ask(t.ReadTableKeys(9, "t", "", 4, token))
                 if not page.keys:
                     break
                 keys += [item.key for item in page.keys]
                 token = bytes(page.continuation)
             assert keys == [b"k", *(entry.key for entry in more)]
-            page = await peer.ask(c.ReadTableEntries(10, "t", "", 100, b"", 0, b"m02", b"m04"))
+            page = await peer.ask(t.ReadTableEntries(10, "t", "", 100, b"", 0, b"m02", b"m04"))
             assert [entry.key for entry in page.entries] == [b"m02", b"m03", b"m04"]
-            foreign = await peer.ask(c.ReadTableEntries(11, "t", "", 100, b"foreign"))
+            foreign = await peer.ask(t.ReadTableEntries(11, "t", "", 100, b"foreign"))
             assert (type(foreign), foreign.code) == (c.ErrorMessage, 0)
-            delta = await peer.ask(c.ReadTableEntriesDelta(12, "t", "", 0, 3))
+            delta = await peer.ask(t.ReadTableEntriesDelta(12, "t", "", 0, 3))
             assert ([entry.key for entry in delta.entries], delta.reached_end) == ([b"k", b"m00", b"m01"], False)
-            beyond = await peer.ask(c.ReadTableEntriesDelta(13, "t", "", 1 << 40, 3))
+            beyond = await peer.ask(t.ReadTableEntriesDelta(13, "t", "", 1 << 40, 3))
             assert (type(beyond), beyond.code) == (c.ErrorMessage, 0)
-            info = await peer.ask(c.GetTableSegmentInfo(14, "t", ""))
+            info = await peer.ask(t.GetTableSegmentInfo(14, "t", ""))
             assert (info.entry_count, info.key_bytes) == (11, 0)
-            assert await peer.ask(c.DeleteTableSegment(15, "t", True, "")) == c.TableSegmentNotEmpty(15, "t", "")
-            gone = await peer.ask(c.RemoveTableKeys(16, "t", "", (WireKey(b"k", 39), WireKey(b"m00", -(1 << 63))), -1))
-            assert gone == c.TableKeysRemoved(16, "t")
-            assert await peer.ask(c.DeleteTableSegment(17, "t", False, "")) == c.SegmentDeleted(17, "t")
-            assert await peer.ask(c.ReadTable(18, "t", "", ())) == c.NoSuchSegment(18, "t", "", -1)
-            await peer.ask(c.CreateTableSegment(19, "fixed", "", False, 4, 0))
-            wrong = await peer.ask(c.UpdateTableEntries(20, "fixed", "", (WireEntry(b"k", -1, b""),), -1))
+            assert await peer.ask(t.DeleteTableSegment(15, "t", True, "")) == t.TableSegmentNotEmpty(15, "t", "")
+            gone = await peer.ask(t.RemoveTableKeys(16, "t", "", (WireKey(b"k", 39), WireKey(b"m00", -(1 << 63))), -1))
+            assert gone == t.TableKeysRemoved(16, "t")
+            assert await peer.ask(t.DeleteTableSegment(17, "t", False, "")) == c.SegmentDeleted(17, "t")
+            assert await peer.ask(t.ReadTable(18, "t", "", ())) == c.NoSuchSegment(18, "t", "", -1)
+            await peer.ask(t.CreateTableSegment(19, "fixed", "", False, 4, 0))
+            wrong = await peer.ask(t.UpdateTableEntries(20, "fixed", "", (WireEntry(b"k", -1, b""),), -1))
             assert (type(wrong), wrong.code) == (c.ErrorMessage, 0)
-            no_delta = await peer.ask(c.ReadTableEntriesDelta(21, "fixed", "", 0, 3))
+            no_delta = await peer.ask(t.ReadTableEntriesDelta(21, "fixed", "", 0, 3))
             assert type(no_delta) is c.OperationUnsupported
 
     run(main())
@@ -814,13 +815,13 @@ def test_large_tables_are_listed_in_replies_that_fit():
     async def main():
         async with stage() as scene:
             peer = await scene.peer()
-            await peer.ask(c.CreateTableSegment(1, "t"))
+            await peer.ask(t.CreateTableSegment(1, "t"))
             for number in range(30):
                 entry = WireEntry(b"%02d" % number, -1, bytes(1_000_000))
-                await peer.ask(c.UpdateTableEntries(2, "t", "", (entry,), -1))
+                await peer.ask(t.UpdateTableEntries(2, "t", "", (entry,), -1))
             keys, token = [], b""
             while True:
-                page = await peer.ask(c.ReadTableEntries(3, "t", "", 1000, token))
+                page = await peer.ask(t.ReadTableEntries(3, "t", "", 1000, token))
                 if not page.entries:
                     break
                 keys += [entry.key for entry in page.entries]
@@ -828,14 +829,14 @@ def test_large_tables_are_listed_in_replies_that_fit():
             assert keys == [b"%02d" % number for number in range(30)]
             position, changed = 0, []
             while True:
-                page = await peer.ask(c.ReadTableEntriesDelta(4, "t", "", position, 1000))
+                page = await peer.ask(t.ReadTableEntriesDelta(4, "t", "", position, 1000))
                 changed += [entry.key for entry in page.entries]
                 position = page.last_position
                 if page.reached_end:
                     break
             assert changed == keys
             every = tuple(WireKey(key, -1) for key in keys)
-            refused = await peer.ask(c.ReadTable(5, "t", "", every))
+            refused = await peer.ask(t.ReadTable(5, "t", "", every))
             assert (type(refused), refused.code) == (c.ErrorMessage, 0)
 
     run(main())
@@ -849,7 +850,7 @@ def test_random_garbage_closes_only_its_own_connection():
             good, writer = await scene.writer(SEGMENT, 1)
             valid = [
                 wire.encode(c.SetupAppend(1, bytes(16), SEGMENT, "")),
-                wire.encode(c.ReadTable(1, "t", "", (WireKey(b"k", 1),))),
+                wire.encode(t.ReadTable(1, "t", "", (WireKey(b"k", 1),))),
                 wire.encode(end(bytes(16), b"data", 1)),
                 wire.encode(c.ReadSegment(SEGMENT, 0, 10, "", 1)),
             ]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from penstock.codec import wire_commands as c
+from penstock.codec import wire_table_commands as t
 from penstock.codec.wire_layout import Layout, WireFailure
 from penstock.model.errors import InvalidArgumentError, ProtocolError
 
@@ -27,7 +28,7 @@ PADDING = -1
 PARTIAL_EVENT = -2
 
 Command: TypeAlias = tuple[Any, ...]
-"""Any of the named tuples of ``wire_commands``."""
+"""Any of the named tuples of ``wire_commands`` and ``wire_table_commands``."""
 
 
 class Spec(NamedTuple):
@@ -94,25 +95,25 @@ SPECS: tuple[Spec, ...] = (
     _spec(57, c.OperationUnsupported, "quu"),
     _spec(60, c.AuthTokenCheckFailed, "qu|i"),
     _spec(61, c.ErrorMessage, "quui"),
-    _spec(80, c.TableSegmentNotEmpty, "quu"),
-    _spec(81, c.TableKeyDoesNotExist, "quu"),
-    _spec(82, c.TableKeyBadVersion, "quu"),
-    _spec(68, c.GetTableSegmentInfo, "quu", request=True),
-    _spec(69, c.TableSegmentInfo, "quqqqi"),
-    _spec(70, c.CreateTableSegment, "quu|?iq", request=True),
-    _spec(71, c.DeleteTableSegment, "qu?u", request=True),
-    _spec(74, c.UpdateTableEntries, "quuE|q", request=True),
-    _spec(75, c.TableEntriesUpdated, "qQ"),
-    _spec(76, c.RemoveTableKeys, "quuK|q", request=True),
-    _spec(77, c.TableKeysRemoved, "qu"),
-    _spec(78, c.ReadTable, "quuK", request=True),
-    _spec(79, c.TableRead, "quE"),
-    _spec(83, c.ReadTableKeys, "quuiB|iBB", request=True),
-    _spec(84, c.TableKeysRead, "quKB"),
-    _spec(85, c.ReadTableEntries, "quuiB|iBB", request=True),
-    _spec(86, c.TableEntriesRead, "quEB"),
-    _spec(88, c.ReadTableEntriesDelta, "quuqi", request=True),
-    _spec(87, c.TableEntriesDeltaRead, "quE??q"),
+    _spec(80, t.TableSegmentNotEmpty, "quu"),
+    _spec(81, t.TableKeyDoesNotExist, "quu"),
+    _spec(82, t.TableKeyBadVersion, "quu"),
+    _spec(68, t.GetTableSegmentInfo, "quu", request=True),
+    _spec(69, t.TableSegmentInfo, "quqqqi"),
+    _spec(70, t.CreateTableSegment, "quu|?iq", request=True),
+    _spec(71, t.DeleteTableSegment, "qu?u", request=True),
+    _spec(74, t.UpdateTableEntries, "quuE|q", request=True),
+    _spec(75, t.TableEntriesUpdated, "qQ"),
+    _spec(76, t.RemoveTableKeys, "quuK|q", request=True),
+    _spec(77, t.TableKeysRemoved, "qu"),
+    _spec(78, t.ReadTable, "quuK", request=True),
+    _spec(79, t.TableRead, "quE"),
+    _spec(83, t.ReadTableKeys, "quuiB|iBB", request=True),
+    _spec(84, t.TableKeysRead, "quKB"),
+    _spec(85, t.ReadTableEntries, "quuiB|iBB", request=True),
+    _spec(86, t.TableEntriesRead, "quEB"),
+    _spec(88, t.ReadTableEntriesDelta, "quuqi", request=True),
+    _spec(87, t.TableEntriesDeltaRead, "quE??q"),
     _spec(1003, c.CallController, "quB", request=True),
     _spec(1004, c.ControllerAnswered, "qBB"),
     _spec(1005, c.ControllerRefused, "qB"),

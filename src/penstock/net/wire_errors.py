@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from penstock.codec import wire_commands as c
+from penstock.codec import wire_table_commands as t
 from penstock.codec.wire import Command
 from penstock.model.errors import (
     AlreadyExistsError,
@@ -60,15 +61,15 @@ def reply_of(error: PenstockError, rid: int, segment: str, *, offset: int = c.NO
         case SegmentSealedError():
             reply = c.SegmentIsSealed(rid, segment, "", offset)
         case KeyNotFoundError():
-            reply = c.TableKeyDoesNotExist(rid, segment)
+            reply = t.TableKeyDoesNotExist(rid, segment)
         case BadKeyVersionError():
-            reply = c.TableKeyBadVersion(rid, segment)
+            reply = t.TableKeyBadVersion(rid, segment)
         case NotFoundError():
             reply = c.NoSuchSegment(rid, segment, "", offset)
         case AlreadyExistsError():
             reply = c.SegmentAlreadyExists(rid, segment)
         case NotEmptyError():
-            reply = c.TableSegmentNotEmpty(rid, segment)
+            reply = t.TableSegmentNotEmpty(rid, segment)
         case TruncatedError():
             reply = c.SegmentIsTruncated(rid, segment, error.start_offset, "", offset)
         case FencedError():
@@ -154,11 +155,11 @@ def error_of(reply: Command, segment: str) -> PenstockError:
             error = RetentionHoldError("a hold forbids the removal", **_fields_of(message, segment))
         case c.ErrorMessage(message=message):
             error = InternalError("store failed", reason=message, segment=segment)
-        case c.TableSegmentNotEmpty():
+        case t.TableSegmentNotEmpty():
             error = NotEmptyError("table is not empty", segment=segment)
-        case c.TableKeyDoesNotExist():
+        case t.TableKeyDoesNotExist():
             error = KeyNotFoundError("key does not exist", segment=segment)
-        case c.TableKeyBadVersion():
+        case t.TableKeyBadVersion():
             error = BadKeyVersionError("key has another version", segment=segment)
         case c.InvalidEventNumber(event_number=number):
             error = WriterFencedError("another writer took over", segment=segment, event_number=number)

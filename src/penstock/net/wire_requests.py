@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.codec import wire_commands as c
+from penstock.codec import wire_table_commands as t
 from penstock.codec.wire import FRAME_MAX_BYTES, Command
 from penstock.codec.wire_layout import AttributeUpdate, WireChunk, WireEntry, WireKey
 from penstock.model.errors import InvalidArgumentError, SegmentNotFoundError, UnsupportedError
@@ -36,16 +37,16 @@ Handler = Callable[[Any], Awaitable[Command]]
 _OWN = (f"{SYSTEM_SCOPE}/audit/", f"{SYSTEM_SCOPE}/_tables/")
 """Segments that the store alone changes: what was decided about data, and what all else rests on."""
 LARGE = (
-    c.ReadTable,
-    c.ReadTableKeys,
-    c.ReadTableEntries,
-    c.ReadTableEntriesDelta,
+    t.ReadTable,
+    t.ReadTableKeys,
+    t.ReadTableEntries,
+    t.ReadTableEntriesDelta,
     c.ListStorageChunks,
 )
 """Requests whose replies may be as large as a frame, whatever their own size."""
 _CHANGES = (
     c.CreateSegment,
-    c.CreateTableSegment,
+    t.CreateTableSegment,
     c.SealSegment,
     c.DeleteSegment,
     c.UpdateSegmentAttribute,
@@ -53,9 +54,9 @@ _CHANGES = (
     c.CreateTransientSegment,
     c.MergeSegments,
     c.MergeSegmentsBatch,
-    c.DeleteTableSegment,
-    c.UpdateTableEntries,
-    c.RemoveTableKeys,
+    t.DeleteTableSegment,
+    t.UpdateTableEntries,
+    t.RemoveTableKeys,
 )
 
 
@@ -109,15 +110,15 @@ class RequestHandlers:
             c.CreateTransientSegment: self._create_transient,
             c.MergeSegments: self._merge,
             c.MergeSegmentsBatch: self._merge_batch,
-            c.GetTableSegmentInfo: self._table_info,
-            c.CreateTableSegment: self._create_table,
-            c.DeleteTableSegment: self._delete_table,
-            c.UpdateTableEntries: self._table_update,
-            c.RemoveTableKeys: self._table_remove,
-            c.ReadTable: self._table_get,
-            c.ReadTableKeys: self._table_keys,
-            c.ReadTableEntries: self._table_entries,
-            c.ReadTableEntriesDelta: self._table_delta,
+            t.GetTableSegmentInfo: self._table_info,
+            t.CreateTableSegment: self._create_table,
+            t.DeleteTableSegment: self._delete_table,
+            t.UpdateTableEntries: self._table_update,
+            t.RemoveTableKeys: self._table_remove,
+            t.ReadTable: self._table_get,
+            t.ReadTableKeys: self._table_keys,
+            t.ReadTableEntries: self._table_entries,
+            t.ReadTableEntriesDelta: self._table_delta,
             c.FlushToStorage: self._flush,
             c.ListStorageChunks: self._list_chunks,
             c.CallController: self._call,
@@ -249,16 +250,16 @@ class RequestHandlers:
             raise UnsupportedError(command.call)
         return await call(command)
 
-    async def _table_info(self, command: c.GetTableSegmentInfo) -> Command:
+    async def _table_info(self, command: t.GetTableSegmentInfo) -> Command:
         info, count, key_bytes = await self._store.table_info(command.segment)
-        return c.TableSegmentInfo(command.rid, command.segment, info.start_offset, info.length, count, key_bytes)
+        return t.TableSegmentInfo(command.rid, command.segment, info.start_offset, info.length, count, key_bytes)
 
-    async def _create_table(self, command: c.CreateTableSegment) -> Command:
+    async def _create_table(self, command: t.CreateTableSegment) -> Command:
         kind = TableKind.SORTED if command.key_bytes else TableKind.HASH
         await self._store.create_table(command.segment, kind=kind, key_bytes=command.key_bytes)
         return c.SegmentCreated(command.rid, command.segment)
 
-    async def _delete_table(self, command: c.DeleteTableSegment) -> Command:
+    async def _delete_table(self, command: t.DeleteTableSegment) -> Command:
         await self._store.delete_table(command.segment, must_be_empty=command.must_be_empty)
         return c.SegmentDeleted(command.rid, command.segment)
 
@@ -270,23 +271,23 @@ class RequestHandlers:
             return None
         return c.SegmentIsTruncated(rid, segment, info.start_offset, "", offset)
 
-    async def _table_update(self, command: c.UpdateTableEntries) -> Command:
+    async def _table_update(self, command: t.UpdateTableEntries) -> Command:
         refused = await self._wrong_offset(command.rid, command.segment, command.table_offset)
         if refused is not None:
             return refused
         puts = [TablePut(key=item.key, value=item.value, version=item.version) for item in command.entries]
         versions = await self._store.table_update(command.segment, puts)
-        return c.TableEntriesUpdated(command.rid, versions)
+        return t.TableEntriesUpdated(command.rid, versions)
 
-    async def _table_remove(self, command: c.RemoveTableKeys) -> Command:
+    async def _table_remove(self, command: t.RemoveTableKeys) -> Command:
         refused = await self._wrong_offset(command.rid, command.segment, command.table_offset)
         if refused is not None:
             return refused
         removals = [TableRemoval(key=item.key, version=item.version) for item in command.keys]
         await self._store.table_remove(command.segment, removals)
-        return c.TableKeysRemoved(command.rid, command.segment)
+        return t.TableKeysRemoved(command.rid, command.segment)
 
-    async def _table_get(self, command: c.ReadTable) -> Command:
+    async def _table_get(self, command: t.ReadTable) -> Command:
         if len(command.keys) > TABLE_BATCH_MAX:
             raise InvalidArgumentError("too many keys in one request", keys=len(command.keys), limit=TABLE_BATCH_MAX)
         keys = [item.key for item in command.keys]
@@ -303,20 +304,20 @@ class RequestHandlers:
             most = _following(most, step)
             # So few are read in place, in milliseconds: others get their turn between.
             await asyncio.sleep(0)
-        return c.TableRead(command.rid, command.segment, [_wire_entry(item) for item in entries])
+        return t.TableRead(command.rid, command.segment, [_wire_entry(item) for item in entries])
 
-    async def _table_keys(self, command: c.ReadTableKeys) -> Command:
+    async def _table_keys(self, command: t.ReadTableKeys) -> Command:
         entries = await self._scan(command)
         keys = [WireKey(item.key, item.version) for item in entries]
-        return c.TableKeysRead(command.rid, command.segment, keys, _token(command, entries))
+        return t.TableKeysRead(command.rid, command.segment, keys, _token(command, entries))
 
-    async def _table_entries(self, command: c.ReadTableEntries) -> Command:
+    async def _table_entries(self, command: t.ReadTableEntries) -> Command:
         entries = await self._scan(command)
-        return c.TableEntriesRead(
+        return t.TableEntriesRead(
             command.rid, command.segment, [_wire_entry(item) for item in entries], _token(command, entries)
         )
 
-    async def _scan(self, command: c.ReadTableKeys | c.ReadTableEntries) -> Sequence[TableEntry]:
+    async def _scan(self, command: t.ReadTableKeys | t.ReadTableEntries) -> Sequence[TableEntry]:
         """Entries behind the continuation, as many as asked for and as fit into one reply; at least one if there is one."""
         wanted = min(max(command.suggested_count, 1), _SCAN_MAX)
         after = after_of(bytes(command.continuation))
@@ -341,7 +342,7 @@ class RequestHandlers:
             most = _following(most, step)
         return found
 
-    async def _table_delta(self, command: c.ReadTableEntriesDelta) -> Command:
+    async def _table_delta(self, command: t.ReadTableEntriesDelta) -> Command:
         wanted = min(max(command.suggested_count, 1), _SCAN_MAX)
         found: list[TableEntry] = []
         size, most, position = 0, _STEP, command.from_position
@@ -360,7 +361,7 @@ class RequestHandlers:
             position, reached_end = delta.position, delta.reached_end
             should_clear = should_clear or delta.should_clear
             most = _following(most, delta.entries)
-        return c.TableEntriesDeltaRead(
+        return t.TableEntriesDeltaRead(
             command.rid, command.segment, [_wire_entry(item) for item in found], should_clear, reached_end, position
         )
 
@@ -392,7 +393,7 @@ def writer_id(raw: bytes) -> UUID:
     return UUID(bytes=raw)
 
 
-def _token(command: c.ReadTableKeys | c.ReadTableEntries, entries: Sequence[TableEntry]) -> bytes:
+def _token(command: t.ReadTableKeys | t.ReadTableEntries, entries: Sequence[TableEntry]) -> bytes:
     return token_after(entries[-1].key) if entries else bytes(command.continuation)
 
 

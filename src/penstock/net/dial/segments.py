@@ -9,6 +9,7 @@ from typing import Self, TypeVar
 from uuid import UUID
 
 from penstock.codec import wire_commands as c
+from penstock.codec import wire_table_commands as t
 from penstock.codec.wire import Command
 from penstock.codec.wire_layout import WireEntry, WireKey
 from penstock.model.errors import (
@@ -219,11 +220,11 @@ class RemoteSegments:
                 "sorted tables, and only they, have a key length", kind=kind.value, key_bytes=key_bytes
             )
         await self._ask(
-            name, c.SegmentCreated, lambda rid: c.CreateTableSegment(rid, name, "", is_sorted, key_bytes, 0)
+            name, c.SegmentCreated, lambda rid: t.CreateTableSegment(rid, name, "", is_sorted, key_bytes, 0)
         )
 
     async def delete_table(self, name: str, *, must_be_empty: bool = False) -> None:
-        await self._ask(name, c.SegmentDeleted, lambda rid: c.DeleteTableSegment(rid, name, must_be_empty, ""))
+        await self._ask(name, c.SegmentDeleted, lambda rid: t.DeleteTableSegment(rid, name, must_be_empty, ""))
 
     async def table_update(self, name: str, puts: Sequence[TablePut]) -> Sequence[int]:
         _check_batch(name, len(puts))
@@ -233,7 +234,7 @@ class RemoteSegments:
                 raise EventTooLargeError("value is too large", size_bytes=len(put.value), limit_bytes=VALUE_MAX_BYTES)
         entries = [WireEntry(put.key, put.version, put.value) for put in puts]
         reply = await self._ask(
-            name, c.TableEntriesUpdated, lambda rid: c.UpdateTableEntries(rid, name, "", entries, c.NO_OFFSET)
+            name, t.TableEntriesUpdated, lambda rid: t.UpdateTableEntries(rid, name, "", entries, c.NO_OFFSET)
         )
         return reply.versions
 
@@ -242,7 +243,7 @@ class RemoteSegments:
         for removal in removals:
             _check_key(name, removal.key)
         keys = [WireKey(removal.key, removal.version) for removal in removals]
-        await self._ask(name, c.TableKeysRemoved, lambda rid: c.RemoveTableKeys(rid, name, "", keys, c.NO_OFFSET))
+        await self._ask(name, t.TableKeysRemoved, lambda rid: t.RemoveTableKeys(rid, name, "", keys, c.NO_OFFSET))
 
     async def table_get(self, name: str, keys: Sequence[bytes]) -> Sequence[TableEntry]:
         found: list[TableEntry] = []
@@ -253,7 +254,7 @@ class RemoteSegments:
     async def _entries(self, name: str, keys: Sequence[bytes]) -> Sequence[TableEntry]:
         asked = [WireKey(key, KEY_ABSENT) for key in keys]
         try:
-            reply = await self._ask(name, c.TableRead, lambda rid: c.ReadTable(rid, name, "", asked), repeat=True)
+            reply = await self._ask(name, t.TableRead, lambda rid: t.ReadTable(rid, name, "", asked), repeat=True)
         except InvalidArgumentError:
             if len(keys) == 1:
                 raise
@@ -268,8 +269,8 @@ class RemoteSegments:
         token = b"" if after is None else token_after(after)
         reply = await self._ask(
             name,
-            c.TableEntriesRead,
-            lambda rid: c.ReadTableEntries(rid, name, "", limit, token, 0, first or b"", last or b""),
+            t.TableEntriesRead,
+            lambda rid: t.ReadTableEntries(rid, name, "", limit, token, 0, first or b"", last or b""),
             repeat=True,
         )
         return [_entry(item) for item in reply.entries]
@@ -277,8 +278,8 @@ class RemoteSegments:
     async def table_delta(self, name: str, position: int, limit: int) -> TableDelta:
         reply = await self._ask(
             name,
-            c.TableEntriesDeltaRead,
-            lambda rid: c.ReadTableEntriesDelta(rid, name, "", position, limit),
+            t.TableEntriesDeltaRead,
+            lambda rid: t.ReadTableEntriesDelta(rid, name, "", position, limit),
             repeat=True,
         )
         return TableDelta(
@@ -290,7 +291,7 @@ class RemoteSegments:
 
     async def table_info(self, name: str) -> tuple[SegmentInfo, int, int]:
         """As the port says; the time of the last change does not travel and is 0."""
-        reply = await self._ask(name, c.TableSegmentInfo, lambda rid: c.GetTableSegmentInfo(rid, name, ""), repeat=True)
+        reply = await self._ask(name, t.TableSegmentInfo, lambda rid: t.GetTableSegmentInfo(rid, name, ""), repeat=True)
         info = SegmentInfo(
             name=name, start_offset=reply.start_offset, length=reply.length, sealed=False, last_modified_ms=0
         )

@@ -26,6 +26,7 @@ from penstock.codec import (
 )
 from penstock.codec import retention_records as retention
 from penstock.codec import wire_commands as c
+from penstock.codec import wire_table_commands as t
 from penstock.codec.policy_document import decode_document, pack_document, pack_hold, unpack_document, unpack_hold
 from penstock.codec.wire_layout import AttributeUpdate, WireEntry, WireFailure, WireHead, WireKey
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, ProtocolError, VersionTooNewError
@@ -91,13 +92,13 @@ _COMMANDS: Sequence[wire.Command] = (
     c.TruncateSegment(7, "s/t/0.#epoch.0", 11, ""),
     c.MergeSegments(8, "s/t/0.#epoch.0", "s/t/1.#epoch.0", "", [AttributeUpdate(UUID(int=1), 0, 1, 2)]),
     c.MergeSegmentsBatch(9, "s/t/0.#epoch.0", ["s/t/1.#epoch.0", "s/t/2.#epoch.0"], ""),
-    c.CreateTableSegment(10, "s/_tables/t", "", False, 0, 0),
-    c.UpdateTableEntries(11, "s/_tables/t", "", [WireEntry(b"key", -1, b"value"), WireEntry(b"k2", 5, b"")], -1),
-    c.RemoveTableKeys(12, "s/_tables/t", "", [WireKey(b"key", -1)], -1),
-    c.ReadTable(13, "s/_tables/t", "", [WireKey(b"key", -1)]),
-    c.ReadTableKeys(14, "s/_tables/t", "", 10, b"\0key", 0, b"", b""),
-    c.ReadTableEntriesDelta(15, "s/_tables/t", "", 0, 10),
-    c.TableEntriesUpdated(11, [5, 6]),
+    t.CreateTableSegment(10, "s/_tables/t", "", False, 0, 0),
+    t.UpdateTableEntries(11, "s/_tables/t", "", [WireEntry(b"key", -1, b"value"), WireEntry(b"k2", 5, b"")], -1),
+    t.RemoveTableKeys(12, "s/_tables/t", "", [WireKey(b"key", -1)], -1),
+    t.ReadTable(13, "s/_tables/t", "", [WireKey(b"key", -1)]),
+    t.ReadTableKeys(14, "s/_tables/t", "", 10, b"\0key", 0, b"", b""),
+    t.ReadTableEntriesDelta(15, "s/_tables/t", "", 0, 10),
+    t.TableEntriesUpdated(11, [5, 6]),
     c.CallController(16, "createTransaction", b"\x0a\x06\x0a\x01s\x12\x01t"),
     c.ErrorMessage(1, "s/t/0.#epoch.0", "no", 0),
 )

@@ -38,7 +38,7 @@ from penstock.segmentstore.eraser import Eraser
 from penstock.segmentstore.event_counts import EventCounter
 from penstock.segmentstore.imports import Imports
 from penstock.segmentstore.metadata import MetadataRows
-from penstock.segmentstore.mutations import AppendMutation, Done, Mutation, refusal
+from penstock.segmentstore.mutations import AppendMutation, Done, Mutation, flat, refusal
 from penstock.segmentstore.reclaimer import Reclaimer
 from penstock.segmentstore.segment import AttributeState, Segment
 from penstock.segmentstore.settings import StoreSettings
@@ -219,7 +219,7 @@ class Container:
         self._park_append(request, done)
 
     def _decide_append(self, segment: Segment, state: AttributeState, request: Append, done: AppendDone) -> None:
-        data = _flat(request.data)
+        data = flat(request.data)
         size = len(data)
         error: PenstockError | None = None
         if segment.table is not None:
@@ -494,10 +494,3 @@ class Container:
         """The address up to which the container needs no frame; None: it needs none that is known by now."""
         needed = self.checkpointer.needed_from()
         return self._log_floor if needed is None else needed - 1
-
-
-def _flat(data: Buffer) -> Buffer:
-    """The same bytes, with ``len`` in bytes."""
-    if type(data) is memoryview and (data.itemsize != 1 or data.ndim != 1 or not data.c_contiguous):
-        return data.cast("B") if data.c_contiguous else data.tobytes()
-    return data

@@ -146,3 +146,10 @@ class OperationMutation(Mutation):
 def refusal(segment: Segment | None, error: PenstockError, done: Done) -> Mutation:
     """Deliver an error in its turn: it may rest on operations that are not durable yet."""
     return Mutation(segment, done, error)
+
+
+def flat(data: Buffer) -> Buffer:
+    """The same bytes, with ``len`` in bytes."""
+    if type(data) is memoryview and (data.itemsize != 1 or data.ndim != 1 or not data.c_contiguous):
+        return data.cast("B") if data.c_contiguous else data.tobytes()
+    return data

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from penstock.codec import operations as codec
 from penstock.codec import records
-from penstock.model.errors import CorruptDataError, InternalError
+from penstock.model.errors import CorruptDataError, InternalError, InvalidArgumentError
+from penstock.ports.durable_log import DurableLog
+from penstock.ports.keyvalue import KeyValueStore
 from penstock.ports.segment_service import NO_EVENT
 from penstock.segmentstore import imports, transitions
 from penstock.segmentstore.segment import Segment
@@ -31,6 +34,59 @@ class _Piece:
     @property
     def end(self) -> int:
         return self.offset + len(self.data)
+
+
+async def recover(containers: Sequence[Container], total: int, *, log: DurableLog, keyvalue: KeyValueStore) -> None:
+    """Rebuild the containers of a store, of which there are ``total``, from its metadata and the frames of its log.
+
+    Raises: CorruptDataError, VersionTooNewError, InvalidArgumentError (another number of containers than the store was
+    created with).
+    """
+    is_new = await _check_total(total, keyvalue)
+    first = 0
+    recoveries = {container.index: Recovery(container) for container in containers}
+    for recovery in recoveries.values():
+        await recovery.begin()
+    async for address, frame in log.replay():
+        header = codec.decode_frame_header(frame)
+        if header.container not in recoveries:
+            raise CorruptDataError("log frame of an unknown container", container=header.container)
+        if is_new and first == 0 and address > 1:
+            # Frames before it were let go once the metadata held them. Without it no chunk has a name any more.
+            raise CorruptDataError("metadata is gone, and the log does not hold all of it", first_address=address)
+        first = address
+        await recoveries[header.container].replay(address, header, frame)
+    for container in containers:
+        _check_log_reaches(container, log)
+    for recovery in recoveries.values():
+        await recovery.finish()
+    if is_new:
+        await keyvalue.commit([(records.STORE_KEY, records.encode_store(total))])
+
+
+async def _check_total(total: int, keyvalue: KeyValueStore) -> bool:
+    """Whether the metadata is empty, as that of a new store."""
+    (row,) = await keyvalue.get_many([records.STORE_KEY])
+    if row is None:
+        return True
+    if records.decode_store(row) != total:
+        raise InvalidArgumentError(
+            "number of containers is fixed when a store is created",
+            containers=total,
+            created_with=records.decode_store(row),
+        )
+    return False
+
+
+def _check_log_reaches(container: Container, log: DurableLog) -> None:
+    # Going on would delete the chunks that only the lost frames name, and use addresses a second time.
+    if container.applied_address > log.last:
+        raise CorruptDataError(
+            "log has lost its end: the metadata knows later frames",
+            container=container.index,
+            known_address=container.applied_address,
+            log_last=log.last,
+        )
 
 
 class Recovery:

@@ -7,12 +7,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from uuid import UUID
 
-from penstock.codec import operations as codec
-from penstock.codec import records
 from penstock.core.placement import container_of
 from penstock.model.errors import (
     ContainerOfflineError,
-    CorruptDataError,
     InvalidArgumentError,
     NotFoundError,
     SegmentNotFoundError,
@@ -55,7 +52,7 @@ from penstock.segmentstore.append_limits import AppendLimits
 from penstock.segmentstore.changes import Changes
 from penstock.segmentstore.container import Container
 from penstock.segmentstore.log_wipe import wipe_log
-from penstock.segmentstore.recovery import Recovery
+from penstock.segmentstore.recovery import recover
 from penstock.segmentstore.scrub import Scrubber
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.shared_log import SharedLog
@@ -127,50 +124,8 @@ class SegmentStore:
     async def recover(self) -> None:
         """Rebuild the state. Raises: CorruptDataError, VersionTooNewError, InvalidArgumentError (another number of
         containers than the store was created with)."""
-        is_new = await self._check_containers()
-        first = 0
-        recoveries = {container.index: Recovery(container) for container in self.containers}
-        for recovery in recoveries.values():
-            await recovery.begin()
-        async for address, frame in self._log.replay():
-            header = codec.decode_frame_header(frame)
-            if header.container not in recoveries:
-                raise CorruptDataError("log frame of an unknown container", container=header.container)
-            if is_new and first == 0 and address > 1:
-                # Frames before it were let go once the metadata held them. Without it no chunk has a name any more.
-                raise CorruptDataError("metadata is gone, and the log does not hold all of it", first_address=address)
-            first = address
-            await recoveries[header.container].replay(address, header, frame)
-        self._check_log_reaches()
-        for recovery in recoveries.values():
-            await recovery.finish()
+        await recover(self.containers, self._total, log=self._log, keyvalue=self._keyvalue)
         self._shared_log.last_address = self._log.last
-        if is_new:
-            await self._keyvalue.commit([(records.STORE_KEY, records.encode_store(self._total))])
-
-    def _check_log_reaches(self) -> None:
-        # Going on would delete the chunks that only the lost frames name, and use addresses a second time.
-        for container in self.containers:
-            if container.applied_address > self._log.last:
-                raise CorruptDataError(
-                    "log has lost its end: the metadata knows later frames",
-                    container=container.index,
-                    known_address=container.applied_address,
-                    log_last=self._log.last,
-                )
-
-    async def _check_containers(self) -> bool:
-        """Whether the metadata is empty, as that of a new store."""
-        (row,) = await self._keyvalue.get_many([records.STORE_KEY])
-        if row is None:
-            return True
-        if records.decode_store(row) != self._total:
-            raise InvalidArgumentError(
-                "number of containers is fixed when a store is created",
-                containers=self._total,
-                created_with=records.decode_store(row),
-            )
-        return False
 
     def start(self) -> None:
         """Begin to serve, after ``recover``."""

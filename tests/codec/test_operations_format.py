@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.codec import catalogue, chunk_index, erased, records
+from penstock.codec import operation_frames as frames
 from penstock.codec import operations as codec
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 
@@ -37,7 +38,7 @@ def layout(page: str, heading: str) -> struct.Struct:
 @pytest.mark.parametrize(
     ("page", "heading", "used"),
     [
-        ("operations.md", "Frame header", codec.FRAME),
+        ("operations.md", "Frame header", frames.FRAME),
         ("operations.md", "CREATE", codec.CREATE),
         ("operations.md", "APPEND", codec.APPEND),
         ("operations.md", "SEAL", codec.SEAL),
@@ -128,17 +129,17 @@ FRAME = st.tuples(st.integers(0, 65535), I64, st.lists(OPERATION, max_size=6))
 @given(frame=FRAME)
 def test_a_frame_decodes_to_what_was_encoded(frame) -> None:
     container, time_ms, operations = frame
-    data = codec.encode_frame(container, time_ms, operations)
-    header = codec.FrameHeader(container=container, count=len(operations), time_ms=time_ms)
-    assert codec.decode_frame_header(data) == header
-    assert list(codec.decode_operations(data)) == operations
+    data = frames.encode_frame(container, time_ms, operations)
+    header = frames.FrameHeader(container=container, count=len(operations), time_ms=time_ms)
+    assert frames.decode_frame_header(data) == header
+    assert list(frames.decode_operations(data)) == operations
 
 
 @given(frame=FRAME, cut=st.integers(1, 100), tail=st.binary(max_size=3))
 def test_a_cut_or_longer_frame_is_damage(frame, cut: int, tail: bytes) -> None:
-    data = codec.encode_frame(*frame)
+    data = frames.encode_frame(*frame)
     short = data[: max(0, len(data) - cut)]
-    for decode in (codec.decode_operations, codec.decode_runs):
+    for decode in (frames.decode_operations, frames.decode_runs):
         with pytest.raises(CorruptDataError):
             list(decode(short))
         if tail:
@@ -178,14 +179,14 @@ def by_segment(items) -> list[object]:
     """What each segment sees, between one change and the next."""
     found: list[object] = [{}]
     for item in items:
-        if isinstance(item, codec.AppendOperation | codec.AppendRun):
+        if isinstance(item, codec.AppendOperation | frames.AppendRun):
             found[-1].setdefault(item.uid, []).append(item)
         else:
             found += [item, {}]
     return found
 
 
-def one_by_one(run: codec.AppendRun) -> list[codec.AppendOperation]:
+def one_by_one(run: frames.AppendRun) -> list[codec.AppendOperation]:
     offset, found = run.offset, []
     for data, events, writer, number in run.items:
         found.append(
@@ -202,8 +203,8 @@ def one_by_one(run: codec.AppendRun) -> list[codec.AppendOperation]:
 
 @given(operations=appends_and_changes())
 def test_runs_are_the_appends_of_a_frame_in_the_order_of_each_segment(operations) -> None:
-    data = codec.encode_frame(1, 2, operations)
-    gathered = by_segment(codec.decode_runs(data))
+    data = frames.encode_frame(1, 2, operations)
+    gathered = by_segment(frames.decode_runs(data))
     apart = [
         {uid: [one for run in runs for one in one_by_one(run)] for uid, runs in item.items()}
         if isinstance(item, dict)
@@ -217,12 +218,12 @@ def test_runs_are_the_appends_of_a_frame_in_the_order_of_each_segment(operations
 def test_no_bytes_crash_the_decoder(data: bytes) -> None:
     for prefix in (
         b"",
-        codec.FRAME.pack(1, 0, 0, 1, 0),
-        codec.FRAME.pack(2, 0, 0, 1, 0),
-        codec.FRAME.pack(3, 0, 0, 1, 0),
+        frames.FRAME.pack(1, 0, 0, 1, 0),
+        frames.FRAME.pack(2, 0, 0, 1, 0),
+        frames.FRAME.pack(3, 0, 0, 1, 0),
     ):
         try:
-            list(codec.decode_operations(prefix + data))
+            list(frames.decode_operations(prefix + data))
         except (CorruptDataError, VersionTooNewError):
             continue
 
@@ -255,10 +256,10 @@ def test_golden_frame() -> None:
         "07" "0000000000000001" "0000000000000002" "0000000000000003" "0000000000000004"
         "06" "0000000000000001" "00000000000000000000000000000006" "8000000000000000"
     )  # fmt: skip
-    assert codec.encode_frame(2, 1_700_000_000_000, operations) == golden
-    assert list(codec.decode_operations(golden)) == operations
+    assert frames.encode_frame(2, 1_700_000_000_000, operations) == golden
+    assert list(frames.decode_operations(golden)) == operations
     for version in (b"\1", b"\2"):
-        assert list(codec.decode_operations(version + golden[1:])) == operations, "as an earlier version wrote it"
+        assert list(frames.decode_operations(version + golden[1:])) == operations, "as an earlier version wrote it"
 
 
 def test_golden_frame_of_truncations() -> None:
@@ -275,8 +276,8 @@ def test_golden_frame_of_truncations() -> None:
         "0a" "0000000000000005" "0000000000000006"
         "0b" "0000000000000007" "0000010000000000"
     )  # fmt: skip
-    assert codec.encode_frame(1, 1_700_000_000_000, operations) == golden
-    assert list(codec.decode_operations(golden)) == operations
+    assert frames.encode_frame(1, 1_700_000_000_000, operations) == golden
+    assert list(frames.decode_operations(golden)) == operations
 
 
 def test_golden_frame_of_an_adoption() -> None:
@@ -291,8 +292,8 @@ def test_golden_frame_of_an_adoption() -> None:
         "000a" "00000002" "302f69312d322d332d30" "00000007" "00000002" "deadbeef" "00000007" "00000002" "deadbeef"
         "000a" "00000000" "302f69312d322d332d31"
     )  # fmt: skip
-    assert codec.encode_frame(1, 1_700_000_000_000, operations) == golden
-    assert list(codec.decode_operations(golden)) == operations
+    assert frames.encode_frame(1, 1_700_000_000_000, operations) == golden
+    assert list(frames.decode_operations(golden)) == operations
     assert (adopted.size_bytes, adopted.event_count) == (14, 4)
 
 
@@ -346,10 +347,10 @@ def test_golden_rows_of_this_and_earlier_versions() -> None:
 
 
 def test_newer_versions_are_refused() -> None:
-    frame = bytearray(codec.encode_frame(0, 0, []))
-    frame[0] = codec.VERSION + 1
+    frame = bytearray(frames.encode_frame(0, 0, []))
+    frame[0] = frames.VERSION + 1
     with pytest.raises(VersionTooNewError):
-        codec.decode_frame_header(bytes(frame))
+        frames.decode_frame_header(bytes(frame))
     row = bytearray(records.encode_container(records.ContainerRecord(epoch=1, complete_upto=2)))
     row[0] = 9
     with pytest.raises(VersionTooNewError):

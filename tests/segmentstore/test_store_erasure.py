@@ -15,7 +15,7 @@ from test_store_objects import ObjectWorld
 from test_store_races import Held
 
 from penstock.codec.events import frame_events
-from penstock.codec.operations import decode_operations
+from penstock.codec.operation_frames import decode_operations
 from penstock.core.erasure import clipped
 from penstock.model.errors import InvalidArgumentError, TruncatedError, UnavailableError
 from penstock.ports.segment_service import NO_EVENT, Append

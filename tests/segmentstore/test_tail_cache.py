@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec.operations import AppendRun
+from penstock.codec.operation_frames import AppendRun
 from penstock.segmentstore import tail_cache
 from penstock.segmentstore.tail_cache import CacheMemory, TailCache
 

@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from penstock.codec import operations as codec
+from penstock.codec import operation_frames as frames
 from penstock.core.append_rules import append_refusal
 from penstock.core.throttle import append_throttled
 from penstock.model.errors import (
@@ -434,7 +434,7 @@ class Container:
                 run.append(data)
         if not count:
             return [], 0
-        run_first = codec.encode_frame_header(codec.FrameHeader(container=self.index, count=count, time_ms=now_ms))
+        run_first = frames.encode_frame_header(frames.FrameHeader(container=self.index, count=count, time_ms=now_ms))
         if run:
             parts.append(b"".join(run))
         parts[0] = run_first + bytes(parts[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from penstock.codec import operations as codec
+from penstock.codec import operation_frames as frames
 from penstock.model.errors import UnavailableError
 from penstock.segmentstore.shared_log import SharedLog
 
@@ -26,8 +26,8 @@ async def wipe_log(store: Flushed, log: SharedLog, container: int, now_ms: int) 
     overwritten. A container that takes appends meanwhile may hold them a little longer: then once more.
     Raises: UnavailableError (they are held still), and what tiering, the metadata and the log raise.
     """
-    header = codec.FrameHeader(container=container, count=0, time_ms=now_ms)
-    await log.begin_wipe([codec.encode_frame_header(header)])
+    header = frames.FrameHeader(container=container, count=0, time_ms=now_ms)
+    await log.begin_wipe([frames.encode_frame_header(header)])
     for attempt in range(_TRIES):
         await store.flush()
         if await log.end_wipe():

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
+from penstock.codec import operation_frames as frames
 from penstock.codec import operations as codec
 from penstock.codec import records
 from penstock.model.errors import CorruptDataError, InternalError, InvalidArgumentError
@@ -48,7 +49,7 @@ async def recover(containers: Sequence[Container], total: int, *, log: DurableLo
     for recovery in recoveries.values():
         await recovery.begin()
     async for address, frame in log.replay():
-        header = codec.decode_frame_header(frame)
+        header = frames.decode_frame_header(frame)
         if header.container not in recoveries:
             raise CorruptDataError("log frame of an unknown container", container=header.container)
         if is_new and first == 0 and address > 1:
@@ -120,17 +121,17 @@ class Recovery:
         await container.catalogue.recover(record)
         await container.reclaimer.recover()
 
-    async def replay(self, address: int, header: codec.FrameHeader, frame: bytes) -> None:
+    async def replay(self, address: int, header: frames.FrameHeader, frame: bytes) -> None:
         """Take up one frame of the container; frames come in order."""
         container = self._container
         if address > self._complete_upto and not self._settled:
             await self._settle()
         if address <= self._complete_upto:
-            for operation in codec.decode_operations(frame):
+            for operation in frames.decode_operations(frame):
                 await self._collect(operation, address, header.time_ms)
         else:
-            for change in codec.decode_runs(frame):
-                if isinstance(change, codec.AppendRun):
+            for change in frames.decode_runs(frame):
+                if isinstance(change, frames.AppendRun):
                     await self._append(change, address, header.time_ms)
                 else:
                     await self._apply(change, header.time_ms)
@@ -225,7 +226,7 @@ class Recovery:
             raise CorruptDataError("log changes an unknown segment", container=self._container.index, uid=uid)
         return segment
 
-    async def _append(self, run: codec.AppendRun, address: int, time_ms: int) -> None:
+    async def _append(self, run: frames.AppendRun, address: int, time_ms: int) -> None:
         segments = self._container.segments
         segment = segments.by_uid.get(run.uid) or await self._require(run.uid)
         for writer in run.last:

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from penstock.codec.operations import AppendRun
+from penstock.codec.operation_frames import AppendRun
 from penstock.core.rolling import block_cut
 from penstock.ports.files import Buffer
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.codec import operation_frames as frames
 from penstock.codec import operations as codec
 from penstock.codec import records
 from penstock.ports.files import Buffer
@@ -41,7 +42,7 @@ def append(
     container.mark_dirty(segment)
 
 
-def append_run(container: Container, segment: Segment, run: codec.AppendRun, address: int, now_ms: int) -> None:
+def append_run(container: Container, segment: Segment, run: frames.AppendRun, address: int, now_ms: int) -> None:
     """Many appends at once, with their writers' numbers. Their attributes are in memory, and nothing waits for them."""
     if run.end > run.offset:
         if not segment.cache.untiered:

@@ -10,6 +10,7 @@ from typing import Any
 from crc32c import crc32c
 
 from penstock.app.integrity.source import Source, open_source
+from penstock.codec import operation_frames as frames
 from penstock.codec import operations as codec
 from penstock.codec import records
 from penstock.codec.chunk_index import SUFFIX, IndexRecord, decode_records, index_name
@@ -113,11 +114,11 @@ def _frame(frame: SeenFrame) -> FrameFacts:
     facts: dict[str, Any] = {"kind": "mark" if frame.is_mark else "frame"}
     if frame.payload is not None and not frame.is_mark:
         try:
-            own = codec.decode_frame_header(frame.payload)
+            own = frames.decode_frame_header(frame.payload)
             facts |= {
                 "container": own.container,
                 "time_ms": own.time_ms,
-                "operations": [_operation(item) for item in codec.decode_operations(frame.payload)],
+                "operations": [_operation(item) for item in frames.decode_operations(frame.payload)],
             }
         except (CorruptDataError, VersionTooNewError):
             facts["kind"] = "unreadable"

@@ -17,6 +17,7 @@ from penstock.codec import (
     chunk_index,
     events,
     metadata,
+    operation_frames,
     operations,
     policy_metadata,
     reader_metadata,
@@ -187,9 +188,9 @@ def _index(data: bytes) -> object:
 
 
 def _operations(data: bytes) -> object:
-    operations.decode_frame_header(data)
-    found = list(operations.decode_operations(data))
-    list(operations.decode_runs(data))
+    operation_frames.decode_frame_header(data)
+    found = list(operation_frames.decode_operations(data))
+    list(operation_frames.decode_runs(data))
     return found
 
 
@@ -380,8 +381,8 @@ def targets() -> Sequence[Target]:
             name="operations",
             run=_operations,
             corpus=[
-                operations.encode_frame(0, 5, _OPERATIONS),
-                *(operations.encode_frame(1, 5, [operation]) for operation in _OPERATIONS),
+                operation_frames.encode_frame(0, 5, _OPERATIONS),
+                *(operation_frames.encode_frame(1, 5, [operation]) for operation in _OPERATIONS),
             ],
             errors=_STORED,
         ),

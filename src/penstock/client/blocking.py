@@ -15,8 +15,9 @@ from typing import Any, Literal, NoReturn, Self, TypeVar
 from uuid import UUID
 
 from penstock.client.blocking_erasure import Erasures
-from penstock.client.blocking_io import GroupReader, Reader, Transaction, Writer
+from penstock.client.blocking_readers import GroupReader, Reader
 from penstock.client.blocking_retention import Holds, LevelPolicy, Retention
+from penstock.client.blocking_writers import Transaction, Writer
 from penstock.client.erasure import Positions, Progress
 from penstock.client.loop_thread import LoopThread, Opener
 from penstock.client.options import Bound, settings_of

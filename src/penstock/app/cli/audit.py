@@ -25,7 +25,7 @@ from penstock.storage.real_clock import RealClock
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Store
-    from penstock.client.blocking_io import Reader
+    from penstock.client.blocking_readers import Reader
 
 STREAM = f"{SYSTEM_SCOPE}/audit"
 _HEAD = ("v", "at_ms", "kind", "target")

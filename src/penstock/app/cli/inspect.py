@@ -100,22 +100,29 @@ def _time(time_ms: int | None) -> str:
     return "" if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
+NamesArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[CHUNK]...", help="As 0/100000001-1-0.", show_default=False)
+]
+PlaceOption = Annotated[
+    str,
+    typer.Option(
+        "--data", metavar="PLACE", help="A data directory, a directory of tier 2, a bucket.", show_default=False
+    ),
+]
+SegmentOption = Annotated[
+    str | None, typer.Option("--segment", help="Only chunks of this segment.", show_default=False)
+]
+FirstOption = Annotated[int, typer.Option("--first", help="First position in the chunk to show.")]
+LastOption = Annotated[int | None, typer.Option("--last", help="Last position.", show_default=False)]
+
+
 @chunk.command("inspect")
 def inspect_chunk(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[CHUNK]...", help="As 0/100000001-1-0.", show_default=False)
-    ] = None,
-    place: Annotated[
-        str,
-        typer.Option(
-            "--data", metavar="PLACE", help="A data directory, a directory of tier 2, a bucket.", show_default=False
-        ),
-    ] = "./store",
-    segment: Annotated[
-        str | None, typer.Option("--segment", help="Only chunks of this segment.", show_default=False)
-    ] = None,
-    first: Annotated[int, typer.Option("--first", help="First position in the chunk to show.")] = 0,
-    last: Annotated[int | None, typer.Option("--last", help="Last position.", show_default=False)] = None,
+    names: NamesArgument = None,
+    place: PlaceOption = "./store",
+    segment: SegmentOption = None,
+    first: FirstOption = 0,
+    last: LastOption = None,
     endpoint: EndpointOption = None,
     insecure: InsecureOption = False,
     json: JsonOption = False,
@@ -132,21 +139,8 @@ def inspect_chunk(
         damaged += not block.sound
         if json:
             print_json(block.as_json())
-            return
-        crc = "" if block.crc32c is None else f"{block.crc32c:08x}"
-        rows.append(
-            [
-                block.chunk,
-                block.index,
-                block.start,
-                block.end,
-                block.segment_start,
-                block.events,
-                crc,
-                block.state,
-                block.segment or "",
-            ]
-        )
+        else:
+            rows.append(_block_row(block))
 
     from penstock.app.integrity.look import chunk_blocks
 
@@ -168,6 +162,20 @@ def inspect_chunk(
         print_rows(columns, rows, as_json=False)
     if damaged:
         raise typer.Exit(DAMAGE_STATUS)
+
+
+def _block_row(block: BlockFacts) -> list[Any]:
+    return [
+        block.chunk,
+        block.index,
+        block.start,
+        block.end,
+        block.segment_start,
+        block.events,
+        "" if block.crc32c is None else f"{block.crc32c:08x}",
+        block.state,
+        block.segment or "",
+    ]
 
 
 def _run(work: Callable[[ThreadOffload], Any]) -> Any:

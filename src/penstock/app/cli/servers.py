@@ -20,51 +20,80 @@ from penstock.app.settings import (
 )
 from penstock.app.units import parse_duration_ms, parse_size
 
+DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help="Where everything is kept.")]
+HostOption = Annotated[str, typer.Option("--host", metavar="HOST", help="Address to listen on.")]
+ControllerPortOption = Annotated[
+    int, typer.Option("--controller-port", metavar="PORT", help="Controller API; 0 takes a free port.")
+]
+StorePortOption = Annotated[
+    int,
+    typer.Option(
+        "--store-port", metavar="PORT", help="Segment store, further workers on the next ones; 0 takes free ports."
+    ),
+]
+HttpPortOption = Annotated[
+    int, typer.Option("--http-port", metavar="PORT", help="REST interface; 0 takes a free port.")
+]
+AdvertiseOption = Annotated[
+    str | None,
+    typer.Option("--advertise", metavar="HOST", help="What clients are told to connect to.", show_default=False),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        min=1,
+        max=WORKERS_MAX,
+        help="Processes that hold the data, fixed when a store is created.  [default: 1]",
+        show_default=False,
+    ),
+]
+MemoryOption = Annotated[
+    str,
+    typer.Option("--memory", metavar="SIZE", help="Memory of the whole process, of each worker's; 96MiB or more."),
+]
+LogOption = Annotated[
+    str, typer.Option("--log", metavar="SIZE", help="Disk budget of the write-ahead log, of each worker.")
+]
+RetentionCycleOption = Annotated[
+    str, typer.Option("--retention-cycle", metavar="TIME", help="How often retention looks.")
+]
+Tier2Option = Annotated[
+    str | None,
+    typer.Option("--tier2", metavar="PLACE", help="Chunks in s3://BUCKET/PREFIX or a directory.", show_default=False),
+]
+EndpointOption = Annotated[
+    str | None,
+    typer.Option(
+        "--s3-endpoint",
+        metavar="URL",
+        envvar="AWS_ENDPOINT_URL",
+        help="An S3 that is not Amazon's.",
+        show_default=False,
+    ),
+]
+UnitOption = Annotated[str, typer.Option("--tier2-unit", metavar="SIZE", help="What a segment gathers for an object.")]
+WaitOption = Annotated[str, typer.Option("--tier2-wait", metavar="TIME", help="How long it gathers at most.")]
+InsecureOption = Annotated[bool, typer.Option("--insecure", help="Allow addresses beyond loopback, unprotected.")]
+
 
 def standalone(
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Where everything is kept.")] = Path("./store"),
-    host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")] = "127.0.0.1",
-    controller_port: Annotated[
-        int, typer.Option(metavar="PORT", help="Controller API; 0 takes a free port.")
-    ] = CONTROLLER_PORT,
-    store_port: Annotated[
-        int,
-        typer.Option(metavar="PORT", help="Segment store, further workers on the next ones; 0 takes free ports."),
-    ] = STORE_PORT,
-    http_port: Annotated[int, typer.Option(metavar="PORT", help="REST interface; 0 takes a free port.")] = HTTP_PORT,
-    advertise: Annotated[
-        str | None, typer.Option(metavar="HOST", help="What clients are told to connect to.", show_default=False)
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=WORKERS_MAX,
-            help="Processes that hold the data, fixed when a store is created.  [default: 1]",
-            show_default=False,
-        ),
-    ] = None,
-    memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Memory of the whole process, of each worker's; 96MiB or more.")
-    ] = "512MiB",
-    log: Annotated[
-        str, typer.Option(metavar="SIZE", help="Disk budget of the write-ahead log, of each worker.")
-    ] = "256MiB",
-    retention_cycle: Annotated[str, typer.Option(metavar="TIME", help="How often retention looks.")] = "60s",
-    tier2: Annotated[
-        str | None,
-        typer.Option(
-            "--tier2", metavar="PLACE", help="Chunks in s3://BUCKET/PREFIX or a directory.", show_default=False
-        ),
-    ] = None,
-    s3_endpoint: Annotated[
-        str | None,
-        typer.Option(metavar="URL", envvar="AWS_ENDPOINT_URL", help="An S3 that is not Amazon's.", show_default=False),
-    ] = None,
-    tier2_unit: Annotated[str, typer.Option(metavar="SIZE", help="What a segment gathers for an object.")] = "8MiB",
-    tier2_wait: Annotated[str, typer.Option(metavar="TIME", help="How long it gathers at most.")] = "5m",
-    insecure: Annotated[bool, typer.Option("--insecure", help="Allow addresses beyond loopback, unprotected.")] = False,
+    data: DataOption = Path("./store"),
+    host: HostOption = "127.0.0.1",
+    controller_port: ControllerPortOption = CONTROLLER_PORT,
+    store_port: StorePortOption = STORE_PORT,
+    http_port: HttpPortOption = HTTP_PORT,
+    advertise: AdvertiseOption = None,
+    workers: WorkersOption = None,
+    memory: MemoryOption = "512MiB",
+    log: LogOption = "256MiB",
+    retention_cycle: RetentionCycleOption = "60s",
+    tier2: Tier2Option = None,
+    s3_endpoint: EndpointOption = None,
+    tier2_unit: UnitOption = "8MiB",
+    tier2_wait: WaitOption = "5m",
+    insecure: InsecureOption = False,
     json: JsonOption = False,
 ) -> None:
     """Run a store, in one process or several, all ports on loopback. Stops cleanly on Ctrl-C, and survives anything else."""

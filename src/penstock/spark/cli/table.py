@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,33 +20,50 @@ from penstock.spark.cli.session import (
     telling,
 )
 
+if TYPE_CHECKING:
+    from penstock.spark.jobs.table import TableReport
+
+DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Of the table.", show_default=False)]
+KeyOption = Annotated[
+    str, typer.Option("--key", metavar="SQL", help="The key: a column or an expression.", show_default=False)
+]
+SchemaOption = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        metavar="DDL",
+        help="Of the events' JSON, as 'sensor STRING, value DOUBLE'; without it the table has the column event.",
+        show_default=False,
+    ),
+]
+DeleteWhenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--delete-when",
+        metavar="SQL",
+        help="An event for which this is true takes its key out of the table.",
+        show_default=False,
+    ),
+]
+SubscriberOption = Annotated[
+    str | None,
+    typer.Option("--subscriber", metavar="NAME", help="Of the table.  [default: table-STREAM-DIR]", show_default=False),
+]
+BucketsOption = Annotated[
+    int, typer.Option("--buckets", help="Parts of the table, rewritten as a whole; fixed with the first run.")
+]
+KeepOption = Annotated[int, typer.Option("--keep", help="Versions that stay, for readers that are at one.")]
+
 
 def table(
     stream: StreamArgument,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Of the table.", show_default=False)],
-    key: Annotated[str, typer.Option(metavar="SQL", help="The key: a column or an expression.", show_default=False)],
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DDL",
-            help="Of the events' JSON, as 'sensor STRING, value DOUBLE'; without it the table has the column event.",
-            show_default=False,
-        ),
-    ] = None,
-    delete_when: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SQL", help="An event for which this is true takes its key out of the table.", show_default=False
-        ),
-    ] = None,
-    subscriber: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Of the table.  [default: table-STREAM-DIR]", show_default=False),
-    ] = None,
-    buckets: Annotated[
-        int, typer.Option(help="Parts of the table, rewritten as a whole; fixed with the first run.")
-    ] = 16,
-    keep: Annotated[int, typer.Option(help="Versions that stay, for readers that are at one.")] = 2,
+    directory: DirectoryArgument,
+    key: KeyOption,
+    schema: SchemaOption = None,
+    delete_when: DeleteWhenOption = None,
+    subscriber: SubscriberOption = None,
+    buckets: BucketsOption = 16,
+    keep: KeepOption = 2,
     option: SourceOption = None,
     controller: ControllerOption = None,
     master: MasterOption = "local[*]",
@@ -75,7 +92,12 @@ def table(
         report = update_table(spark, request, told=tell, dry_run=dry_run)
     if json:
         print_json(report.as_json())
-        return
+    else:
+        print_facts(_facts(report, dry_run=dry_run), as_json=False)
+
+
+def _facts(report: TableReport, *, dry_run: bool) -> dict[str, object]:
+    """The report for people."""
     facts: dict[str, object] = {"table": report.table, "subscriber": report.subscriber}
     if dry_run:
         facts["would read"] = format_size(report.read_bytes)
@@ -85,4 +107,4 @@ def table(
         if report.without_key:
             facts["without key"] = f"{report.without_key:,} events"
     facts["rows"] = f"{report.rows:,} in version {report.number}"
-    print_facts(facts, as_json=False)
+    return facts

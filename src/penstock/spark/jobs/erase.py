@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock.model.cuts import StreamCut
 from penstock.model.errors import AlreadyExistsError, NotFoundError
+from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.spark.matching import Match, Where, matching_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.client.blocking import Store, Stream
+    from penstock.client.blocking import Store
 
 Progress = Callable[[Mapping[str, Any]], None]
 _COLUMNS = ("segment_id", "offset")
@@ -61,7 +63,6 @@ def erase(
     erasure: str | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
-    read_options: Mapping[str, str] | None = None,
 ) -> EraseReport:
     """Blank all events of ``scope/stream`` that match, from its head to its tail of now, and return the receipt.
 
@@ -80,25 +81,9 @@ def erase(
                 _check_same(known, erasure, stream, match)
                 return _done(known["receipt"] or store.erasures().wait(erasure))
         start, end = target.head(), target.tail()
-        options = {
-            "controller": controller,
-            "scope": target.name.scope,
-            "stream": target.name.stream,
-            "start_stream_cut": start.to_text(),
-            "end_stream_cut": end.to_text(),
-            "columns": "event,segment_id,offset",
-            **(read_options or {}),
-        }
-        tell({"state": "looking", "bytes": _size(target)})
-        frame = spark.read.format("penstock").options(**options).load()
-        positions: dict[SegmentId, list[int]] = {}
-        count = 0
-        # All tasks at once: an iterator over the rows would run them one after another.
-        for batch in matches_of(frame, match).toArrow().to_batches():
-            count += batch.num_rows
-            for segment, offset in zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True):
-                positions.setdefault(SegmentId(segment), []).append(offset)
-        tell({"state": "found", "found": count})
+        tell({"state": "looking", "bytes": target.describe().size_bytes})
+        positions = _positions(spark, match, controller, target.name, start, end)
+        tell({"state": "found", "found": sum(map(len, positions.values()))})
         looked_for = {**match.looked_for(), "from": start.to_text(), "to": end.to_text()}
         found = target.erase(
             positions,
@@ -109,18 +94,39 @@ def erase(
             dry_run=dry_run,
             progress=tell,
         )
-        if not dry_run:
-            return _done(found)
-        return EraseReport(
-            erasure=erasure,
-            stream=stream,
-            state="dry run",
-            events=found["events"],
-            bytes=found["bytes"],
-            start=start.to_text(),
-            end=end.to_text(),
-            looked_for=looked_for,
-        )
+    if not dry_run:
+        return _done(found)
+    return EraseReport(
+        erasure=erasure,
+        stream=stream,
+        state="dry run",
+        events=found["events"],
+        bytes=found["bytes"],
+        start=start.to_text(),
+        end=end.to_text(),
+        looked_for=looked_for,
+    )
+
+
+def _positions(
+    spark: SparkSession, match: Match, controller: str, stream: StreamName, start: StreamCut, end: StreamCut
+) -> dict[SegmentId, list[int]]:
+    """Where the events begin that match, by segment."""
+    options = {
+        "controller": controller,
+        "scope": stream.scope,
+        "stream": stream.stream,
+        "start_stream_cut": start.to_text(),
+        "end_stream_cut": end.to_text(),
+        "columns": "event,segment_id,offset",
+    }
+    frame = spark.read.format("penstock").options(**options).load()
+    found: dict[SegmentId, list[int]] = {}
+    # All tasks at once: an iterator over the rows would run them one after another.
+    for batch in matches_of(frame, match).toArrow().to_batches():
+        for segment, offset in zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True):
+            found.setdefault(SegmentId(segment), []).append(offset)
+    return found
 
 
 def _known(store: Store, erasure: str) -> Mapping[str, Any] | None:
@@ -156,10 +162,6 @@ def _done(receipt: Mapping[str, Any]) -> EraseReport:
         looked_for=receipt["looked_for"],
         receipt=receipt,
     )
-
-
-def _size(stream: Stream) -> int:
-    return stream.describe().size_bytes
 
 
 def matches_of(frame: DataFrame, match: Match) -> DataFrame:

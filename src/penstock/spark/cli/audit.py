@@ -10,11 +10,19 @@ import typer
 
 from penstock.app.cli.output import print_facts, print_json, print_rows
 from penstock.app.cli.target import ControllerOption, JsonOption, default_controller
-from penstock.app.cli.words import moment, parse_moment
+from penstock.app.cli.words import moment
 from penstock.app.units import format_size
 from penstock.codec.audit import AuditKind
-from penstock.model.errors import InvalidArgumentError
-from penstock.spark.cli.session import ConfOption, DryRunOption, MasterOption, pairs, spark_session, telling
+from penstock.spark.cli.session import (
+    ConfOption,
+    DryRunOption,
+    MasterOption,
+    SourceOption,
+    pairs,
+    spark_session,
+    telling,
+    time_ms,
+)
 
 if TYPE_CHECKING:
     from penstock.spark.jobs.audit import AuditReport
@@ -44,14 +52,7 @@ def audit(
         list[str] | None,
         typer.Option("--kind", metavar="KIND", help="Only this: " + ", ".join(item.value for item in AuditKind) + "."),
     ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="Of the source, as fail_on_data_loss=false; may be given again.",
-            show_default=False,
-        ),
-    ] = None,
+    option: SourceOption = None,
     controller: ControllerOption = None,
     master: MasterOption = "local[*]",
     conf: ConfOption = None,
@@ -75,7 +76,7 @@ def audit(
 
     request = AuditRequest(
         read={"controller": controller or default_controller(), **pairs(option, "--option")},
-        choice=Choice(target=target, kinds=tuple(kind or ()), since_ms=_millis(since), until_ms=_millis(until)),
+        choice=Choice(target=target, kinds=tuple(kind or ()), since_ms=time_ms(since), until_ms=time_ms(until)),
         output=out,
     ).checked()
     if dry_run:
@@ -84,14 +85,6 @@ def audit(
     with spark_session("audit", master=master, conf=conf) as spark, telling(quiet=json) as told:
         report = run(spark, request, told=told)
     _tell(report, as_json=json)
-
-
-def _millis(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not text[:1].isdecimal() or ("-" not in text and not text.isdecimal()):
-        raise InvalidArgumentError("a time reads 2026-01-31 or 2026-01-31T12:00:00Z", value=repr(text[:60]))
-    return parse_moment(text, now_ms=0)
 
 
 def _tell(report: AuditReport, *, as_json: bool) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from penstock.app.cli.output import print_facts, print_json
 from penstock.app.cli.target import ControllerOption, JsonOption, StreamArgument, default_controller
-from penstock.app.cli.words import moment, parse_moment
+from penstock.app.cli.words import moment
 from penstock.app.units import format_size
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.segments import SegmentId
@@ -21,6 +21,7 @@ from penstock.spark.cli.session import (
     source_options,
     spark_session,
     telling,
+    time_ms,
 )
 
 if TYPE_CHECKING:
@@ -162,8 +163,5 @@ def _offsets(text: str) -> tuple[SegmentId, tuple[int, int]]:
 
 
 def _micros(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not text[:1].isdecimal() or ("-" not in text and not text.isdecimal()):
-        raise InvalidArgumentError("a time reads 2026-01-31 or 2026-01-31T12:00:00Z", value=repr(text[:60]))
-    return parse_moment(text, now_ms=0) * 1000
+    found = time_ms(text)
+    return None if found is None else found * 1000

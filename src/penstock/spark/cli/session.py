@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.app.cli.output import ProgressLine
+from penstock.app.cli.words import parse_moment
 from penstock.model import errors
 from penstock.model.errors import InvalidArgumentError, PenstockError, UnsupportedError
 
@@ -146,6 +147,16 @@ def pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:
             raise typer.BadParameter(f"{option} is NAME=VALUE. given={text}")
         found[name] = value
     return found
+
+
+def time_ms(text: str | None) -> int | None:
+    """Milliseconds since the Unix epoch of a date or a time, ``None`` of none. Raises InvalidArgumentError."""
+    if text is None:
+        return None
+    # A duration would be one from now, and give another range each time that the command is given again.
+    if not text[:1].isdecimal() or ("-" not in text and not text.isdecimal()):
+        raise InvalidArgumentError("a time reads 2026-01-31 or 2026-01-31T12:00:00Z", value=repr(text[:60]))
+    return parse_moment(text, now_ms=0)
 
 
 _NAMED = {

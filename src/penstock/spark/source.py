@@ -7,7 +7,6 @@ from the driver to tasks: so they hold plain values only, and connections belong
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,19 +14,11 @@ from uuid import UUID
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from penstock.model.errors import (
-    CorruptDataError,
-    InvalidArgumentError,
-    SegmentNotFoundError,
-    TruncatedError,
-    UnavailableError,
-    UnsupportedError,
-)
+from penstock.model.errors import InvalidArgumentError, SegmentNotFoundError, TruncatedError
 from penstock.model.names import segment_name
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import READ_MAX_BYTES
 from penstock.spark.collector import spare
-from penstock.spark.connect import RETRY_S, Connector, Link, Services, dial, link
+from penstock.spark.connect import Connector, Link, Services, dial, link
 from penstock.spark.lifetime import end_with_driver
 from penstock.spark.losses import say
 from penstock.spark.options import ReadOptions, parse_read, parse_write
@@ -35,6 +26,7 @@ from penstock.spark.planning import batch_ranges, check_loss, holder_of, now_ms,
 from penstock.spark.positions import Loss
 from penstock.spark.reasons import readable, readable_items
 from penstock.spark.schema import APPEND_TIME, check_read_schema, check_write_schema, read_ddl
+from penstock.spark.segment_reads import erased_ranges, read_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,7 +118,7 @@ def read_partition(
 
     def fetch(segment: SegmentId, offset: int, size: int) -> bytes:
         try:
-            return server.ask(lambda services: _read(services, segment_name(share.stream, segment), offset, size))
+            return server.ask(lambda services: read_bytes(services, segment_name(share.stream, segment), offset, size))
         except (TruncatedError, SegmentNotFoundError) as error:
             # Gone since the plan was made: its lease ran out, or it was in no chunk that a lease could keep.
             begin = error.start_offset if isinstance(error, TruncatedError) else offset + size
@@ -137,7 +129,7 @@ def read_partition(
         say(share.stream, [Loss(segment=segment, start=start, end=end)])
 
     def erased(segment: SegmentId, start: int, end: int) -> Sequence[tuple[int, int]]:
-        return server.ask(lambda services: _erased(services, segment_name(share.stream, segment), start, end))
+        return server.ask(lambda services: erased_ranges(services, segment_name(share.stream, segment), start, end))
 
     lost = None if options.fail_on_data_loss else lose
     yield from read_share(share, shape, fetch, erased, lost)
@@ -157,27 +149,6 @@ def _extend_lease(server: Link, share: Share, lease_ms: int) -> None:
                 await services.segments.lease_chunks(name, lease, until_ms=now_ms() + lease_ms)
 
     server.ask(extend)
-
-
-async def _erased(services: Services, name: str, start: int, end: int) -> Sequence[tuple[int, int]]:
-    try:
-        return await services.segments.erased_ranges(name, start, end)
-    except (SegmentNotFoundError, UnsupportedError):
-        # Deleted since: nobody knows any more. Or a store that cannot erase: then the zeros are a writer's.
-        return ()
-
-
-async def _read(services: Services, name: str, offset: int, size: int) -> bytes:
-    # The plan ends at what was durable, so there is something to wait for; a store that is recovering takes its time.
-    try:
-        async with asyncio.timeout(RETRY_S):
-            read = await services.segments.read(name, offset, min(size, READ_MAX_BYTES))
-    except TimeoutError:
-        raise UnavailableError("store gave no bytes where there must be some", segment=name, offset=offset) from None
-    data = b"".join(read.parts)
-    if not data:
-        raise CorruptDataError("segment ends before the end that was planned", segment=name, offset=offset)
-    return data
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]

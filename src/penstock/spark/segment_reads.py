@@ -1,0 +1,36 @@
+"""What tasks ask a store of a segment: the bytes that a plan names, and which of them were erased since."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from penstock.model.errors import CorruptDataError, SegmentNotFoundError, UnavailableError, UnsupportedError
+from penstock.ports.segment_service import READ_MAX_BYTES
+from penstock.spark.connect import RETRY_S, Services
+
+
+async def read_bytes(services: Services, name: str, offset: int, size: int) -> bytes:
+    """At least one byte from ``offset`` on, ``size`` at most.
+
+    Raises UnavailableError (none came in ``RETRY_S``), CorruptDataError (the segment ends there), and what a read raises.
+    """
+    # The plan ends at what was durable, so there is something to wait for; a store that is recovering takes its time.
+    try:
+        async with asyncio.timeout(RETRY_S):
+            read = await services.segments.read(name, offset, min(size, READ_MAX_BYTES))
+    except TimeoutError:
+        raise UnavailableError("store gave no bytes where there must be some", segment=name, offset=offset) from None
+    data = b"".join(read.parts)
+    if not data:
+        raise CorruptDataError("segment ends before the end that was planned", segment=name, offset=offset)
+    return data
+
+
+async def erased_ranges(services: Services, name: str, start: int, end: int) -> Sequence[tuple[int, int]]:
+    """What was erased of ``start <= offset < end``, so that a task leaves it out."""
+    try:
+        return await services.segments.erased_ranges(name, start, end)
+    except (SegmentNotFoundError, UnsupportedError):
+        # Deleted since: nobody knows any more. Or a store that cannot erase: then the zeros are a writer's.
+        return ()

@@ -7,7 +7,6 @@ Source: docs/formats/lake.md.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.model.errors import AlreadyExistsError, CorruptDataError, DirectoryInUseError, InvalidArgumentError
-from penstock.spark.jobs.export_files import OWN, VERSION, read_versioned, sync, write_json
+from penstock.model.errors import AlreadyExistsError, CorruptDataError, InvalidArgumentError
+from penstock.spark.jobs.job_files import OWN, VERSION, locked, read_versioned, sync, write_json
 
 RUN = "run"
 """Column of the number of the run, by which the directory is partitioned."""
@@ -78,11 +77,7 @@ class AuditDirectory:
         if not self.path.parent.is_dir():
             raise InvalidArgumentError("the directory that is to hold the table is not there", path=self.path.parent)
         self.path.mkdir(exist_ok=True)
-        with open(self.path / _LOCK, "wb") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise DirectoryInUseError("another run is at work on this table", table=self.path) from None
+        with locked(self.path / _LOCK, "another run is at work on this table", table=self.path):
             for path in self.path.glob(f"{_MAKING}*"):
                 shutil.rmtree(path)
             yield

@@ -18,8 +18,9 @@ from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
 from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.event_time import EventTime
-from penstock.spark.jobs.export_files import OWN, ExportDirectory, read_versioned
+from penstock.spark.jobs.export_files import ExportDirectory
 from penstock.spark.jobs.export_task import RESULT, ExportTask
+from penstock.spark.jobs.job_files import OWN, read_versioned
 from penstock.spark.jobs.progress import Progress, Told, beside, untold
 from penstock.spark.jobs.reading import Place, renew
 from penstock.spark.losses import say

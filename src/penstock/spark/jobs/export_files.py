@@ -7,8 +7,6 @@ is written, and the directory takes its name in one step.
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,17 +21,11 @@ import pyarrow.parquet as pq
 from penstock.model.errors import (
     AlreadyExistsError,
     ConflictError,
-    CorruptDataError,
-    DirectoryInUseError,
     InvalidArgumentError,
-    VersionTooNewError,
 )
 from penstock.model.segments import SegmentId
+from penstock.spark.jobs.job_files import OWN, VERSION, locked, read_versioned, sync, write_json
 from penstock.spark.plan import Block, Piece
-
-VERSION = 1
-OWN = "_penstock"
-"""Where an export keeps what is not data; readers of Parquet leave out names that begin with an underscore."""
 
 _SHARES_A_GROUP = 64
 _PLAN = pa.schema(
@@ -93,11 +85,7 @@ class ExportDirectory:
         if not self.output.parent.is_dir():
             raise InvalidArgumentError("the directory that is to hold the output is not there", path=self.output.parent)
         (self._own / "done").mkdir(parents=True, exist_ok=True)
-        with open(self._own / "lock", "wb") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise DirectoryInUseError("another export writes to this output", output=self.output) from None
+        with locked(self._own / "lock", "another export writes to this output", output=self.output):
             yield
 
     def job(self) -> dict[str, Any] | None:
@@ -216,33 +204,3 @@ def _done(place: Path) -> DoneShare:
     found = read_versioned(place)
     del found["version"]
     return DoneShare(**found)
-
-
-def read_versioned(path: Path) -> dict[str, Any]:
-    """A JSON object with a version that we know. Raises FileNotFoundError, CorruptDataError, VersionTooNewError."""
-    try:
-        found = json.loads(path.read_bytes())
-        version = int(found["version"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptDataError("file of a Spark job cannot be read; remove its directory", file=path) from error
-    if version > VERSION:
-        raise VersionTooNewError("file was written by a newer version", file=path, version=version, known=VERSION)
-    return dict(found)
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a file that is there whole, or not at all, and stays."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    draft.write_text(json.dumps(value, default=str) + "\n")
-    sync(draft)
-    os.replace(draft, path)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Make a file, or the names in a directory, durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

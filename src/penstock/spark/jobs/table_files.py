@@ -6,7 +6,6 @@ Files of buckets that have not changed are the same files (hard links), so a ver
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -18,10 +17,9 @@ from typing import Any
 from penstock.model.errors import (
     AlreadyExistsError,
     CorruptDataError,
-    DirectoryInUseError,
     InvalidArgumentError,
 )
-from penstock.spark.jobs.export_files import OWN, VERSION, read_versioned, sync, write_json
+from penstock.spark.jobs.job_files import OWN, VERSION, locked, read_versioned, sync, write_json
 
 _LINK = "current"
 
@@ -75,11 +73,7 @@ class TableDirectory:
         if not self.path.parent.is_dir():
             raise InvalidArgumentError("the directory that is to hold the table is not there", path=self.path.parent)
         self._versions.mkdir(parents=True, exist_ok=True)
-        with open(self._versions / ".lock", "wb") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise DirectoryInUseError("another run is at work on this table", table=self.path) from None
+        with locked(self._versions / ".lock", "another run is at work on this table", table=self.path):
             for path in self._versions.glob(".*.making"):
                 shutil.rmtree(path)
             yield

@@ -1,0 +1,61 @@
+"""What the directories of all jobs have in common: files that are there whole, a version in each, one run at a time.
+
+Source: docs/formats/lake.md.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from penstock.model.errors import CorruptDataError, DirectoryInUseError, VersionTooNewError
+
+VERSION = 1
+OWN = "_penstock"
+"""Where a job keeps what is not data; readers of Parquet leave out names that begin with an underscore."""
+
+
+@contextmanager
+def locked(path: Path, message: str, **fields: object) -> Iterator[None]:
+    """Hold the lock of a directory, which a process that dies gives back. Raises DirectoryInUseError with the message."""
+    with open(path, "wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DirectoryInUseError(message, **fields) from None
+        yield
+
+
+def read_versioned(path: Path) -> dict[str, Any]:
+    """A JSON object with a version that we know. Raises FileNotFoundError, CorruptDataError, VersionTooNewError."""
+    try:
+        found = json.loads(path.read_bytes())
+        version = int(found["version"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptDataError("file of a Spark job cannot be read; remove its directory", file=path) from error
+    if version > VERSION:
+        raise VersionTooNewError("file was written by a newer version", file=path, version=version, known=VERSION)
+    return dict(found)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a file that is there whole, or not at all, and stays."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft.write_text(json.dumps(value, default=str) + "\n")
+    sync(draft)
+    os.replace(draft, path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Make a file, or the names in a directory, durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

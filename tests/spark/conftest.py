@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_world import World, served, spark_in
+from spark_world import World, open_here, served, spark_in
 
 from penstock.spark.connect import close_links, dial, link
 
@@ -14,15 +15,31 @@ from penstock.spark.connect import close_links, dial, link
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with served(tmp_path_factory.mktemp("store")) as found:
-        yield found
+        try:
+            yield found
+        finally:
+            close_links()
 
 
 @pytest.fixture(scope="module")
-def world(address: str) -> Iterator[World]:
+def world(address: str) -> World:
+    return World(link(dial, address))
+
+
+@pytest.fixture
+def world_here(tmp_path: Path) -> Iterator[World]:
+    """A store in this process, in the directory ``data``."""
     try:
-        yield World(link(dial, address))
+        yield World(link(open_here, str(tmp_path / "data")))
     finally:
         close_links()
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of ``world_here``; a read of a stream waits for nothing there."""
+    monkeypatch.setattr("penstock.spark.stream.LONG_POLL_S", 0.0)
+    return tmp_path / "data"
 
 
 @pytest.fixture(scope="module")

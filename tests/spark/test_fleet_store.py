@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from spark_world import served, spark_in
+from spark_world import spark_in
 
 import penstock
 from penstock.app.cli.main import main
@@ -19,7 +19,7 @@ from penstock.client.blocking import Store
 from penstock.core.retention_json_stream import name_of
 from penstock.model.errors import CorruptDataError, StreamNotFoundError, UnavailableError
 from penstock.model.segments import SegmentId
-from penstock.spark.connect import Services, close_links, dial
+from penstock.spark.connect import Services, dial
 from penstock.spark.fleet import store as facts_of_a_store
 from penstock.spark.fleet.store import StoreFacts, store_lines, store_shares
 from penstock.spark.fleet.work import Task, run
@@ -61,15 +61,6 @@ def filled(store: Store) -> list[str]:
     # What applies comes from other levels, too.
     store.policy("scope-2").set({"retain": {"max_bytes": 900}})
     return sorted(names)
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served(tmp_path_factory.mktemp("store")) as found:
-        try:
-            yield found
-        finally:
-            close_links()
 
 
 @pytest.fixture(scope="module")

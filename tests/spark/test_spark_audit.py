@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spark_world import served, spark_in
+from spark_world import spark_in
 
 import penstock
 from penstock.app.cli.main import main
@@ -31,7 +31,6 @@ from penstock.model.errors import (
     InvalidNameError,
     NotFoundError,
 )
-from penstock.spark.connect import close_links
 from penstock.spark.jobs.audit import AuditReport, AuditRequest, audit, audit_frame, entries, read_audit
 from penstock.spark.jobs.audit_files import AuditDirectory
 from penstock.spark.jobs.audit_rows import ALL, KINDS, SCHEMA, UNREADABLE, Choice, batches, row_of
@@ -107,15 +106,6 @@ def settled(store: Store, mark: str) -> list[bytes]:
         if any(json.loads(item)["target"] == mark for item in found):
             return found
         assert time.monotonic() < until, "the audit stream was not written"
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served(tmp_path_factory.mktemp("store")) as found:
-        try:
-            yield found
-        finally:
-            close_links()
 
 
 @pytest.fixture(scope="module")

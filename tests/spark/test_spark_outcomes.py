@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
-from penstock.spark.connect import Services, close_links, link
+from penstock.spark.connect import Services, link
 from penstock.spark.losses import losses
 from penstock.spark.options import parse_read
 from penstock.spark.positions import Loss, Offset
@@ -26,17 +25,8 @@ from penstock.spark.source import BatchReader
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    try:
-        yield World(link(open_here, str(tmp_path / "data")))
-    finally:
-        close_links()
-
-
-@pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("penstock.spark.stream.LONG_POLL_S", 0.0)
-    return tmp_path / "data"
+def world(world_here: World) -> World:
+    return world_here
 
 
 def again(driver: Driver, data: Path, stream: StreamName, **options: str) -> Driver:

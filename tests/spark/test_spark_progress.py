@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ from penstock.model.errors import InvalidCutError, UnavailableError, Unsupported
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.spark import connect, losses
-from penstock.spark.connect import Link, close_links, link
+from penstock.spark.connect import Link
 from penstock.spark.options import parse_read
 from penstock.spark.plan import Piece, Share
 from penstock.spark.positions import Loss
@@ -26,17 +25,8 @@ from penstock.spark.source import BatchReader
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    try:
-        yield World(link(open_here, str(tmp_path / "data")))
-    finally:
-        close_links()
-
-
-@pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("penstock.spark.stream.LONG_POLL_S", 0.0)
-    return tmp_path / "data"
+def world(world_here: World) -> World:
+    return world_here
 
 
 def progress(offset: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,24 +21,15 @@ from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.segments import SegmentId
 from penstock.ports.controller_service import ReaderGroupConfig
-from penstock.spark.connect import Services, close_links, link
+from penstock.spark.connect import Services
 from penstock.spark.options import parse_read
 from penstock.spark.planning import now_ms
 from penstock.spark.source import BatchReader
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    try:
-        yield World(link(open_here, str(tmp_path / "data")))
-    finally:
-        close_links()
-
-
-@pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("penstock.spark.stream.LONG_POLL_S", 0.0)
-    return tmp_path / "data"
+def world(world_here: World) -> World:
+    return world_here
 
 
 @pytest.mark.parametrize("tiered", [True, False])

@@ -137,6 +137,9 @@ def test_reclaim_forecast_explain_and_plot_answer(penstock: Run) -> None:
     status, out, _ = penstock("retention", "explain", "s/t", "--position", "head")
     assert status == 0, out
     assert "released" in out
+    penstock("hold", "add", "s/t", "--owner", "legal", "--reason", "court order", "--id", "case-7")
+    assert "110 B  hold case-7 of legal: court order" in penstock("retention", "explain", "s/t")[1]
+    penstock("hold", "release", "case-7")
     drawn = json.loads(penstock("retention", "plot", "s/t", "--json")[1])
     assert drawn["history"][-1][1:] == [110, 0]
     assert "head to tail" in penstock("retention", "plot", "s/t")[1]

@@ -76,6 +76,23 @@ def test_a_plan_for_later_lets_time_pass_and_nothing_else() -> None:
     run(work)
 
 
+def test_whose_a_hold_is_and_why_stands_with_what_it_holds() -> None:
+    async def work() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with with_stream(segments, 1, clock, retention=RetentionPolicy(type=RetentionType.SIZE, minimum=5)) as it:
+            segments.write(NAME, b"x" * 40)
+            await it.run_retention(STREAM)
+            where = cut_at({SEGMENT: 10})
+            await it.add_hold(STREAM, owner="legal", reason="case 7", cut=where, hold_id="case-7")
+            for position in (None, where):
+                found = (await it.explain_retention(STREAM, position=position))["ranges"]
+                (held,) = [item for item in found if item["kind"] == "hold"]
+                assert (held["name"], held["owner"], held["reason"]) == ("case-7", "legal", "case 7")
+                assert all("owner" not in item for item in found if item is not held)
+
+    run(work)
+
+
 def test_of_any_position_it_is_known_why_it_is_there_or_when_and_why_it_went() -> None:
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()

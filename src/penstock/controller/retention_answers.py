@@ -5,7 +5,7 @@ Source: docs/formats/planner.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.codec.effective_policy import encode_effective
@@ -18,7 +18,7 @@ from penstock.controller.truncation import check_positions
 from penstock.core.cut_order import Positions, at_or_after
 from penstock.core.policy_levels import check_effective, validate
 from penstock.core.policy_sentence import sentence
-from penstock.core.retention_facts import HolderKind
+from penstock.core.retention_facts import HeldRange, HolderKind
 from penstock.core.retention_facts_json import encode_facts
 from penstock.core.retention_json import FactsLine, encode_cut, encode_decision, encode_plan, encode_ranges
 from penstock.model.cuts import StreamCut
@@ -101,7 +101,7 @@ async def explained(ctx: Context, name: StreamName, *, position: StreamCut | Non
     why = f"{decision.why} {decision.stays}".strip()
     whole = {**answer, "why": why, **_policy(ctx, found)}
     if position is None or position.is_unbounded:
-        return {**whole, "ranges": encode_ranges(decision.ranges())}
+        return {**whole, "ranges": _ranges(found, decision.ranges())}
     check_positions(found.view, found.history, position)
     if not at_or_after(found.history, position.positions, found.first):
         return {**whole, "ranges": [], "earliest_release_ms": None, "gone": await _gone(ctx, found, position.positions)}
@@ -111,10 +111,17 @@ async def explained(ctx: Context, name: StreamName, *, position: StreamCut | Non
         release_ms = now_ms if at.kind is HolderKind.DUE else at.release_ms
     return {
         **whole,
-        "ranges": [] if at is None else encode_ranges([at]),
+        "ranges": [] if at is None else _ranges(found, [at]),
         "earliest_release_ms": release_ms,
         "gone": None,
     }
+
+
+def _ranges(found: Snapshot, ranges: Sequence[HeldRange]) -> list[dict[str, Any]]:
+    """The ranges; those of holds with whose they are, and why."""
+    holds = {hold.id: {"owner": hold.owner, "reason": hold.reason} for hold in found.facts.holds}
+    kind = HolderKind.HOLD.word
+    return [{**item, **holds[item["name"]]} if item["kind"] == kind else item for item in encode_ranges(ranges)]
 
 
 async def _gone(ctx: Context, found: Snapshot, position: Positions) -> Mapping[str, Any]:

@@ -145,9 +145,14 @@ def _freed(decision: Mapping[str, Any]) -> str:
 def range_words(item: Mapping[str, Any]) -> str:
     """One range of ``explain``: its size, its holder, and when it may go."""
     name = f"{item.get('kind', '')} {item.get('name', '')}".strip()
-    said = f"{format_size(item.get('bytes', 0)):>8}  {holder_in_words(name)}"
+    said = f"{format_size(item.get('bytes', 0)):>8}  {holder_in_words(name)}{_whose(item)}"
     release = item.get("release_ms")
     return said if release is None else f"{said}, until {moment(release)} at the earliest"
+
+
+def _whose(item: Mapping[str, Any]) -> str:
+    owner, reason = item.get("owner"), item.get("reason")
+    return f"{f' of {owner}' if owner else ''}{f': {reason}' if reason else ''}"
 
 
 def removes(decision: Mapping[str, Any]) -> bool:

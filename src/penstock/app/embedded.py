@@ -11,6 +11,7 @@ from typing import Any
 from penstock.app.segments import open_segments
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.telemetry import Counters
+from penstock.app.tier2 import check_place
 from penstock.app.worker_layout import load_layout
 from penstock.client.blocking import Store
 from penstock.client.options import settings_of
@@ -64,6 +65,7 @@ async def open_runtime(
     Raises: DirectoryInUseError (another process has it), VersionTooNewError, InvalidArgumentError (a foreign directory, or
     one that several workers share), CorruptDataError; in each case nothing was changed.
     """
+    check_place(settings)
     clock, rng, telemetry = RealClock(), RealRng(), Counters()
     async with AsyncExitStack() as stack:
         directory = DataDirectory.open(settings.data)

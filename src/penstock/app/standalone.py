@@ -13,6 +13,7 @@ from typing import Any
 
 import uvloop
 
+from penstock.app.addresses import check_addresses
 from penstock.app.descriptors import connections_allowed, raise_limit
 from penstock.app.embedded import Runtime, open_runtime
 from penstock.app.logs import log_to_stderr
@@ -21,6 +22,7 @@ from penstock.app.process_memory import tune_allocator
 from penstock.app.segments import wire_limits
 from penstock.app.settings import StandaloneSettings
 from penstock.app.telemetry import Counters
+from penstock.app.tier2 import check_place
 from penstock.app.worker_layout import settle_layout, workers_of
 from penstock.app.workers import Worker, Workers, open_workers
 from penstock.client.group_table import GroupTable
@@ -56,9 +58,14 @@ class Standalone:
 async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standalone]:
     """Recover, then listen; the ports open only when everything can be served.
 
-    Raises what ``open_runtime`` and ``open_workers`` raise, and UnavailableError where a port is taken.
+    Raises what ``open_runtime`` and ``open_workers`` raise, and AddressInUseError where a port is taken. What can be refused
+    before a new store is made is refused then.
     """
     workers = workers_of(settings.store.data, settings.workers)
+    check_place(settings.store)
+    if not (settings.store.data / "VERSION").exists():
+        # A store that is there is refused for what it is, first of all for being in use.
+        await check_addresses(settings, workers)
     async with AsyncExitStack() as stack:
         if workers == 1:
             runtime, store = await stack.enter_async_context(_in_this_process(settings))

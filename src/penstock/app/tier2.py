@@ -96,6 +96,21 @@ async def open_tier(settings: EmbeddedSettings, files: Files, *, offload: Offloa
         yield Tier2(chunks=chunks, objects=objects)
 
 
+def check_place(settings: EmbeddedSettings) -> None:
+    """Look at where tier 2 shall be before anything of a store is made; nobody is asked.
+
+    Raises InvalidArgumentError: no such directory or scheme, no URL, a library that is missing.
+    """
+    place = settings.tier2
+    if place is None:
+        return
+    if urlsplit(place).scheme:
+        _check_endpoint(settings.tier2_endpoint, settings)
+        open_bucket(place, settings.tier2_endpoint)
+    else:
+        _checked_directory(place, settings.data)
+
+
 def tier2_of_worker(settings: EmbeddedSettings, worker: int) -> str | None:
     """The part of the store's tier 2 that is one worker's; a directory is made where it is missing.
 

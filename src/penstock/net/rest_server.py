@@ -19,7 +19,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, Router
 from uvicorn import Config, Server
 
-from penstock.model.errors import AddressInUseError, InternalError, InvalidArgumentError
+from penstock.model.errors import InternalError, InvalidArgumentError
+from penstock.net.listening import listen_on
 from penstock.net.pravega_rest import PravegaRest, ReadersOf
 from penstock.net.pulsar_admin import pulsar_routes
 from penstock.net.rest_connection import connection_class
@@ -114,7 +115,7 @@ class RestServer:
 
     async def __aenter__(self) -> Self:
         """Raises AddressInUseError."""
-        sockets = await self._bind()
+        sockets = await listen_on(self._host, self._wanted_port, what="HTTP", backlog=_BACKLOG)
         config = Config(
             self._guard,
             http=connection_class(self._limits),
@@ -153,35 +154,6 @@ class RestServer:
     def _ended(self, task: asyncio.Task[None]) -> None:
         if self._server is not None and not task.cancelled():
             log.error("HTTP server ended by itself", exc_info=task.exception())
-
-    async def _bind(self) -> list[socket.socket]:
-        """Listen on every address that the host stands for, all on one port."""
-        loop = asyncio.get_running_loop()
-        bound: list[socket.socket] = []
-        port = self._wanted_port
-        try:
-            found = await loop.getaddrinfo(
-                self._host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-            for family, _, _, _, address in dict.fromkeys(found):
-                item = socket.socket(family, socket.SOCK_STREAM)
-                bound.append(item)
-                item.setblocking(False)
-                item.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    item.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                item.bind((address[0], port, *address[2:]))
-                item.listen(_BACKLOG)
-                port = int(item.getsockname()[1])
-        except OSError as error:
-            for item in bound:
-                item.close()
-            raise AddressInUseError(
-                "the HTTP address is taken by another process, or is not one of this host; choose another port",
-                host=self._host,
-                port=self._wanted_port,
-            ) from error
-        return bound
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -214,7 +214,7 @@ def test_commands_say_in_one_line_what_is_wrong(
         (("load", stream, tmp_path / "in.csv", "--event", "colour"), 2, "colour"),
         (("load", stream, tmp_path / "in.csv", "--event", "x +"), 2, "Spark:"),
         (("load", stream, tmp_path / "in.csv", "--event", "if(x = '1', null, x)"), 2, "event is null"),
-        (("load", "no-stream", tmp_path / "in.csv"), 2, "option stream"),
+        (("load", "no-stream", tmp_path / "in.csv"), 2, "written SCOPE/STREAM"),
         (("export", "plant/none", tmp_path / "out"), 3, "none"),
         (("export", stream, tmp_path / "full"), 4, "is no export"),
         (("export", stream, tmp_path / "in.csv"), 4, "is no export"),

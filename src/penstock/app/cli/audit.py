@@ -57,6 +57,8 @@ def audit(
 
     It is the stream _system/audit, which any client can read.
     """
+    if target is not None and "/" in target:
+        StreamName.parse(target)
     known = {item.value for item in AuditKind}
     for name in kind or ():
         if name not in known:

@@ -15,6 +15,7 @@ from penstock.app.cli.words import moment
 from penstock.app.erasing import find_values, positions_from, values_from
 from penstock.app.units import format_size
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 
 NOT_TRUE_STATUS = 9
@@ -93,6 +94,8 @@ def list_erasures(
     json: JsonOption = False,
 ) -> None:
     """Print what was erased: in the order of the receipts, those under way last."""
+    if stream is not None:
+        StreamName.parse(stream)
     with open_target(controller, data) as store:
         found = store.erasures(stream).list()
     if json:

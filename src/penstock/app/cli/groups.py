@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from penstock.app.cli.output import print_facts, print_rows, say
-from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, open_target
-from penstock.model.errors import InvalidArgumentError
+from penstock.app.cli.target import ControllerOption, DataOption, GroupArgument, JsonOption, ScopeArgument, open_target
 
 app = typer.Typer(help="Reader groups: who reads together, and whose positions release data.", no_args_is_help=True)
-
-GroupArgument = Annotated[str, typer.Argument(metavar="SCOPE/GROUP", show_default=False)]
-
-
-def _split(group: str) -> tuple[str, str]:
-    scope, slash, name = group.partition("/")
-    if not slash or not scope or not name or "/" in name:
-        raise InvalidArgumentError("a reader group is written SCOPE/GROUP", group=repr(group))
-    return scope, name
 
 
 @app.command("list")
 def list_groups(
-    scope: Annotated[str, typer.Argument(metavar="SCOPE", show_default=False)],
+    scope: ScopeArgument,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -40,7 +28,7 @@ def describe(
     group: GroupArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
 ) -> None:
     """Say how a group is configured, and how far behind it is on each stream."""
-    scope, name = _split(group)
+    scope, _, name = group.partition("/")
     with open_target(controller, data) as store:
         config = store.call(lambda inner: inner.controller.get_reader_group(scope, name))
         lags = {
@@ -65,7 +53,7 @@ def delete(
     group: GroupArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
 ) -> None:
     """Delete a group. What it alone held back may go with the next retention cycle."""
-    scope, name = _split(group)
+    scope, _, name = group.partition("/")
     with open_target(controller, data) as store:
         store.call(lambda inner: inner.controller.delete_reader_group(scope, name))
     say(f"deleted reader group {group}", as_json=json, group=group)

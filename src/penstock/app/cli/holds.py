@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.app.cli.output import print_json, print_rows, say
-from penstock.app.cli.streams import cut_of
+from penstock.app.cli.streams import cut_at, place_of
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, open_target
 from penstock.app.cli.words import moment, parse_moment
 from penstock.codec.policy_document import encode_hold
@@ -74,15 +74,12 @@ def add(
 ) -> None:
     """Keep all data of a stream, or of all streams of a scope, also against truncation and deletion by hand."""
     held = _target(target)
+    if start is not None and not isinstance(held, StreamName):
+        raise InvalidArgumentError("--from is for the hold of a stream", target=target)
     until_ms = None if until is None else parse_moment(until, now_ms=RealClock().now_ms())
+    place = None if start is None else place_of(start, "head", "tail")
     with open_target(controller, data) as store:
-        cut = None
-        if start is not None:
-            if not isinstance(held, StreamName):
-                raise InvalidArgumentError("--from is for the hold of a stream", target=target)
-            handle = store.stream(target)
-            known = {"head": handle.head, "tail": handle.tail}
-            cut = known[start]() if start in known else cut_of(start, *known)
+        cut = cut_at(store.stream(target), place) if place is not None else None
         hold = store.holds(held).add(owner=owner_of(owner), reason=reason, until=until_ms, cut=cut, hold_id=hold_id)
     end = "it is released" if hold.until_ms is None else moment(hold.until_ms)
     say(f"hold {hold.id} keeps {_what(hold)} until {end}", as_json=json, **encode_hold(hold))
@@ -103,8 +100,9 @@ def list_holds(
     json: JsonOption = False,
 ) -> None:
     """Print who holds what, why, and until when. Of a stream, its scope's holds too."""
+    of = None if target is None else _target(target)
     with open_target(controller, data) as store:
-        found = store.holds(None if target is None else _target(target)).list()
+        found = store.holds(of).list()
     if json:
         for hold in found:
             print_json(encode_hold(hold))

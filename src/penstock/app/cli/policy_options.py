@@ -16,11 +16,11 @@ import typer
 from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, parse_policy
 from penstock.app.units import parse_duration_ms, parse_size
 from penstock.codec.policy_document import BY_PATH, Field, Kind, check_value, decode_document
-from penstock.core.policy_levels import seconds, with_pravega, with_value
+from penstock.core.policy_levels import seconds, validate, with_pravega, with_value
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName, check_name
 from penstock.model.policies import RetentionPolicy
-from penstock.model.retention import EMPTY, INHERIT, PolicyDocument, PolicyTarget
+from penstock.model.retention import EMPTY, INHERIT, Level, PolicyDocument, PolicyTarget
 
 _FILE_MAX = 1 << 20
 UNLIMITED, LEFT_OPEN = "unlimited", "inherit"
@@ -93,6 +93,10 @@ class PolicyChange:
     @property
     def is_empty(self) -> bool:
         return self == PolicyChange()
+
+    def check(self, level: Level | PolicyTarget) -> None:
+        """Raises InvalidArgumentError where no document of that level can be so, as with a minimum over the maximum."""
+        validate(self.apply(EMPTY), level)
 
     def apply(self, document: PolicyDocument) -> PolicyDocument:
         """The document after the change. Fields that the change does not name stay."""

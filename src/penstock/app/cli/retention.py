@@ -25,7 +25,7 @@ from penstock.app.cli.policy_options import (
     target_in_words,
     target_of,
 )
-from penstock.app.cli.streams import cut_of
+from penstock.app.cli.streams import cut_at, place_of
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
 from penstock.app.cli.words import (
     cut_words,
@@ -41,7 +41,6 @@ from penstock.app.cli.words import (
 from penstock.codec.effective_policy import encode_effective
 from penstock.codec.policy_document import BY_PATH, encode_document, value_of
 from penstock.core.policy_levels import pravega_view, remarks, resolve, with_value
-from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.retention import EMPTY, INHERIT, EffectivePolicy, PolicyDocument, PolicyTarget
@@ -161,6 +160,7 @@ def set_policy(
         raise InvalidArgumentError(
             "say what to change, as --min-age 7d, --policy FILE, --type size --min 10MB, or --none"
         )
+    change.check(target)
     with open_target(controller, data) as store:
         document = level(store, target).get()
         _put(store, target, document, change.apply(document), yes=yes, json=json)
@@ -268,6 +268,7 @@ def plan(
     at_ms = None if at is None else parse_moment(at, now_ms=RealClock().now_ms())
     if not isinstance(target, StreamName) and change.is_empty:
         raise InvalidArgumentError("for a scope or the server, say which change to plan, as --max-age 7d")
+    change.check(target)
     with open_target(controller, data) as store:
         if isinstance(target, StreamName) and change.is_empty:
             found = Plan.of(str(target), store.stream(str(target)).retention.plan(at=at_ms))
@@ -345,13 +346,10 @@ def explain(
     json: JsonOption = False,
 ) -> None:
     """Print what a cycle would decide now, and who holds each byte from head to tail. Changes nothing."""
+    place = None if position is None else place_of(position, "head", "tail")
     with open_target(controller, data) as store:
         handle = store.stream(stream)
-        cut: StreamCut | None = None
-        if position is not None:
-            known = {"head": handle.head, "tail": handle.tail}
-            cut = known[position]() if position in known else cut_of(position, *known)
-        decision = handle.retention.explain(cut)
+        decision = handle.retention.explain(None if place is None else cut_at(handle, place))
     print_facts(decision if json else decision_words(decision), as_json=json)
 
 

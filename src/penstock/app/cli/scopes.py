@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from penstock.app.cli.output import print_rows, say
-from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, open_target
+from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, ScopeArgument, open_target
+from penstock.model.names import check_name
 
 app = typer.Typer(help="Create, list and delete scopes. A scope is a namespace of streams.", no_args_is_help=True)
-
-ScopeArgument = Annotated[str, typer.Argument(metavar="SCOPE", show_default=False)]
 
 
 @app.command()
@@ -19,6 +16,7 @@ def create(
     scope: ScopeArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
 ) -> None:
     """Create a scope."""
+    check_name("scope", scope)
     with open_target(controller, data, create=True) as store:
         store.create_scope(scope)
     say(f"created scope {scope}", as_json=json, scope=scope)

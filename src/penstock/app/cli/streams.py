@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.app.cli.output import print_facts, print_rows, say
 from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, as_fields, parse_policy, sentence_in_force
-from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
+from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, ScopeArgument, StreamArgument, open_target
 from penstock.app.units import format_size
 from penstock.core.retention_facts import holder_in_words
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError
+from penstock.model.names import StreamName
 from penstock.model.policies import ScaleType
 from penstock.model.segments import epoch_of, number_of
 from penstock.ports.controller_service import StreamDescription
+
+if TYPE_CHECKING:
+    from penstock.client.blocking import Stream
 
 app = typer.Typer(help="Create, list, describe, scale, truncate, seal and delete streams.", no_args_is_help=True)
 
@@ -23,7 +27,7 @@ app = typer.Typer(help="Create, list, describe, scale, truncate, seal and delete
 @app.command()
 def create(
     stream: StreamArgument,
-    segments: Annotated[int, typer.Option("--segments", help="How many segments share the keys.")] = 1,
+    segments: Annotated[int, typer.Option("--segments", min=1, help="How many segments share the keys.")] = 1,
     kind: TypeOption = None,
     minimum: MinOption = None,
     maximum: MaxOption = None,
@@ -34,6 +38,7 @@ def create(
     json: JsonOption = False,
 ) -> None:
     """Create a stream, and its scope where that is missing."""
+    StreamName.parse(stream).checked()
     policy = parse_policy(kind, minimum, maximum)
     with open_target(controller, data, create=True) as store:
         if if_absent and store.stream(stream).exists():
@@ -54,7 +59,7 @@ def _count(segments: int) -> str:
 
 @app.command("list")
 def list_streams(
-    scope: Annotated[str, typer.Argument(metavar="SCOPE", show_default=False)],
+    scope: ScopeArgument,
     everything: Annotated[bool, typer.Option("--all", help="Internal streams too.")] = False,
     controller: ControllerOption = None,
     data: DataOption = None,
@@ -152,6 +157,18 @@ def cut_of(text: str, *words: str) -> StreamCut:
         ) from error
 
 
+def place_of(text: str, *words: str) -> StreamCut | str:
+    """The text, where it is one of the words; else the cut that it stands for. Raises as ``cut_of``."""
+    return text if text in words else cut_of(text, *words)
+
+
+def cut_at(stream: Stream, place: StreamCut | str) -> StreamCut:
+    """The cut at a place: ``head``, ``tail``, or a cut, which is itself."""
+    if not isinstance(place, str):
+        return place
+    return stream.head() if place == "head" else stream.tail()
+
+
 def _show(cut: StreamCut) -> str:
     return "  ".join(f"{name}:{offset}" for name, offset in _offsets(cut).items()) or "empty"
 
@@ -159,7 +176,7 @@ def _show(cut: StreamCut) -> str:
 @app.command()
 def scale(
     stream: StreamArgument,
-    segments: Annotated[int, typer.Option("--segments", help="How many there shall be.", show_default=False)],
+    segments: Annotated[int, typer.Option("--segments", min=1, help="How many there shall be.", show_default=False)],
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -192,9 +209,10 @@ def truncate(
     json: JsonOption = False,
 ) -> None:
     """Drop everything before a cut. Subscribers that have not read it lose it."""
+    place = place_of(at, "tail")
     with open_target(controller, data) as store:
         handle = store.stream(stream)
-        cut = handle.tail() if at == "tail" else cut_of(at, "tail")
+        cut = cut_at(handle, place)
         before = handle.head()
         handle.truncate(cut)
         after = handle.head()

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from penstock.app.cli.output import print_facts, print_json, print_rows, say
-from penstock.app.cli.streams import cut_of
-from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
+from penstock.app.cli.streams import place_of
+from penstock.app.cli.target import ControllerOption, DataOption, GroupArgument, JsonOption, StreamArgument, open_target
 from penstock.app.cli.words import cut_words, moment, offsets
 from penstock.app.units import format_duration, format_size
 from penstock.model.errors import InvalidArgumentError, SubscriberNotFoundError
@@ -28,7 +28,6 @@ Examples:
 """,
 )
 
-NameArgument = Annotated[str, typer.Argument(metavar="SCOPE/GROUP", show_default=False)]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -75,7 +74,7 @@ def list_subscribers(
 @app.command()
 def describe(
     stream: StreamArgument,
-    name: NameArgument,
+    name: GroupArgument,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -109,7 +108,7 @@ def _or(value: int | None, word: str) -> str:
 @app.command()
 def move(
     stream: StreamArgument,
-    name: NameArgument,
+    name: GroupArgument,
     to: Annotated[str, typer.Option("--to", metavar="head|tail|CUT", help="Where it shall stand.", show_default=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would pass.")] = False,
     yes: YesOption = False,
@@ -121,9 +120,9 @@ def move(
 
     What it passes unread may go with the next cycle; so it is said, and asked, first.
     """
+    place = place_of(to, "head", "tail")
     with open_target(controller, data) as store:
         handle = store.stream(stream)
-        place = to if to in ("head", "tail") else cut_of(to, "head", "tail")
         found = handle.move_subscriber(name, place, dry_run=True)
         if not dry_run:
             if found["bytes"] > 0:
@@ -143,7 +142,7 @@ def _moved(stream: str, name: str, found: Any) -> str:
 @app.command()
 def remove(
     stream: StreamArgument,
-    name: NameArgument,
+    name: GroupArgument,
     yes: YesOption = False,
     controller: ControllerOption = None,
     data: DataOption = None,

@@ -12,6 +12,7 @@ import typer
 
 from penstock.app.settings import CONTROLLER_PORT
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import StreamName, check_name
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Store
@@ -35,7 +36,30 @@ DataOption = Annotated[
     typer.Option("--data", metavar="DIR", help="Work on this data directory, without a server.", show_default=False),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON: one object, or one a line for lists.")]
-StreamArgument = Annotated[str, typer.Argument(metavar="SCOPE/STREAM", show_default=False)]
+
+
+def _stream(text: str) -> str:
+    name = StreamName.parse(text)
+    check_name("scope", name.scope, internal=True)
+    check_name("stream", name.stream, internal=True)
+    return text
+
+
+def _scope(text: str) -> str:
+    return check_name("scope", text, internal=True)
+
+
+def _group(text: str) -> str:
+    scope, slash, name = text.partition("/")
+    if not slash or not scope or not name or "/" in name:
+        raise InvalidArgumentError("a reader group is written SCOPE/GROUP", group=repr(text[:80]))
+    return text
+
+
+# What no store could know is refused before one is looked for.
+StreamArgument = Annotated[str, typer.Argument(metavar="SCOPE/STREAM", show_default=False, callback=_stream)]
+ScopeArgument = Annotated[str, typer.Argument(metavar="SCOPE", show_default=False, callback=_scope)]
+GroupArgument = Annotated[str, typer.Argument(metavar="SCOPE/GROUP", show_default=False, callback=_group)]
 
 
 def default_controller() -> str:

@@ -17,7 +17,7 @@ from penstock.app.units import format_size
 from penstock.codec.policy_document import encode_document
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import check_name
-from penstock.model.retention import EMPTY, Inherit
+from penstock.model.retention import EMPTY, Inherit, Level
 from penstock.spark.cli.session import ConfOption, DryRunOption, MasterOption, spark_session, telling
 from penstock.spark.fleet import sources
 from penstock.spark.fleet.changes import ALL_FIELDS, PolicyEdit
@@ -134,6 +134,7 @@ def _edit(change: PolicyChange, scopes: list[str]) -> PolicyEdit | None:
         if names:
             raise InvalidArgumentError("--scope says where a change applies: name one, as --max-age 7d")
         return None
+    change.check(Level.STREAM)
     cleared: list[str] = []
     if change.whole is not None:
         cleared = list(ALL_FIELDS)

@@ -90,12 +90,17 @@ def fleet(
     files no store is needed.
 
     \b
-    penstock spark fleet --facts store --max-age 7d
-    penstock spark fleet --facts fleet.jsonl
+    penstock spark fleet --facts store                            what goes today
+    penstock spark fleet --facts store --max-age 7d               and what would, were nothing kept for more than 7 days
     penstock spark fleet --facts fleet/ --max-age 7d --scope web --out what-if
     penstock spark fleet --facts fleet/ --policy policy.json --by day --png days.png
 
-    A change sets the fields that it names in the policy of each stream; --policy FILE puts a whole document in its place.
+    The options from --min-bytes to --none are the change to try, as those of penstock retention set; they choose no streams.
+    --max-age 7d takes the place of the maximum age that each stream has, or gives it one, and leaves all else of its policy
+    as it is; data that is older would go, even if a subscriber has not read it. The report shows both sides, today's and the
+    change's. --policy FILE puts a whole document in place of what applies. Where a change contradicts a stream's policy, as
+    a maximum below its minimum, it is refused there, and told.
+
     Rows that cannot be used are told with file and line, and make the status 1; the others go on.
     """
     if by not in ("scope", "day", "rule"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,6 +64,8 @@ def test_a_lag_is_what_a_query_has_not_read_over_scales_and_truncation(
     assert lag.bytes == total - sum(driver.log[-1]["segments"].values())
     assert lag.seconds is not None
     assert 0 <= lag.seconds < 60
+    shown = repr(replace(lag, seconds=2.4375))
+    assert shown == f"Lag(stream='{stream}', bytes={lag.bytes}, events={lag.events}, seconds=2.438)"
     listener = LagListener()
     told = SimpleNamespace(name="q", id="1", sources=[SimpleNamespace(endOffset=driver.log[-1])])
     listener.onQueryStarted(SimpleNamespace(name="q", id="1"))

@@ -44,6 +44,10 @@ class Lag:
     events: int | None
     seconds: float | None
 
+    def __repr__(self) -> str:
+        seconds = None if self.seconds is None else round(self.seconds, 3)
+        return f"Lag(stream='{self.stream}', bytes={self.bytes}, events={self.events}, seconds={seconds})"
+
     def __str__(self) -> str:
         events = "?" if self.events is None else self.events
         seconds = "?" if self.seconds is None else f"{self.seconds:.1f}"

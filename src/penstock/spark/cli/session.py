@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,6 +45,7 @@ SourceOption = Annotated[
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")]
 
 
+_LOG = Path(__file__).absolute().with_name("log4j2.properties")
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*: .*)$", re.MULTILINE)
 _JAVA_RAISED = re.compile(r"^(?:Caused by)?: [\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
 """Of an error that py4j passes on, or a task, whose first line does not say why. The last one is where it began."""
@@ -69,12 +71,18 @@ def spark_session(name: str, *, master: str, conf: list[str] | None) -> Iterator
     builder = configure(
         SparkSession.builder.appName(f"penstock {name}").master(master), local=master.startswith("local")
     )
-    # Off: Spark's log would repeat what fails as a stack, which we tell in one line. --conf spark.log.level=WARN shows it.
-    for key, value in {"spark.ui.enabled": "false", "spark.log.level": "OFF", **settings}.items():
+    quiet = {
+        "spark.ui.enabled": "false",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG.as_uri()}",
+    }
+    for key, value in {**quiet, **settings}.items():
         builder = builder.config(key, value)
     with spoken():
         spark = builder.getOrCreate()
     try:
+        if "spark.log.level" not in settings:
+            # Also of a JVM that was there: its log would repeat what fails as a stack, which we tell in one line.
+            spark.sparkContext.setLogLevel("OFF")
         with spoken():
             yield spark
     finally:

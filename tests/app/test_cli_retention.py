@@ -234,7 +234,7 @@ def test_a_scope_is_planned_stream_by_stream_and_asked_for_once(penstock: Run, w
     penstock("retention", "set", "s/u", "--max-bytes", "unlimited")
     status, out, err = penstock("retention", "set", "--scope", "s", "--max-bytes", "600B")
     assert (status, out) == (2, "")
-    assert "1 streams are reached, 1 of them would lose data: 400 B, 40 events" in err
+    assert "1 stream is reached, 1 of them would lose data: 400 B, 40 events" in err
     assert "s/t: 400 B, 40 events" in err
     assert "s" not in world.documents
     found = json.loads(penstock("retention", "plan", "--scope", "s", "--max-bytes", "600B", "--json")[1])

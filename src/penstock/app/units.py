@@ -71,3 +71,11 @@ def format_duration(duration_ms: float) -> str:
         if duration_ms >= size:
             return f"{duration_ms / size:.3g} {unit}"
     return f"{duration_ms:.3g} ms"
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 event``, ``1,234 events``, ``2 entries``."""
+    if count == 1:
+        return f"1 {noun}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{count:,} {plural}"

@@ -12,7 +12,7 @@ import typer
 
 from penstock.app.cli.streams import cut_of
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
-from penstock.app.units import format_size
+from penstock.app.units import counted, format_size
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
 
@@ -56,8 +56,7 @@ def write(
     if json:
         print(jsonlib.dumps({"stream": stream, "events": events, "bytes": size_bytes}))
     else:
-        noun = "event" if events == 1 else "events"
-        print(f"wrote {events} {noun}, {format_size(size_bytes)}, to {stream}", file=sys.stderr)
+        print(f"wrote {counted(events, 'event')}, {format_size(size_bytes)}, to {stream}", file=sys.stderr)
 
 
 def _require_stream(store: Store, stream: str) -> None:

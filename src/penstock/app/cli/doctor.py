@@ -11,7 +11,7 @@ from penstock.app.cli.output import print_json
 from penstock.app.cli.scrub import DAMAGE_STATUS, EndpointOption, InsecureOption, damage_line
 from penstock.app.cli.target import JsonOption
 from penstock.app.integrity.report import advice
-from penstock.app.units import format_size
+from penstock.app.units import counted, format_size
 
 if TYPE_CHECKING:
     from penstock.app.integrity.doctor import Diagnosis
@@ -61,16 +61,17 @@ def _lines(found: Diagnosis) -> list[str]:
         + (f", frames {log['first']} to {log['last']}" if "last" in log else ""),
         "metadata   cannot be read"
         if metadata is None
-        else f"metadata   {metadata['rows']} rows, {metadata['containers']} containers",
+        else f"metadata   {counted(metadata['rows'], 'row')}, {counted(metadata['containers'], 'container')}",
     ]
     behind = [item["behind"] for item in facts["catalogue"] if item["behind"]]
     lines.append(
-        f"catalogue  {len(facts['catalogue'])} containers" + (f", up to {max(behind)} batches behind" if behind else "")
+        f"catalogue  {counted(len(facts['catalogue']), 'container')}"
+        + (f", up to {max(behind)} batches behind" if behind else "")
     )
     lines.append(
-        f"segments   {segments['streams']} streams, {segments['segments']} segments, {segments['tables']} tables; "
-        f"{segments['chunks']} chunks with {format_size(segments['bytes'])}, {segments['missing_chunks']} missing, "
-        f"{segments['unnamed_chunks']} that nothing names"
+        f"segments   {', '.join(counted(segments[f'{name}s'], name) for name in ('stream', 'segment', 'table'))}; "
+        f"{counted(segments['chunks'], 'chunk')} with {format_size(segments['bytes'])}, "
+        f"{segments['missing_chunks']} missing, {segments['unnamed_chunks']} that nothing names"
     )
     if found.damage:
         lines.append(f"{len(found.damage)} damaged:")

@@ -13,7 +13,7 @@ from penstock.app.cli.output import ProgressLine, print_json, print_rows, say
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
 from penstock.app.cli.words import moment
 from penstock.app.erasing import find_values, positions_from, values_from
-from penstock.app.units import format_size
+from penstock.app.units import counted, format_size
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
@@ -79,7 +79,7 @@ def run(
         )
     if dry_run:
         size = format_size(found["bytes"])
-        say(f"would erase {found['events']:,} events of {stream}, {size}", as_json=json, **found)
+        say(f"would erase {counted(found['events'], 'event')} of {stream}, {size}", as_json=json, **found)
     else:
         print_receipt(found, as_json=json)
 
@@ -173,7 +173,7 @@ def verify(
     if json:
         print_json({**found.as_json(), "holds": not problems, "problems": problems})
     else:
-        print(f"read {format_size(found.bytes)} in {found.chunks} chunks; {found.events:,} events")
+        print(f"read {format_size(found.bytes)} in {counted(found.chunks, 'chunk')}; {counted(found.events, 'event')}")
         for note in found.notes:
             print(f"  note: {note}")
         for problem in problems:
@@ -191,7 +191,7 @@ def print_receipt(receipt: Mapping[str, Any], *, as_json: bool) -> None:
         print_json(dict(receipt))
         return
     where = receipt["where"]
-    print(f"erased {where['events']:,} events of {receipt['stream']}, {format_size(where['bytes'])}")
+    print(f"erased {counted(where['events'], 'event')} of {receipt['stream']}, {format_size(where['bytes'])}")
     print(f"  erasure   {receipt['erasure']}")
     print(f"  by        {receipt['who']}: {receipt['why']}")
     print(f"  finished  {moment(receipt['finished_ms'])}")

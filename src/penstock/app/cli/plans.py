@@ -13,7 +13,7 @@ import typer
 from penstock.app.cli.output import print_facts
 from penstock.app.cli.policy_options import target_in_words
 from penstock.app.cli.words import decision_words, hurt_words, removes, span
-from penstock.app.units import format_size
+from penstock.app.units import counted, format_size
 from penstock.core.policy_levels import merged, resolve, validate
 from penstock.model.errors import InvalidArgumentError, NotFoundError
 from penstock.model.names import SYSTEM_SCOPE, StreamName
@@ -82,7 +82,8 @@ class Plan:
                 print_facts(decision_words(self.decisions[0][1]), as_json=False)
             return
         out = sys.stderr if err else sys.stdout
-        print(f"{self.streams} streams are reached, {self.removing} of them would lose data: {self.total}", file=out)
+        reached = f"{counted(self.streams, 'stream')} {'is' if self.streams == 1 else 'are'} reached"
+        print(f"{reached}, {self.removing} of them would lose data: {self.total}", file=out)
         for name, decision in self.decisions:
             print(f"  {name}: {stream_line(decision)}", file=out)
         if self.removing > len(self.decisions):
@@ -91,14 +92,14 @@ class Plan:
     @property
     def total(self) -> str:
         said = format_size(self.frees_bytes)
-        return said if self.events is None else f"{said}, {self.events:,} events"
+        return said if self.events is None else f"{said}, {counted(self.events, 'event')}"
 
 
 def stream_line(decision: Mapping[str, Any]) -> str:
     """What one stream would lose, on one line."""
     said = format_size(decision.get("frees_bytes") or 0)
     if decision.get("events") is not None:
-        said += f", {decision['events']:,} events"
+        said += f", {counted(decision['events'], 'event')}"
     if decision.get("time_range_ms"):
         said += f", written {span(decision['time_range_ms'])}"
     return "; ".join([said, *hurt_words(decision)])

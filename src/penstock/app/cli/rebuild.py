@@ -12,7 +12,7 @@ import typer
 from penstock.app.cli.output import ProgressLine, print_json
 from penstock.app.cli.scrub import DAMAGE_STATUS, EndpointOption, InsecureOption, damage_line
 from penstock.app.cli.target import JsonOption
-from penstock.app.units import format_size
+from penstock.app.units import counted, format_size
 
 if TYPE_CHECKING:
     from penstock.app.integrity.rebuild import RebuildReport
@@ -65,12 +65,13 @@ def rebuild(
 
 
 def _so_far_line(so_far: Mapping[str, int]) -> str:
-    return f"{so_far['segments']} segments, {so_far['chunks']} chunks, {format_size(so_far['bytes'])}"
+    return f"{counted(so_far['segments'], 'segment')}, {counted(so_far['chunks'], 'chunk')}, {format_size(so_far['bytes'])}"
 
 
 def _lost_line(item: Mapping[str, Any]) -> str:
     back = f"; {item['writers_set_back']} writers set back" if item["writers_set_back"] else ""
-    return f"  {item['segment']} from offset {item['start']} on: {format_size(item['bytes'])}, {item['events']} events{back}"
+    lost = f"{format_size(item['bytes'])}, {counted(item['events'], 'event')}"
+    return f"  {item['segment']} from offset {item['start']} on: {lost}{back}"
 
 
 def _lines(report: RebuildReport) -> list[str]:
@@ -78,8 +79,8 @@ def _lines(report: RebuildReport) -> list[str]:
     moment = datetime.fromtimestamp(max(times) / 1000, UTC).isoformat(timespec="seconds") if times else "unknown"
     lines = [
         f"rebuilt {report.data} from {report.place}, as of {moment}",
-        f"  {len(report.streams.streams)} streams, {report.segments} segments, {report.tables} tables, "
-        f"{report.chunks} chunks, {format_size(report.bytes)}",
+        f"  {counted(len(report.streams.streams), 'stream')}, {counted(report.segments, 'segment')}, "
+        f"{counted(report.tables, 'table')}, {counted(report.chunks, 'chunk')}, {format_size(report.bytes)}",
     ]
     if report.lost:
         lines.append("not recovered, for it was in the log alone:")

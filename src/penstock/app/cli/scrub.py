@@ -12,7 +12,7 @@ import typer
 from penstock.app.cli.output import ProgressLine, print_json
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, default_controller
 from penstock.app.integrity.report import ScrubReport, advice, affected, scrub_all
-from penstock.app.units import format_size, parse_size
+from penstock.app.units import counted, format_size, parse_size
 from penstock.model.damage import Damage
 from penstock.model.errors import InvalidArgumentError
 from penstock.ports.integrity import ScrubPage
@@ -124,7 +124,7 @@ async def _offline(
 def _so_far_line(report: ScrubReport) -> str:
     read = format_size(report.checked.get("bytes", 0))
     phase = (report.cursor or "done").partition(":")[0]
-    return f"{phase}: {read} read, {report.checked.get('blocks', 0)} blocks, {len(report.damage)} damaged"
+    return f"{phase}: {read} read, {counted(report.checked.get('blocks', 0), 'block')}, {len(report.damage)} damaged"
 
 
 def summary(report: ScrubReport) -> str:

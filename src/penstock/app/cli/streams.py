@@ -9,7 +9,7 @@ import typer
 from penstock.app.cli.output import print_facts, print_rows, say
 from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, as_fields, parse_policy, sentence_in_force
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, ScopeArgument, StreamArgument, open_target
-from penstock.app.units import format_size
+from penstock.app.units import counted, format_size
 from penstock.core.retention_facts import holder_in_words
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError
@@ -43,18 +43,14 @@ def create(
     with open_target(controller, data, create=True) as store:
         if if_absent and store.stream(stream).exists():
             found = store.stream(stream).describe()
-            kept = f"{stream} exists already, and stays as it is: {_count(len(found.segments))}"
+            kept = f"{stream} exists already, and stays as it is: {counted(len(found.segments), 'segment')}"
             say(f"{kept}; {sentence_in_force(store, stream)}", as_json=json, stream=stream, created=False)
             return
         store.create_stream(
             stream, segments=segments, retention=policy, tags=tuple(tag or ()), if_absent=if_absent, create_scope=True
         )
-        said = f"created stream {stream} with {_count(segments)}; {sentence_in_force(store, stream)}"
+        said = f"created stream {stream} with {counted(segments, 'segment')}; {sentence_in_force(store, stream)}"
     say(said, as_json=json, stream=stream, created=True)
-
-
-def _count(segments: int) -> str:
-    return f"{segments} segment{'' if segments == 1 else 's'}"
 
 
 @app.command("list")
@@ -193,7 +189,7 @@ def scale(
             handle.scale(segments=segments)
         epoch = handle.describe().epoch
     say(
-        f"{stream}: {_count(before)} became {segments}, epoch {epoch}",
+        f"{stream}: {counted(before, 'segment')} became {segments}, epoch {epoch}",
         as_json=json,
         stream=stream,
         epoch=epoch,

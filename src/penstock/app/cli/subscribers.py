@@ -11,7 +11,7 @@ from penstock.app.cli.output import print_facts, print_json, print_rows, say
 from penstock.app.cli.streams import place_of
 from penstock.app.cli.target import ControllerOption, DataOption, GroupArgument, JsonOption, StreamArgument, open_target
 from penstock.app.cli.words import cut_words, moment, offsets
-from penstock.app.units import format_duration, format_size
+from penstock.app.units import counted, format_duration, format_size
 from penstock.model.errors import InvalidArgumentError, SubscriberNotFoundError
 from penstock.ports.controller_service import SubscriberInfo
 
@@ -92,7 +92,7 @@ def describe(
     words: dict[str, object] = {
         "subscriber": f"{name}, generation {fields['generation']}",
         "position": "has published nothing" if position is None else cut_words(position),
-        "behind": f"{format_size(fields['lag_bytes'])}, {_or(fields['lag_events'], 'an unknown number of')} events",
+        "behind": f"{format_size(fields['lag_bytes'])}, {_events(fields['lag_events'])}",
         "oldest unread": "none" if fields["lag_ms"] is None else format_duration(fields["lag_ms"]),
         "holes": str(fields["holes"]),
         "holds alone": "not known" if fields["held_bytes"] is None else format_size(fields["held_bytes"]),
@@ -101,8 +101,8 @@ def describe(
     print_facts(words, as_json=False)
 
 
-def _or(value: int | None, word: str) -> str:
-    return word if value is None else f"{value:,}"
+def _events(count: int | None) -> str:
+    return "an unknown number of events" if count is None else counted(count, "event")
 
 
 @app.command()
@@ -134,9 +134,9 @@ def move(
 
 def _moved(stream: str, name: str, found: Any) -> str:
     size, events = found["bytes"], found.get("events")
-    counted = "" if events is None else f", {abs(events):,} event{'' if abs(events) == 1 else 's'}"
+    shown = "" if events is None else f", {counted(abs(events), 'event')}"
     verb = "skips" if size >= 0 else "goes backwards, which gives back"
-    return f"{name} {verb} {format_size(abs(size))}{counted} of {stream}"
+    return f"{name} {verb} {format_size(abs(size))}{shown} of {stream}"
 
 
 @app.command()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from penstock.app.units import format_duration, format_size, parse_duration_ms
+from penstock.app.units import counted, format_duration, format_size, parse_duration_ms
 from penstock.codec.effective_policy import PATHS, value_at
 from penstock.codec.policy_document import BY_PATH, Kind
 from penstock.core.policy_sentence import exact_duration, exact_size
@@ -139,7 +139,7 @@ def _writers(verdict: Mapping[str, Any]) -> str:
 def _freed(decision: Mapping[str, Any]) -> str:
     said = format_size(decision.get("frees_bytes") or 0)
     events = decision.get("events")
-    return said if events is None else f"{said}, {events:,} event{'' if events == 1 else 's'}"
+    return said if events is None else f"{said}, {counted(events, 'event')}"
 
 
 def range_words(item: Mapping[str, Any]) -> str:
@@ -166,9 +166,9 @@ def hurt_words(decision: Mapping[str, Any]) -> Iterator[str]:
     for name, verb in (("expire", "unread data counts as read"), ("evict", "loses unread data")):
         for item in decision.get(name) or ():
             events = item.get("events")
-            counted = "" if events is None else f", {events:,} events"
+            shown = "" if events is None else f", {counted(events, 'event')}"
             rule = f", by {item['rule']}" if item.get("rule") else ""
-            yield f"{item.get('subscriber', '?')}: {verb}, {format_size(item.get('bytes', 0))}{counted}{rule}"
+            yield f"{item.get('subscriber', '?')}: {verb}, {format_size(item.get('bytes', 0))}{shown}{rule}"
     for item in decision.get("drop") or ():
         name = item.get("subscriber", "?") if isinstance(item, Mapping) else str(item)
         yield f"{name}: is dropped, silent for too long"

@@ -11,7 +11,7 @@ import typer
 from penstock.app.cli.output import print_facts, print_json, print_rows
 from penstock.app.cli.target import ControllerOption, JsonOption, default_controller
 from penstock.app.cli.words import moment
-from penstock.app.units import format_size
+from penstock.app.units import counted, format_size
 from penstock.codec.audit import AuditKind
 from penstock.spark.cli.session import (
     ConfOption,
@@ -94,7 +94,7 @@ def _tell(report: AuditReport, *, as_json: bool) -> None:
     sums = report.sums
     facts: dict[str, object] = {}
     if report.dry_run:
-        facts["would read"] = f"{report.entries:,} entries, {format_size(report.read_bytes)}"
+        facts["would read"] = f"{counted(report.entries, 'entry')}, {format_size(report.read_bytes)}"
         facts["would write"] = report.output or "nothing"
         print_facts(facts, as_json=False)
         return

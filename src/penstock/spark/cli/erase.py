@@ -12,7 +12,7 @@ from penstock.app.cli.holds import OwnerOption, owner_of
 from penstock.app.cli.output import ProgressLine, say
 from penstock.app.cli.target import ControllerOption, JsonOption, StreamArgument, default_controller
 from penstock.app.erasing import values_from
-from penstock.app.units import format_size
+from penstock.app.units import counted, format_size
 from penstock.model.errors import InvalidArgumentError
 from penstock.spark.cli.session import ConfOption, DryRunOption, MasterOption, spark_session
 from penstock.spark.matching import Contains, JsonField, Match, Where
@@ -97,7 +97,7 @@ def erase(
         print_receipt(report.receipt, as_json=json)
     else:
         size = format_size(report.bytes)
-        say(f"would erase {report.events:,} events of {stream}, {size}", as_json=json, **report.as_json())
+        say(f"would erase {counted(report.events, 'event')} of {stream}, {size}", as_json=json, **report.as_json())
 
 
 def match_of(

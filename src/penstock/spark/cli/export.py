@@ -10,7 +10,7 @@ import typer
 from penstock.app.cli.output import print_facts, print_json
 from penstock.app.cli.target import ControllerOption, JsonOption, StreamArgument, default_controller
 from penstock.app.cli.words import moment
-from penstock.app.units import format_size
+from penstock.app.units import counted, format_size
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.segments import SegmentId
 from penstock.spark.cli.session import (
@@ -140,13 +140,13 @@ def _facts(report: ExportReport, request: ExportRequest, *, dry_run: bool) -> di
         "events": f"{report.events:,}, {format_size(report.event_bytes)}",
     }
     if dry_run:
-        facts["would write"] = f"{report.shares} shares; nothing was written"
+        facts["would write"] = f"{counted(report.shares, 'share')}; nothing was written"
     else:
-        facts["written"] = f"{report.files} files, {format_size(report.file_bytes)}"
+        facts["written"] = f"{counted(report.files, 'file')}, {format_size(report.file_bytes)}"
         if report.resumed:
             facts["before"] = f"{report.resumed} of {report.shares} shares were there from an earlier run"
         if report.without_time:
-            facts["without time"] = f"{report.without_time:,} events"
+            facts["without time"] = counted(report.without_time, "event")
     facts["ends at"] = report.end
     bounds = (request.since_us, request.until_us)
     if bounds != (None, None):

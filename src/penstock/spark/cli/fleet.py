@@ -13,7 +13,7 @@ from penstock.app.cli.output import print_facts, print_json, print_rows
 from penstock.app.cli.policy_options import PolicyChange, takes_policy
 from penstock.app.cli.target import ControllerOption, JsonOption, default_controller
 from penstock.app.cli.words import parse_moment
-from penstock.app.units import format_size
+from penstock.app.units import counted, format_size
 from penstock.codec.policy_document import encode_document
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import check_name
@@ -176,11 +176,12 @@ def _tell_plan(facts: list[str] | StoreFacts, edit: PolicyEdit | None, out: Path
     if as_json:
         print_json({**plan, "document": None if edit is None else encode_document(edit.values)})
         return
-    streams = "of a number that only reading tells" if plan["streams"] is None else f"at most {plan['streams']:,}"
-    where = f"{plan['files']} files" if plan["store"] is None else f"store {plan['store']}"
+    known = plan["streams"]
+    streams = "streams of a number that only reading tells" if known is None else f"at most {counted(known, 'stream')}"
+    where = counted(plan["files"], "file") if plan["store"] is None else f"store {plan['store']}"
     print_facts(
         {
-            "facts": f"{where}, {streams} streams, {plan['tasks']} tasks",
+            "facts": f"{where}, {streams}, {counted(plan['tasks'], 'task')}",
             "change": plan["change"] or "none: the policies in force",
             "writes": plan["out"] or "nothing",
         },
@@ -222,15 +223,15 @@ def tell(report: FleetReport, by: str) -> None:
 
 def headline(report: FleetReport) -> str:
     """What was asked and the sum of the answer."""
-    lines = [f"{report.streams:,} streams decided in {report.seconds:.1f} s"]
+    lines = [f"{counted(report.streams, 'stream')} decided in {report.seconds:.1f} s"]
     if report.change is not None:
-        lines.append(f"change: {report.sentence}; it reaches {report.reached:,} streams")
+        lines.append(f"change: {report.sentence}; it reaches {counted(report.reached, 'stream')}")
     lines += [f"refused by {item['streams']:,} of them: {item['message']}" for item in report.refused]
     for label, side in (("today", report.today), ("with the change", report.change)):
         if side is not None:
             total = side.total
-            events = "" if total.uncounted else f", {total.events:,} events"
-            lines.append(f"{label}: {format_size(total.bytes)}{events} would go from {total.losing:,} streams")
+            events = "" if total.uncounted else f", {counted(total.events, 'event')}"
+            lines.append(f"{label}: {format_size(total.bytes)}{events} would go from {counted(total.losing, 'stream')}")
     return "\n".join(lines)
 
 
@@ -238,11 +239,12 @@ def hurt_lines(side: Side) -> list[str]:
     """Whom it hurts, a line each."""
     total = side.total
     found = [
-        f"{item['subscriber']} loses {format_size(item['bytes'])} unread in {item['streams']:,} streams, by {item['rule']}"
+        f"{item['subscriber']} loses {format_size(item['bytes'])} unread "
+        f"in {counted(item['streams'], 'stream')}, by {item['rule']}"
         for item in side.hurt[:_SHOWN]
     ]
     found += [
-        f"{item['subscriber']} is dropped from {item['streams']:,} streams, by {item['rule']}"
+        f"{item['subscriber']} is dropped from {counted(item['streams'], 'stream')}, by {item['rule']}"
         for item in side.dropped[:_SHOWN]
     ]
     if total.held_bytes:

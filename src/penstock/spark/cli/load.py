@@ -8,7 +8,7 @@ import typer
 
 from penstock.app.cli.output import print_facts, print_json
 from penstock.app.cli.target import ControllerOption, JsonOption, StreamArgument, default_controller
-from penstock.app.units import format_size, parse_size
+from penstock.app.units import counted, format_size, parse_size
 from penstock.spark.cli.session import ConfOption, DryRunOption, MasterOption, pairs, spark_session, telling
 
 if TYPE_CHECKING:
@@ -123,12 +123,12 @@ def _facts(report: LoadReport, *, dry_run: bool) -> dict[str, object]:
     facts: dict[str, object] = {
         "stream": report.stream,
         "load": report.load,
-        "input": f"{report.files} files, {format_size(report.file_bytes)}",
+        "input": f"{counted(report.files, 'file')}, {format_size(report.file_bytes)}",
         "parts": f"{report.parts}, of which {report.skipped} were loaded before",
     }
     if dry_run:
         facts["would write"] = f"{left} parts" if left else "nothing: all is loaded"
         facts["first events"] = [f"{item.get('routing_key') or '-'}  {item['event']}" for item in report.sample]
     else:
-        facts["written"] = f"{report.events:,} events, {format_size(report.event_bytes)}"
+        facts["written"] = f"{counted(report.events, 'event')}, {format_size(report.event_bytes)}"
     return facts

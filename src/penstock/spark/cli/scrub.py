@@ -10,7 +10,7 @@ import typer
 from penstock.app.cli.output import print_json
 from penstock.app.cli.scrub import DAMAGE_STATUS, damage_line
 from penstock.app.cli.target import ControllerOption, JsonOption, default_controller
-from penstock.app.units import format_size
+from penstock.app.units import counted, format_size
 from penstock.model.names import StreamName, check_name
 from penstock.spark.cli.session import ConfOption, DryRunOption, MasterOption, spark_session, telling
 
@@ -58,7 +58,7 @@ def scrub(
         for entry in outcome.affected:
             ranges = ", ".join(f"{start}..{end}" for start, end in entry["ranges"])
             who = f"; not read yet by {', '.join(entry['subscribers'])}" if entry["subscribers"] else ""
-            print(f"not readable: {entry['segment']}  offsets {ranges}, {entry['events']:,} events{who}")
+            print(f"not readable: {entry['segment']}  offsets {ranges}, {counted(entry['events'], 'event')}{who}")
         for said in outcome.as_json()["advice"]:
             print(f"what to do: {said}")
     if outcome.findings:

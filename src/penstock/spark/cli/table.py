@@ -9,7 +9,7 @@ import typer
 
 from penstock.app.cli.output import print_facts, print_json
 from penstock.app.cli.target import ControllerOption, JsonOption, StreamArgument, default_controller
-from penstock.app.units import format_size
+from penstock.app.units import counted, format_size
 from penstock.spark.cli.session import (
     ConfOption,
     DryRunOption,
@@ -102,9 +102,11 @@ def _facts(report: TableReport, *, dry_run: bool) -> dict[str, object]:
     if dry_run:
         facts["would read"] = format_size(report.read_bytes)
     else:
-        facts["read"] = f"{report.events:,} events, {format_size(report.read_bytes)}"
-        facts["changed"] = f"{report.upserts:,} keys, {report.deletes:,} deleted, in {report.buckets} buckets"
+        facts["read"] = f"{counted(report.events, 'event')}, {format_size(report.read_bytes)}"
+        facts["changed"] = (
+            f"{counted(report.upserts, 'key')}, {report.deletes:,} deleted, in {counted(report.buckets, 'bucket')}"
+        )
         if report.without_key:
-            facts["without key"] = f"{report.without_key:,} events"
+            facts["without key"] = counted(report.without_key, "event")
     facts["rows"] = f"{report.rows:,} in version {report.number}"
     return facts

@@ -10,6 +10,7 @@ from client_world import read_all, simulate
 from penstock.client.store import AsyncStore
 from penstock.model.errors import (
     InvalidArgumentError,
+    NotConnectedError,
     QuotaExceededError,
     QuotaHeldError,
     StorageFullError,
@@ -115,6 +116,82 @@ def test_a_quota_that_refuses_a_commit_with_events_leaves_the_transaction_undeci
         assert await read_all(world.safe.stream("a/s")) == []
 
     simulate(test)
+
+
+class Silent:
+    """A controller whose answers to commits get lost: ``times`` of them, of which some were heard."""
+
+    def __init__(self, inner, times, *, heard):
+        self._inner, self._times, self._heard = inner, times, heard
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    async def commit_transaction(self, stream, txn, **blocks):
+        if self._times <= 0:
+            return await self._inner.commit_transaction(stream, txn, **blocks)
+        self._times -= 1
+        if self._heard:
+            await self._inner.commit_transaction(stream, txn, **blocks)
+        raise NotConnectedError("answer lost")
+
+
+@pytest.mark.parametrize("heard", [False, True], ids=["unheard", "heard"])
+def test_a_commit_that_failed_is_asked_for_again_with_all_events(heard):
+    async def test(world):
+        await world.safe.create_stream("a/s", segments=3, create_scope=True)
+        silent = Silent(world.controller, 1, heard=heard)
+        txn = AsyncStore(world.segments, silent, world.clock, world.rng).stream("a/s").transaction()
+        await txn.open()
+        await txn.write_many([b"%d" % number for number in range(30)], [f"k{number}" for number in range(30)])
+        with pytest.raises(NotConnectedError):
+            await txn.commit(deadline_s=0)
+        for write in (txn.write(b"x", "k"), txn.write_many([b"x"]), txn.flush()):
+            with pytest.raises(TransactionStateError, match="takes no more events"):
+                await write
+        await txn.commit()
+        assert sorted(await read_all(world.safe.stream("a/s"))) == sorted(b"%d" % number for number in range(30))
+
+    simulate(test)
+
+
+def test_a_commit_that_a_quota_refused_is_asked_for_again_with_all_events():
+    async def test(world):
+        await world.safe.create_stream("a/s", segments=3, create_scope=True)
+        refusing = Refusing(world.controller, world.real_segments, [QuotaExceededError("quota", stream="a/s")])
+        txn = AsyncStore(world.segments, refusing, world.clock, world.rng).stream("a/s").transaction()
+        await txn.open()
+        await txn.write_many([b"%d" % number for number in range(30)], [f"k{number}" for number in range(30)])
+        with pytest.raises(QuotaExceededError):
+            await txn.commit()
+        refusing.commit_transaction = world.controller.commit_transaction
+        await txn.commit()
+        assert sorted(await read_all(world.safe.stream("a/s"))) == sorted(b"%d" % number for number in range(30))
+
+    simulate(test)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("count", [10, 300], ids=["with the commit", "by the writer"])
+def test_a_commit_that_is_interrupted_again_and_again_commits_all_or_nothing(seed, count):
+    async def test(world):
+        await world.safe.create_stream("a/s", create_scope=True)
+        txn = world.store.stream("a/s").transaction()
+        await txn.open()
+        expected = [b"%d:" % number + bytes(1000) for number in range(count)]
+        await txn.write_many(expected, ["k"] * count)
+        for wait_s in (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 1.0, 60.0):
+            try:
+                async with asyncio.timeout(wait_s):
+                    await txn.commit()
+            except TimeoutError:
+                continue
+            except TransactionStateError:
+                break  # Decided, by a call that was interrupted.
+        status = await txn.status()
+        assert await read_all(world.safe.stream("a/s")) == (expected if status is TransactionStatus.COMMITTED else [])
+
+    simulate(test, seed=seed, loss=0.1)
 
 
 def test_more_than_waits_for_the_commit_is_sent_before_it_in_order():

@@ -260,7 +260,12 @@ class Transaction:
 
     def _hand_over(self) -> None:
         if self._events:
-            self._thread.call(self._inner.write_many(*self._taken()))
+            self._thread.call(self._write_taken())
+
+    async def _write_taken(self) -> None:
+        # Taken here: interrupted before it begins, the events are still the caller's.
+        if self._events:
+            await self._inner.write_many(*self._taken())
 
     def _taken(self) -> tuple[list[bytes], list[str | None] | None]:
         events, keys = self._events, self._keys
@@ -299,13 +304,11 @@ class Transaction:
         Raises TransactionStateError (decided before), TransactionNotFoundError (its lease ran out), DeadlineExceededError
         (decided; readable later), InvalidArgumentError (not open).
         """
-        self._inner.check()
-        self._thread.call(self._commit(*self._taken(), wait=wait))
+        self._thread.call(self._commit(wait=wait))
         self._thread.disown(self)
 
-    async def _commit(self, events: list[bytes], keys: list[str | None] | None, *, wait: bool) -> None:
-        if events:
-            await self._inner.write_many(events, keys)
+    async def _commit(self, *, wait: bool) -> None:
+        await self._write_taken()
         await self._inner.commit(wait=wait)
 
     def abort(self, *, wait: bool = True) -> None:
@@ -328,15 +331,14 @@ class Transaction:
         if kind is not None and self._thread.closed:
             return  # the caller's exception tells more than that nothing can be aborted any more
         if kind is None:
-            self._thread.call(self._leave(*self._taken()))
+            self._thread.call(self._leave())
         else:
             self._thread.call(self._inner.__aexit__(kind, error, trace))
 
-    async def _leave(self, events: list[bytes], keys: list[str | None] | None) -> None:
-        if events:
-            try:
-                await self._inner.write_many(events, keys)
-            except PenstockError as failure:
-                await self._inner.__aexit__(type(failure), failure, failure.__traceback__)
-                raise
+    async def _leave(self) -> None:
+        try:
+            await self._write_taken()
+        except PenstockError as failure:
+            await self._inner.__aexit__(type(failure), failure, failure.__traceback__)
+            raise
         await self._inner.__aexit__(None, None, None)

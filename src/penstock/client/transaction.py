@@ -12,7 +12,7 @@ from uuid import UUID
 from penstock.client.lanes import check_key
 from penstock.client.retry import DEADLINE_S, Backoff, retrying
 from penstock.client.tasks import TaskOwner
-from penstock.client.writer import AsyncWriter, as_bytes, checked_events
+from penstock.client.writer import AsyncWriter, Prepared, as_bytes, checked_events
 from penstock.client.writer_core import WriterSettings
 from penstock.codec.events import HEADER_BYTES
 from penstock.model.errors import (
@@ -126,6 +126,8 @@ class AsyncTransaction:
         self._writer: AsyncWriter | None = None
         self._held: _Held | None = _Held()
         """None: what is written goes to the writer."""
+        self._asked: Prepared | None = None
+        """What a commit was asked for with, and is again: it may have been heard, and nothing less may be committed."""
         self._lost: BaseException | None = None
         self._decided = False
         self._tasks = TaskOwner(self._lose)
@@ -190,9 +192,18 @@ class AsyncTransaction:
             raise TransactionStateError("lease was not renewed", txn=txn, state=status.value)
 
     def check(self) -> None:
-        """Raise what keeps it from taking events: InvalidArgumentError (not open), TransactionStateError (decided), or how
-        its lease was lost."""
-        self._writable()
+        """Raise what keeps it from taking events: InvalidArgumentError (not open), TransactionStateError (decided, or asked
+        to commit), or how its lease was lost."""
+        self._taking()
+
+    def _taking(self) -> AsyncWriter:
+        writer = self._writable()
+        if self._asked is not None:
+            raise TransactionStateError(
+                "transaction takes no more events, for its commit was asked for: commit it again, or abort it",
+                txn=self.id,
+            )
+        return writer
 
     def _writable(self) -> AsyncWriter:
         writer = self._opened()[1]
@@ -204,19 +215,19 @@ class AsyncTransaction:
 
     async def write(self, event: Buffer | str, key: str | None = None) -> None:
         """As ``AsyncWriter.write``. Raises TransactionStateError, TransactionNotFoundError too."""
-        writer = self._writable()
+        writer = self._taking()
         if self._held is not None:
             data = as_bytes(event)
             check_key(key)
             if self._held.size + len(data) + HEADER_BYTES <= HELD_MAX_BYTES:
                 self._held.add(data, key)
                 return
-            await self._let_go(writer)
+            self._let_go(writer)
         await writer.write(event, key)
 
     async def write_many(self, events: Sequence[Buffer | str], keys: Sequence[str | None] | None = None) -> None:
         """As ``AsyncWriter.write_many``."""
-        writer = self._writable()
+        writer = self._taking()
         if self._held is not None:
             data = checked_events(events, keys)
             for key in keys or ():
@@ -225,38 +236,43 @@ class AsyncTransaction:
                 for event, key in zip(data, keys or [None] * len(data), strict=True):
                     self._held.add(event, key)
                 return
-            await self._let_go(writer)
+            self._let_go(writer)
         await writer.write_many(events, keys)
 
     async def write_arrow(self, array: pa.Array, keys: pa.Array | None = None) -> None:
         """As ``AsyncWriter.write_arrow``."""
-        writer = self._writable()
-        await self._let_go(writer)
+        writer = self._taking()
+        self._let_go(writer)
         await writer.write_arrow(array, keys)
 
     async def flush(self) -> None:
         """Return once every event written so far is durable, though not readable."""
-        writer = self._writable()
-        await self._let_go(writer)
+        writer = self._taking()
+        self._let_go(writer)
         await writer.flush()
 
-    async def _let_go(self, writer: AsyncWriter) -> None:
-        """Send what waits for the commit, and all that comes after, without waiting for it."""
-        held, self._held = self._held, None
+    def _let_go(self, writer: AsyncWriter) -> None:
+        """Send what waits for the commit, and all that comes after, without waiting for it. At once, so that whoever is
+        interrupted in what follows has written all of it."""
+        held = self._held
         if held is not None and held.events:
-            await writer.write_many(held.events, held.given_keys)
+            writer.take(writer.prepare(held.events, held.given_keys))
+        self._held = None
 
     async def commit(self, *, wait: bool = True, deadline_s: float = DEADLINE_S) -> None:
         """Make all events readable at once. ``wait``: return when they are; else when it is decided.
 
         Raises: TransactionStateError (aborted), TransactionNotFoundError (lease ran out), DeadlineExceededError (decided;
-        readable later).
+        readable later), UnavailableError, what its writes failed with. Failed or interrupted before it is decided, it may be
+        asked for again: with all events, or not at all.
         """
         writer = self._writable()
         status = await self._commit_held(writer, deadline_s)
         if status is None:
-            await writer.close()
+            # Not by ``close``, which a second call would find done, however little of it was.
+            await writer.flush()
             await self._decide_end()
+            await writer.close()
             txn = self.id
             status = await retrying(
                 lambda: self._controller.commit_transaction(self.stream, txn), self._rng, deadline_s=deadline_s
@@ -266,11 +282,17 @@ class AsyncTransaction:
 
     async def _commit_held(self, writer: AsyncWriter, deadline_s: float) -> TransactionStatus | None:
         """Commit with all events in one call. None: nothing is decided, and the writer has the events."""
-        held, self._held = self._held, None
-        if held is None or not held.events:
-            return None
+        if self._asked is None:
+            held = self._held
+            if held is None or not held.events:
+                return None
+            prepared = writer.prepare(held.events, held.given_keys)
+            if len({lane.sender.range.segment for lane, _ in prepared}) < len(prepared):
+                writer.take(prepared)
+                self._held = None
+                return None
+            self._asked, self._held = prepared, None
         txn = self.id
-        prepared = writer.prepare(held.events, held.given_keys)
         blocks = [
             EventBlock(
                 segment=lane.sender.range.segment,
@@ -278,11 +300,8 @@ class AsyncTransaction:
                 event_count=block.count,
                 data=block.data,
             )
-            for lane, block in prepared
+            for lane, block in self._asked
         ]
-        if len(dict.fromkeys(block.segment for block in blocks)) < len(blocks):
-            await writer.send(prepared)
-            return None
 
         async def whole() -> TransactionStatus | None:
             try:
@@ -297,7 +316,8 @@ class AsyncTransaction:
             raise
         if status is None:
             # The writer knows how to wait. Its blocks bear the same numbers of the same ids: none is stored twice.
-            await writer.send(prepared, doubtful=True)
+            prepared, self._asked = self._asked, None
+            await writer.adopt(prepared)
             return None
         await self._decide_end()
         await writer.abort()
@@ -363,6 +383,7 @@ class AsyncTransaction:
                 await self.commit()
             finally:
                 await self._end_lease()
+                await self._opened()[1].abort()
             return
         try:
             # Whoever was interrupted does not want to wait.

@@ -231,12 +231,13 @@ class AsyncWriter:
         """Events framed for their segments, and not taken yet; the writer is open. Raises as ``write_many``."""
         return prepare_events(self._core.lanes, events, keys, self.settings.block_bytes)
 
-    async def send(self, prepared: Prepared, *, doubtful: bool = False) -> None:
-        """Take what ``prepare`` gave. ``doubtful``: these are the first blocks of their segments, one each, and may be stored
-        already, under their senders' ids and numbers. Raises as ``write``."""
-        if not doubtful:
-            await self._send(prepared)
-            return
+    def take(self, prepared: Prepared) -> None:
+        """Take what ``prepare`` gave, at once: what is written next waits for room. Raises as ``write``."""
+        self._core.enqueue(prepared)
+
+    async def adopt(self, prepared: Prepared) -> None:
+        """Take what ``prepare`` gave, the first block of each segment, which may be stored already under its sender's id and
+        number. Raises as ``write``."""
         for lane, block in prepared:
             lane.sender.number(block)
             self._core.adopt(lane.sender, block)

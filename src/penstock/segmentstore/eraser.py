@@ -9,7 +9,7 @@ orphan that holds nothing that was to go; one behind it leaves marks that the ne
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -100,7 +100,7 @@ class Eraser:
             start = chunk.start
             block = blocks[bisect_right(blocks, offset - start, key=_START) - 1]
             end = start + block.end_offset
-            count = next((i for i, other in enumerate(wanted[at:]) if other >= end), len(wanted) - at)
+            count = bisect_left(wanted, end, at) - at
             data = await self._block(segment, chunk, block)
             if data is None:
                 segment = (await container.segments.find_visible(name)).require_plain()

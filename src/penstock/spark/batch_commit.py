@@ -122,7 +122,7 @@ class _Step:
 
     end: int
     chunks: list[ImportedChunk] = field(default_factory=list)
-    data: bytes = b""
+    data: bytearray = field(default_factory=bytearray)
     count: int = 0
 
 

@@ -176,8 +176,8 @@ def _tell_plan(facts: list[str] | StoreFacts, edit: PolicyEdit | None, out: Path
     if as_json:
         print_json({**plan, "document": None if edit is None else encode_document(edit.values)})
         return
-    known = plan["streams"]
-    streams = "streams of a number that only reading tells" if known is None else f"at most {counted(known, 'stream')}"
+    most = plan["streams"]
+    streams = "streams of a number that only reading tells" if most is None else f"at most {counted(most, 'stream')}"
     where = counted(plan["files"], "file") if plan["store"] is None else f"store {plan['store']}"
     print_facts(
         {

@@ -50,7 +50,7 @@ def test_positions_are_erased_listed_shown_and_verified(tmp_path, data):
     tried = run(*erase, "--dry-run", "--data", data)
     assert tried.exit_code == 0, tried.output
     assert "would erase 10 events" in tried.output
-    assert list(find_values(data, [SECRET]))
+    assert list(find_values(data, {SECRET: 1}))
     before = run("erase", "list", "--data", data)
     assert "request 17" not in before.output
     done = run(*erase, "--id", "r17", "--data", data, "--json")
@@ -96,9 +96,11 @@ def test_a_list_of_positions_that_is_none_is_refused(tmp_path, text):
 def test_lists_of_values_are_read_line_by_line(tmp_path):
     path = tmp_path / "list"
     path.write_text("ann\n\nbob \nann\n")
-    assert values_from(path) == ["ann", "bob "]
+    assert values_from(path) == {"ann": 1, "bob ": 3}
+    path.write_text("ann\u2028bob\x85\x0b\n")
+    assert values_from(path) == {"ann\u2028bob\x85\x0b": 1}, "one value, and not the halves of it"
     path.write_bytes(b"\xef\xbb\xbfann\r\nbob\r\n")
-    assert values_from(path) == ["ann", "bob"]
+    assert values_from(path) == {"ann": 1, "bob": 2}
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidArgumentError):
         values_from(path)
@@ -106,4 +108,4 @@ def test_lists_of_values_are_read_line_by_line(tmp_path):
     with pytest.raises(InvalidArgumentError):
         values_from(path)
     with pytest.raises(InvalidArgumentError):
-        list(find_values(tmp_path, ["abc"]))
+        list(find_values(tmp_path, {"abc": 1}))

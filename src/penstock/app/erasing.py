@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +23,15 @@ class Finding:
     value: int
 
 
-def values_from(path: Path) -> list[str]:
-    """Distinct values, one a line, in order; empty lines are none. Raises InvalidArgumentError, OSError."""
-    values = list(dict.fromkeys(line for line in _lines(path) if line.strip()))
+def values_from(path: Path) -> dict[str, int]:
+    """Values, one a line, each with the number of the first line that it is on, in order; empty lines are none.
+
+    Raises InvalidArgumentError, OSError.
+    """
+    values: dict[str, int] = {}
+    for number, line in enumerate(_lines(path), 1):
+        if line.strip():
+            values.setdefault(line, number)
     if not values:
         raise InvalidArgumentError("there are no values to look for", file=str(path))
     if len(values) > VALUES_MAX:
@@ -53,24 +59,27 @@ def positions_from(path: Path) -> list[tuple[int, int]]:
 def _lines(path: Path) -> list[str]:
     try:
         # Some editors begin a file with a byte order mark, which is no part of the first value.
-        return path.read_text(encoding="utf-8-sig").splitlines()
+        text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidArgumentError("a list is written in UTF-8", file=str(path), position=error.start) from error
+    # Not ``splitlines``, which takes a dozen characters for ends of lines: half of a value is another one.
+    return [line.removesuffix("\r") for line in text.split("\n")]
 
 
 def find_values(
-    directory: Path, values: Iterable[str], *, progress: Callable[[int, int], None] | None = None
+    directory: Path, values: Mapping[str, int], *, progress: Callable[[int, int], None] | None = None
 ) -> Iterator[Finding]:
-    """Where the values are, as UTF-8 bytes, in any file below the directory: the first place in each file of each value.
+    """Where the values, given with their lines, are as UTF-8 bytes in any file below the directory: the first place in each
+    file of each value.
 
     All files are looked into whole: chunks, sidecars, log files, spare ones, the catalogue, the metadata. A file that goes
     meanwhile is passed over. ``progress`` is called with files and bytes so far.
     Raises InvalidArgumentError (a value too short to tell anything, or too many), OSError.
     """
-    wanted = [value.encode() for value in values]
+    wanted = [(line, value.encode()) for value, line in values.items()]
     if len(wanted) > _SCANNED_MAX:
         raise InvalidArgumentError("too many values to look for in files", values=len(wanted), limit=_SCANNED_MAX)
-    short = next((number for number, value in enumerate(wanted, 1) if len(value) < _VALUE_MIN), None)
+    short = next((line for line, value in wanted if len(value) < _VALUE_MIN), None)
     if short is not None:
         raise InvalidArgumentError("a value is too short to be told from chance", line=short, least_bytes=_VALUE_MIN)
     read = 0
@@ -81,7 +90,7 @@ def find_values(
                     continue
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                     read += len(data)
-                    for line, value in enumerate(wanted, 1):
+                    for line, value in wanted:
                         position = data.find(value)
                         if position >= 0:
                             yield Finding(file=str(path.relative_to(directory)), position=position, value=line)

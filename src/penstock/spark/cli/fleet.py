@@ -106,10 +106,7 @@ def fleet(
     if by not in ("scope", "day", "rule"):
         raise InvalidArgumentError("--by is scope, day or rule", by=repr(by[:40]))
     edit = _edit(change, scope or [])
-    pictures = [path for path in (png, out / "fleet.png" if out is not None else None) if path is not None]
-    for path in pictures:
-        if path.suffix not in _PICTURES:
-            raise InvalidArgumentError("a picture is .png, .svg or .pdf", png=str(path))
+    pictures = _pictures(png, out)
     at_ms = None if at is None else parse_moment(at, now_ms=RealClock().now_ms())
     chosen = _facts(facts, controller)
     if dry_run:
@@ -130,6 +127,15 @@ def fleet(
         tell(report, by)
     if report.failed:
         raise typer.Exit(1)
+
+
+def _pictures(png: Path | None, out: Path | None) -> list[Path]:
+    """Where pictures go. Raises InvalidArgumentError."""
+    found = [path for path in (png, out / "fleet.png" if out is not None else None) if path is not None]
+    for path in found:
+        if path.suffix not in _PICTURES:
+            raise InvalidArgumentError("a picture is .png, .svg or .pdf", png=str(path))
+    return found
 
 
 def _edit(change: PolicyChange, scopes: list[str]) -> PolicyEdit | None:

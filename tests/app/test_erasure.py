@@ -300,6 +300,22 @@ def test_an_erasure_of_another_stream_is_no_excuse_for_other_bytes(store):
     assert streams[1].erasures.verify("later").holds
 
 
+@pytest.mark.parametrize("value", [float("nan"), {1}, b"x", "\ud800"], ids=["nan", "a set", "bytes", "half a pair"])
+def test_what_was_looked_for_is_json_or_nothing_is_erased(store, value):
+    stream = store.create_stream("s/t", create_scope=True)
+    fill(stream, 50)
+    hits = hits_of(events_of(stream))
+    asked = {"erasure": "e", "who": "ann", "why": "x", "looked_for": {"user": value}}
+    for ask in (
+        lambda: stream.erase(hits, who="ann", why="x", looked_for=asked["looked_for"]),
+        lambda: store._thread.call(store._inner.controller.erase(stream.name, asked, {})),
+    ):
+        with pytest.raises(InvalidArgumentError, match="what was looked for"):
+            ask()
+    assert hits_of(events_of(stream)) == hits
+    assert list(store.erasures()) == []
+
+
 def test_each_erasure_is_told_by_the_audit_stream(store):
     stream = store.create_stream("s/t", create_scope=True)
     fill(stream, 50)

@@ -11,7 +11,7 @@ from penstock.client.blocks import Event
 from penstock.client.retry import retrying
 from penstock.codec.erasure_records import ErasurePartRecord
 from penstock.core.erasure import Digests, Range, clipped, joined, without
-from penstock.core.erasure_receipt import chain_problems, digest_of, ranges_digest
+from penstock.core.erasure_receipt import chain_problems, digest_of, plain, ranges_digest
 from penstock.model.errors import InvalidArgumentError, SegmentNotFoundError, TruncatedError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
@@ -123,7 +123,8 @@ class AsyncErasures:
         stream, controller = self._stream, self._controller
         chosen = erasure or self._rng.uuid().hex
         wanted = by_segment(positions)
-        asked = {"erasure": chosen, "who": who, "why": why, "looked_for": dict(looked_for or {"by": "positions"})}
+        told = plain(looked_for or {"by": "positions"}, field="looked_for")
+        asked = {"erasure": chosen, "who": who, "why": why, "looked_for": told}
         pages = pages_of(wanted)
         sums: dict[str, Any] = {"stream": str(stream), "state": "dry run", "events": 0, "bytes": 0}
         state: Mapping[str, Any] = {}

@@ -13,7 +13,7 @@ from penstock.controller.context import Context, StreamView
 from penstock.controller.grace_records import load_grace
 from penstock.controller.holds import Placed
 from penstock.core.erasure import joined, size_of
-from penstock.core.erasure_receipt import ranges_digest
+from penstock.core.erasure_receipt import canonical, plain, ranges_digest
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
@@ -61,8 +61,8 @@ def chunk_fields(segment: SegmentId, item: ErasedChunk) -> dict[str, Any]:
     }
 
 
-def check_asked(stream: StreamName, asked: Mapping[str, Any]) -> str:
-    """The id of what is asked for. Raises InvalidArgumentError."""
+def checked_asked(stream: StreamName, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What is asked for, as it is stored and given back: plain JSON. Raises InvalidArgumentError."""
     erasure = asked.get("erasure")
     if not isinstance(erasure, str) or len(erasure) > ID_MAX or not _ID.match(erasure):
         raise InvalidArgumentError(
@@ -80,13 +80,14 @@ def check_asked(stream: StreamName, asked: Mapping[str, Any]) -> str:
                 value=ascii(text)[:60],
                 rule=f"1 to {TEXT_MAX} printable characters",
             )
-    if not isinstance(asked.get("looked_for"), Mapping) or len(repr(asked)) > _WHAT_MAX_BYTES:
+    found = plain(asked, field="looked_for")
+    if not isinstance(found.get("looked_for"), dict) or len(canonical(found)) > _WHAT_MAX_BYTES:
         raise InvalidArgumentError(
             "an erasure says what was looked for", field="looked_for", rule="a JSON object of less than 64 KiB"
         )
     if stream.is_internal:
         raise InvalidArgumentError("nothing is erased in an internal stream", stream=str(stream))
-    return erasure
+    return found
 
 
 def check_no_hold(holds: Sequence[Placed], parts: Sequence[ErasurePartRecord]) -> None:

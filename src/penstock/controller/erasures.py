@@ -26,8 +26,8 @@ from penstock.controller import keys
 from penstock.controller.context import Context, StreamView
 from penstock.controller.erasure_facts import (
     ID_MAX,
-    check_asked,
     check_no_hold,
+    checked_asked,
     chunk_fields,
     remains_of,
     where_of,
@@ -106,7 +106,8 @@ class Erasures:
         dry_run: bool,
     ) -> Mapping[str, Any]:
         """See ``ControllerService.erase``."""
-        erasure = check_asked(stream, asked)
+        asked = checked_asked(stream, asked)
+        erasure = asked["erasure"]
         if sum(map(len, positions.values())) > PAGE_POSITIONS_MAX:
             raise InvalidArgumentError("a page of positions is too long", limit=PAGE_POSITIONS_MAX)
         if dry_run:

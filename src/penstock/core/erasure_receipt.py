@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.core.erasure import Range
+from penstock.model.errors import InvalidArgumentError
 
 FORMAT = 1
 
@@ -18,6 +19,17 @@ FORMAT = 1
 def canonical(value: object) -> bytes:
     """JSON with sorted keys and no spaces, UTF-8: the bytes that digests are made of."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def plain(fields: Mapping[str, Any], *, field: str) -> dict[str, Any]:
+    """The fields as JSON gives them back. Raises InvalidArgumentError for what no receipt could be made of: it is no JSON."""
+    try:
+        found: dict[str, Any] = json.loads(canonical(dict(fields)))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgumentError(
+            "an erasure says what was looked for", field=field, rule="a JSON object", reason=str(error)[:60]
+        ) from error
+    return found
 
 
 def digest_of(value: object) -> str:

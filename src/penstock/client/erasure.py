@@ -198,12 +198,14 @@ class AsyncErasures:
         ranges, chunks = await self.details(erasure)
         scan.compare_lists(ranges, chunks)
         later = await self._later(receipt, everything)
+        seen: dict[SegmentId, list[Range]] = {}
         for chunk in chunks:
             over = [item for item in later if _overlap(item, chunk)]
-            await scan.look_at(chunk, ranges.get(SegmentId(chunk["segment"]), ()), over)
+            segment = SegmentId(chunk["segment"])
+            seen.setdefault(segment, []).append((chunk["start"], chunk["end"]))
+            await scan.look_at(chunk, ranges.get(segment, ()), over)
         for segment, own in ranges.items():
-            seen = [(item["start"], item["end"]) for item in chunks if item["segment"] == segment]
-            await scan.look_at_blanks(segment, without(own, joined(seen)))
+            await scan.look_at_blanks(segment, without(own, joined(seen.get(segment, ()))))
         return scan.result(erasure)
 
     async def _later(

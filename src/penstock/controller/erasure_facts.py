@@ -12,7 +12,7 @@ from penstock.controller import keys
 from penstock.controller.context import Context, StreamView
 from penstock.controller.grace_records import load_grace
 from penstock.controller.holds import Placed
-from penstock.core.erasure import joined, size_of
+from penstock.core.erasure import Range, joined, size_of
 from penstock.core.erasure_receipt import canonical, plain, ranges_digest
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName, segment_name
@@ -26,10 +26,11 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 
 
 def where_of(parts: Sequence[ErasurePartRecord], gone: Sequence[SegmentId]) -> dict[str, Any]:
+    found: dict[SegmentId, set[Range]] = {}
+    for part in parts:
+        found.setdefault(part.segment, set()).update(part.ranges)
     segments: list[dict[str, Any]] = []
-    for segment in sorted({part.segment for part in parts}):
-        own = [part for part in parts if part.segment == segment]
-        events = {item for part in own for item in part.ranges}
+    for segment, events in sorted(found.items()):
         ranges = joined(events)
         segments.append(
             {

@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import parse_qsl
@@ -18,7 +19,7 @@ from penstock.codec.chunk_builder import BuiltChunk
 from penstock.codec.chunk_index import index_name
 from penstock.model.errors import StorageFullError, UnavailableError
 from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
-from penstock.storage.real_calls import sync_directory
+from penstock.storage.real_calls import sync_directory, write_all
 from penstock.storage.real_direct import DirectWriter
 
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
@@ -109,15 +110,7 @@ def _write_file(path: str, parts: Sequence[bytes | bytearray | memoryview]) -> N
     """A new file, durable but for its name."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-
-        def write(offset: int, views: Sequence[memoryview]) -> None:
-            for view in views:
-                at = 0
-                while at < len(view):
-                    at += os.pwrite(descriptor, view[at:], offset + at)
-                offset += len(view)
-
-        direct = DirectWriter(descriptor, write)
+        direct = DirectWriter(descriptor, partial(write_all, descriptor, path))
         try:
             direct.write(0, [memoryview(part).cast("B") for part in parts])
         finally:

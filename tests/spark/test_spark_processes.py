@@ -11,6 +11,7 @@ import pytest
 from spark_world import served
 
 from penstock.spark import java
+from penstock.spark.daemon import until_hung_up
 from penstock.spark.java import ensure_java, java_version
 
 EXECUTOR = """
@@ -51,6 +52,22 @@ def test_finding_the_format_is_light() -> None:
     assert "pyspark_penstock" in loaded
     for heavy in ("pyarrow", "numpy", "pandas", "grpc", "google.protobuf", "uvloop", "penstock.net"):
         assert heavy not in loaded
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError, ConnectionResetError])
+def test_a_worker_on_which_spark_hung_up_ends_without_a_word_and_any_other_failure_is_told(
+    error: type[Exception],
+) -> None:
+    def hung_up(sock: object, authenticated: bool) -> int:
+        raise error
+
+    def broken(sock: object, authenticated: bool) -> int:
+        raise ValueError("a bug")
+
+    assert until_hung_up(hung_up)(None, True) != 0
+    assert until_hung_up(lambda sock, authenticated: 0)(None, True) == 0
+    with pytest.raises(ValueError, match="a bug"):
+        until_hung_up(broken)(None, True)
 
 
 def test_a_warm_daemon_has_what_tasks_need_and_no_connections() -> None:

@@ -13,7 +13,8 @@ import gc
 import importlib
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 WARM = (
     "numpy",
@@ -34,6 +35,8 @@ LATER = (
 """A worker that is forked before these are here, and needs them, loads them itself."""
 
 LATER_S = 2.0
+_HUNG_UP = 1
+"""Any status but 0: the worker is not used again."""
 
 
 def warm_up(names: Sequence[str]) -> None:
@@ -53,13 +56,27 @@ def warm_up_later(after_s: float = LATER_S) -> None:
     signal.setitimer(signal.ITIMER_REAL, after_s)
 
 
+def until_hung_up(worker: Callable[..., int]) -> Callable[..., int]:
+    """The worker, which ends in silence where Spark has hung up on it, as at the end of a session: to Spark's loop that is an
+    error to print a stack of, over whatever the program itself has to say."""
+
+    def serve(*args: Any) -> int:
+        try:
+            return worker(*args)
+        except (BrokenPipeError, ConnectionResetError):
+            return _HUNG_UP
+
+    return serve
+
+
 def main() -> None:
     """Serve Spark until it closes our standard input."""
-    from pyspark.daemon import manager
+    from pyspark import daemon
 
     warm_up(WARM)
     warm_up_later()
-    manager()
+    daemon.worker = until_hung_up(daemon.worker)
+    daemon.manager()
 
 
 if __name__ == "__main__":

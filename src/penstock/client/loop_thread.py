@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from penstock.client.visited_loop import VisitedLoop
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError
 from penstock.ports.controller_service import ControllerService
 from penstock.ports.segment_service import SegmentService
@@ -44,8 +45,9 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 class LoopThread:
     """One event loop in one daemon thread, with the services open for as long as it runs."""
 
-    def __init__(self, opener: Opener) -> None:
-        self.loop = _new_loop()
+    def __init__(self, opener: Opener, *, visited: bool = False) -> None:
+        """``visited``: the services are this process's own, and other threads may do their work (``visited_loop``)."""
+        self.loop = VisitedLoop() if visited else _new_loop()
         self._opened: Future[Services] = Future()
         self._closing = False
         self._failure: BaseException | None = None

@@ -51,7 +51,7 @@ class DirectLine:
             for reply in self._replies(await loop.sock_recv(self._socket, _RECEIVE_BYTES)):
                 if isinstance(reply, c.AppendSetup):
                     self.last_number = reply.last_number
-                    # From here on the system waits, with a limit: another call to wait first would come on top of each answer.
+                    # From here on the system waits, up to a limit: a call that waits first would come on top of each answer.
                     self._socket.setblocking(True)
                     return
                 if not isinstance(reply, c.Hello | c.KeepAlive):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 from uuid import UUID
 
 from penstock.client.answer import Answer
@@ -16,11 +16,10 @@ from penstock.client.group_reader import AsyncGroupReader
 from penstock.client.group_state import SegmentKey
 from penstock.client.lanes import Lane, WriterNotOpenError, check_key
 from penstock.client.layout import Layout
-from penstock.client.local_line import LocalLines
+from penstock.client.local_line import direct_lines
 from penstock.client.loop_thread import POLL_S, LoopThread
 from penstock.client.reader import AsyncReader
 from penstock.client.transaction import AsyncTransaction
-from penstock.client.visited_loop import VisitedLoop
 from penstock.client.writer import Prepared, as_bytes, count_unsent, prepare_events, prepare_large
 from penstock.client.writer_core import WriterCore, WriterSettings
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
@@ -28,10 +27,8 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError, QuotaExceededError
 from penstock.model.names import StreamName
 from penstock.ports.controller_service import TransactionStatus
-from penstock.ports.direct_appends import OpenDirect
 from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import LocalSegmentService
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,9 +52,9 @@ class Writer:
         self._thread = thread
         self._settings = settings
         self._changed = threading.Event()
-        self._core = WriterCore(
-            layout, thread.services[0], rng, settings, on_change=self._on_change, open_direct=_direct_lines(thread)
-        )
+        segments = thread.services[0]
+        dial = direct_lines(thread.loop, segments)
+        self._core = WriterCore(layout, segments, rng, settings, on_change=self._on_change, open_direct=dial)
         self._lanes = self._core.lanes
         self._closed = False
         self._opened = False
@@ -227,14 +224,6 @@ class Writer:
             self.close()
         else:
             self.abort()
-
-
-def _direct_lines(thread: LoopThread) -> OpenDirect | None:
-    """How a writing thread may append by itself; None: it may not."""
-    segments = thread.services[0]
-    if isinstance(thread.loop, VisitedLoop):
-        return LocalLines(thread.loop, cast("LocalSegmentService", segments)).open
-    return getattr(segments, "open_direct", None)
 
 
 class _AnyReader(Protocol):

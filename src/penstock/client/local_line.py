@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading  # noqa: TID251 - the writing thread may wait for an answer that the loop's gives
+from asyncio import AbstractEventLoop
+from typing import cast
 from uuid import UUID
 
 from penstock.client.visited_loop import VisitedLoop
 from penstock.model.errors import NotConnectedError, PenstockError
+from penstock.ports.direct_appends import OpenDirect
 from penstock.ports.files import Buffer
-from penstock.ports.segment_service import Append, Appended, LocalSegmentService
+from penstock.ports.segment_service import Append, Appended, LocalSegmentService, SegmentService
 
 
 class LocalLine:
@@ -78,3 +81,10 @@ class LocalLines:
         """As ``ports.direct_appends.OpenDirect`` says."""
         last_number = await self._segments.setup_append(segment, writer)
         return LocalLine(self._loop, self._segments, segment, writer, last_number)
+
+
+def direct_lines(loop: AbstractEventLoop, segments: SegmentService) -> OpenDirect | None:
+    """How a thread of the caller's may append to the store by itself; None: it may not."""
+    if isinstance(loop, VisitedLoop):
+        return LocalLines(loop, cast("LocalSegmentService", segments)).open
+    return getattr(segments, "open_direct", None)

@@ -8,12 +8,12 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from concurrent.futures import Future
 from contextlib import asynccontextmanager
 
 import pytest
 from client_world import open_services
 
+from penstock.client.answer import Answer
 from penstock.client.blocking import Store
 from penstock.model.errors import (
     EventTooLargeError,
@@ -388,7 +388,7 @@ def test_what_was_submitted_while_the_store_closed_is_ended_and_not_forgotten(re
 
     def after_the_last_step():
         # The loop takes nothing any more: as if it had been posted just before it was closed.
-        answer = Future()
+        answer = Answer()
         thread._submitted[answer] = work()
         inner()
         late.append(answer)

@@ -173,6 +173,10 @@ def test_frames_in_parts_are_the_same_bytes(writer, data, count, number, offset,
     assert told == wire.encode(c.ManyAppended(rid, (number, offset), (WireFailure(count, data),)))
     acked = wire.data_appended(writer, number, offset, rid, offset)
     assert acked == wire.encode(c.DataAppended(writer, number, offset, rid, offset))
+    assert wire.acknowledged_number(acked) == number
+    renamed = wire.encode(c.ConditionalCheckFailed(writer, number, rid))
+    for other in (b"", acked[:-1], acked + b"\0", renamed, b"\0\0\0\x08" + acked[4:]):
+        assert wire.acknowledged_number(other) is None
 
 
 def test_fields_that_older_or_other_clients_leave_out_take_their_defaults():

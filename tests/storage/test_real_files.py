@@ -85,6 +85,29 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     asyncio.run(run())
 
 
+def test_commits_in_place_are_whole_after_short_writes_and_fail_as_others_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, parts = os.pwritev, [b"0123456789", memoryview(b""), b"ab", memoryview(b"cdefg")]
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def run() -> None:
+        async with ThreadOffload() as offload:
+            file = await RealFiles(tmp_path, offload, placement="inline").open("f", create=True)
+            assert file.commit_in_place(2, parts)
+            monkeypatch.setattr(os, "pwritev", lambda fd, given, at: real(fd, [memoryview(given[0])[:3]], at))
+            assert file.commit_in_place(19, parts)
+            assert await file.read_at(0, 99) == b"\0\0" + 2 * b"0123456789abcdefg"
+            monkeypatch.setattr(os, "pwritev", refuse)
+            with pytest.raises(StorageFullError):
+                file.commit_in_place(0, parts)
+            await file.close()
+
+    asyncio.run(run())
+
+
 def test_small_batches_move_into_the_loop_once_the_disk_proves_fast_and_large_ones_never(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

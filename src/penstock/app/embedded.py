@@ -110,7 +110,7 @@ def open_store(path: str | Path, **settings: Any) -> Store:
         async with open_runtime(wanted) as runtime:
             yield runtime.segments, runtime.controller
 
-    return Store(opener, place=f"in {wanted.data}")
+    return Store(opener, place=f"in {wanted.data}", local=True)
 
 
 @asynccontextmanager

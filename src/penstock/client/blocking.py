@@ -337,14 +337,21 @@ class Store:
     """A store, opened on construction by entering ``opener()`` in a thread of its own, closed by ``close`` or ``with``.
 
     Raises what the opener raises. Safe to use from several threads; writers and readers belong to one at a time. A store
-    that is still open when the process ends is closed then. ``place`` is where it is, for its ``repr``.
+    that is still open when the process ends is closed then. ``place`` is where it is, for its ``repr``. ``local``: the opener
+    gives a store in this process, whose loop it leaves to us.
     """
 
     def __init__(
-        self, opener: Opener, *, clock: Clock | None = None, rng: Rng | None = None, place: str = "store"
+        self,
+        opener: Opener,
+        *,
+        clock: Clock | None = None,
+        rng: Rng | None = None,
+        place: str = "store",
+        local: bool = False,
     ) -> None:
         self._place = place
-        self._thread = LoopThread(opener)
+        self._thread = LoopThread(opener, visited=local)
         self._rng = rng or _SystemRng()
         segments, controller = self._thread.services
         self._inner = AsyncStore(segments, controller, clock or _SystemClock(), self._rng)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future  # noqa: TID251 - a request to the loop's thread outlives an interrupted wait
 from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
+from penstock.client.answer import Answer
 from penstock.client.blocks import Block, Event
 from penstock.client.group_reader import AsyncGroupReader
 from penstock.client.group_state import SegmentKey
@@ -34,7 +34,7 @@ class _BlockReader(Generic[R]):
     def __init__(self, thread: LoopThread, inner: R) -> None:
         self._thread = thread
         self._inner = inner
-        self._asked: Future[Block | None] | None = None
+        self._asked: Answer[Block | None] | None = None
         self._events: Iterator[Event] = iter(())
         self._opened = False
 
@@ -58,7 +58,7 @@ class _BlockReader(Generic[R]):
         try:
             block = self._thread.wait(asked, timeout_s)
         finally:
-            if asked.done():
+            if asked.done:
                 self._asked = None
         self._events = iter(())
         return block

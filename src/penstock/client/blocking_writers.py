@@ -11,6 +11,7 @@ from uuid import UUID
 
 from penstock.client.lanes import Lane, WriterNotOpenError, check_key
 from penstock.client.layout import Layout
+from penstock.client.local_line import direct_lines
 from penstock.client.loop_thread import POLL_S, LoopThread
 from penstock.client.transaction import AsyncTransaction
 from penstock.client.writer import Prepared, as_bytes, count_unsent, prepare_events, prepare_large
@@ -43,7 +44,9 @@ class Writer:
         self._thread = thread
         self._settings = settings
         self._changed = threading.Event()
-        self._core = WriterCore(layout, thread.services[0], rng, settings, on_change=self._on_change)
+        segments = thread.services[0]
+        dial = direct_lines(thread.loop, segments)
+        self._core = WriterCore(layout, segments, rng, settings, on_change=self._on_change, open_direct=dial)
         self._lanes = self._core.lanes
         self._closed = False
         self._opened = False

@@ -43,9 +43,9 @@ class DirectPath:
     only ever tries to take it.
     """
 
-    def __init__(self, core: WriterCore) -> None:
+    def __init__(self, core: WriterCore, dial: OpenDirect | None) -> None:
         self._core = core
-        self._dial: OpenDirect | None = getattr(core.segments, "open_direct", None)
+        self._dial = dial
         self.lock = threading.Lock()
         self.active = False
         self.wanted: Lane | None = None

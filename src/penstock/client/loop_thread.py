@@ -14,6 +14,8 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from penstock.client.answer import Answer
+from penstock.client.visited_loop import VisitedLoop
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError
 from penstock.ports.controller_service import ControllerService
 from penstock.ports.segment_service import SegmentService
@@ -44,14 +46,15 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 class LoopThread:
     """One event loop in one daemon thread, with the services open for as long as it runs."""
 
-    def __init__(self, opener: Opener) -> None:
-        self.loop = _new_loop()
+    def __init__(self, opener: Opener, *, visited: bool = False) -> None:
+        """``visited``: the services are this process's own, and other threads may do their work (``visited_loop``)."""
+        self.loop = VisitedLoop() if visited else _new_loop()
         self._opened: Future[Services] = Future()
         self._closing = False
         self._failure: BaseException | None = None
         self._stop = asyncio.Event()
         self._calls: dict[asyncio.Task[Any], None] = {}
-        self._submitted: dict[Future[Any], Coroutine[Any, Any, Any]] = {}
+        self._submitted: dict[Answer[Any], Coroutine[Any, Any, Any]] = {}
         """What was submitted and has not begun."""
         self._owned: dict[int, tuple[object, Close, Close | None]] = {}  # with the thing, so that its id stays its own
         self._posted: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
@@ -146,14 +149,14 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             raise InvalidArgumentError("blocking calls cannot be made from the store's own thread")
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+    def submit(self, work: Coroutine[Any, Any, T]) -> Answer[T]:
         """Start ``work`` in the loop. Raises InvalidArgumentError once closed, or what the store failed with."""
         try:
             self.check_caller()
         except PenstockError:
             work.close()
             raise
-        answer: Future[T] = Future()
+        answer: Answer[T] = Answer()
         self._submitted[answer] = work
         try:
             self.loop.call_soon_threadsafe(self._begin, answer)
@@ -163,34 +166,33 @@ class LoopThread:
             raise NotConnectedError("store is closed") from error
         return answer
 
-    def _begin(self, answer: Future[Any]) -> None:
-        """Run what was submitted in a task of its own: one that is cancelled before its first step ends it, where a coroutine
-        that is only handed to another would never be awaited."""
+    def _begin(self, answer: Answer[Any]) -> None:
         work = self._submitted.pop(answer)
-        if answer.cancelled():
+        if answer.cancelled:
             work.close()
             return
-        task = self.loop.create_task(work)
+        task = self.loop.create_task(self._perform(work, answer))
         self._calls[task] = None
-        task.add_done_callback(lambda done: self._end(done, answer))
-        answer.add_done_callback(lambda _: self._cancel(task, answer))
+        task.add_done_callback(lambda done: self._end(done, work, answer))
+        answer.on_cancel(lambda: self._cancel(task))
 
-    def _end(self, task: asyncio.Task[Any], answer: Future[Any]) -> None:
+    @staticmethod
+    async def _perform(work: Coroutine[Any, Any, Any], answer: Answer[Any]) -> None:
+        # From here, a pass of the loop before the task is done.
+        answer.set_result(await work)
+
+    def _end(self, task: asyncio.Task[None], work: Coroutine[Any, Any, Any], answer: Answer[Any]) -> None:
         del self._calls[task]
+        work.close()  # cancelled before its first step, the task has never awaited it
         error = None if task.cancelled() else task.exception()
-        if task.cancelled():
-            answer.cancel()
-            answer.set_running_or_notify_cancel()
-        elif not answer.set_running_or_notify_cancel():
-            return  # Nobody waits for it any more.
-        elif error is not None:
-            answer.set_exception(error)
+        if error is not None:
+            answer.set_error(error)
         else:
-            answer.set_result(task.result())
+            answer.cancel()  # where it has no result
 
-    def _cancel(self, task: asyncio.Task[Any], answer: Future[Any]) -> None:
-        """The answer is there, or nobody wants it. Called in whatever thread has brought that about."""
-        if answer.cancelled() and not task.done():
+    def _cancel(self, task: asyncio.Task[None]) -> None:
+        """Nobody wants the answer. Called in whatever thread has brought that about."""
+        if not task.done():
             with suppress(RuntimeError):  # the loop is closed, and all of its tasks have ended
                 self.loop.call_soon_threadsafe(task.cancel)
 
@@ -220,18 +222,18 @@ class LoopThread:
             except Exception as error:  # noqa: BLE001 - a bug in one call must not take those behind it along
                 self.loop.call_exception_handler({"message": "call into the loop failed", "exception": error})
 
-    def wait(self, future: Future[T], timeout_s: float | None = None) -> T:
+    def wait(self, answer: Answer[T], timeout_s: float | None = None) -> T:
         """The answer. Raises TimeoutError, with the work still going on, or what the work raised."""
         left_s = timeout_s
         while True:
             step_s = POLL_S if left_s is None else max(0.0, min(POLL_S, left_s))
             try:
-                return future.result(step_s)
+                return answer.result(step_s)
             except CancelledError as error:
                 raise NotConnectedError("store was closed") from error
             except TimeoutError:
-                if future.done():
-                    return future.result()
+                if answer.done:
+                    return answer.result(0)
                 if not self._thread.is_alive():
                     raise NotConnectedError("store has failed", reason=str(self._failure)) from self._failure
                 if left_s is not None:
@@ -259,11 +261,11 @@ class LoopThread:
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` in the loop and return its answer. Interrupted: it is cancelled."""
-        future = self.submit(work)
+        answer = self.submit(work)
         try:
-            return self.wait(future)
+            return self.wait(answer)
         except BaseException:
-            future.cancel()
+            answer.cancel()
             raise
 
     def close(self) -> None:

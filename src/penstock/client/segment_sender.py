@@ -155,7 +155,7 @@ class SegmentSender:
 
     def lent_block(self, events: list[bytes], keys: list[str | None]) -> WriteBlock:
         """The next block, numbered. For the writing thread, while the sender is lent."""
-        keyed = any(key is not None for key in keys)
+        keyed = keys.count(None) < len(keys)
         block = WriteBlock(frame_events(events), len(events), (lambda: keys) if keyed else None, 0)
         self.number(block)
         return block

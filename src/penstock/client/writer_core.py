@@ -29,6 +29,7 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.model.segments import SegmentId, SegmentRange
+from penstock.ports.direct_appends import OpenDirect
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import Append, AppendDone, Appended, SegmentService
 
@@ -78,6 +79,7 @@ class WriterCore:
         rng: Rng,
         settings: WriterSettings,
         on_change: Callable[[], None],
+        open_direct: OpenDirect | None = None,
     ) -> None:
         self.layout = layout
         self.segments = segments
@@ -104,7 +106,7 @@ class WriterCore:
         self._rounds: LaneRounds | None = None
         self._unflushed_events = 0
         self._last_lane: Lane | None = None
-        self.direct = DirectPath(self)
+        self.direct = DirectPath(self, open_direct)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

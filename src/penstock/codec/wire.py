@@ -255,6 +255,14 @@ def data_appended(writer: bytes, number: int, previous: int, rid: int, length: i
     return _DATA_APPENDED.pack(7, _DATA_APPENDED_BODY.size, writer, number, previous, rid, length)
 
 
+def acknowledged_number(frame: bytes) -> int | None:
+    """Up to which event a DataAppended acknowledges. None: the bytes are not that frame, whole and alone."""
+    if len(frame) != _DATA_APPENDED.size:
+        return None
+    code, size, _, number, *_ = _DATA_APPENDED.unpack(frame)
+    return int(number) if (code, size) == (7, _DATA_APPENDED_BODY.size) else None
+
+
 def append_block_end_parts(writer: bytes, data: c.Payload, count: int, number: int, rid: int) -> Sequence[c.Payload]:
     """The frame of an AppendBlockEnd that holds its whole block, with ``data`` itself as the middle part."""
     size = len(data)

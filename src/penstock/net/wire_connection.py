@@ -197,11 +197,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Take frames for as long as there is room for what they start; else stop reading the socket."""
         try:
             while not self._blocked and self._receiver.advance():
-                if self._receiver.code in _APPENDS:
-                    self._run_of_appends()
-                else:
+                if self._receiver.code not in _APPENDS:
                     self._on_frame()
+                    self._count_taken()
+                    continue
+                more = self._run_of_appends()
                 self._count_taken()
+                if not more:
+                    break
         except ProtocolError as error:
             self.fail(error)
             self._count_taken()
@@ -210,7 +213,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         self._share.receiving(self, self._receiver.partial_bytes + self._appends.open_bytes)
         blocked = self._blocked
-        if self._starved or self._share.must_pause(self):
+        if blocked and (self._starved or self._share.must_pause(self)):
             self._share.starve(self)
         if blocked and not self._paused:
             self._paused = True
@@ -239,8 +242,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         if now - self._place_since >= self._share.frame_s:
             self.late("a frame did not arrive in time")
 
-    def _run_of_appends(self) -> None:
-        """Take this append, and those that follow it directly: only bytes can run out between them."""
+    def _run_of_appends(self) -> bool:
+        """Take this append, and those that follow it directly: only bytes can run out between them. False: no more came."""
         receiver, appends = self._receiver, self._appends
         room = min(self._limits.held_bytes - self._held_bytes, self._share.room)
         while True:
@@ -248,11 +251,13 @@ class ServerConnection(asyncio.BufferedProtocol):
                 appends.many(receiver.payload)
             else:
                 appends.block_end(receiver)
-            if appends.taken_bytes >= room or self._closing or not receiver.advance():
-                break
+            if appends.taken_bytes >= room or self._closing:
+                return True
+            if not receiver.advance():
+                return False
             if receiver.code not in _APPENDS:
                 self._on_frame()
-                break
+                return True
 
     def _count_taken(self) -> None:
         size_bytes, self._appends.taken_bytes = self._appends.taken_bytes, 0

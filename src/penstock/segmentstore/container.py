@@ -434,7 +434,7 @@ class Container:
                 run.append(data)
         if not count:
             return [], 0
-        run_first = frames.encode_frame_header(frames.FrameHeader(container=self.index, count=count, time_ms=now_ms))
+        run_first = frames.frame_header(self.index, count, now_ms)
         if run:
             parts.append(b"".join(run))
         parts[0] = run_first + bytes(parts[0])

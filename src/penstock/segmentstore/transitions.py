@@ -32,7 +32,9 @@ def append(
         if not segment.cache.untiered:
             container.tiering.add(segment)
         segment.cache.append(offset, data, count, address, now_ms)
-        if segment.cache.untiered_bytes >= container.tiering.unit_bytes:
+        untiered = segment.cache.untiered_bytes
+        # No unit is smaller than that of the settings, and how large it is now takes longer to say.
+        if untiered >= container.settings.flush_bytes and untiered >= container.tiering.unit_bytes:
             container.tiering.filled(segment)
         segment.length = offset + size
     segment.event_count += count

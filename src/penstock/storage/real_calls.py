@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.model.errors import StorageFullError
+from penstock.ports.files import Buffer
 
 _IOV_MAX = 1024
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_NOT_CACHED = frozenset((errno.EAGAIN, errno.EOPNOTSUPP))
 _KEEP_SIZE_AND_PUNCH = 0x01 | 0x02
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -60,6 +62,18 @@ def write_all(descriptor: int, path: str, offset: int, views: Sequence[memoryvie
         raise translated(error, path) from error
 
 
+def write_at_once(descriptor: int, path: str, offset: int, parts: Sequence[Buffer], size_bytes: int) -> None:
+    """As ``write_all``, with less ado where the parts, bytes and views of bytes, are few and all go out in one call."""
+    written = 0
+    if len(parts) <= _IOV_MAX:
+        try:
+            written = os.pwritev(descriptor, parts, offset)
+        except OSError as error:
+            raise translated(error, path) from error
+    if written < size_bytes:
+        write_all(descriptor, path, offset, [memoryview(part).cast("B") for part in parts if len(part)])
+
+
 def read_all(descriptor: int, offset: int, length: int) -> bytes:
     """The bytes that are there of so many."""
     data = os.pread(descriptor, length, offset)
@@ -87,7 +101,7 @@ def read_cached_into(descriptor: int, offset: int, room: memoryview) -> int:
     try:
         return os.preadv(descriptor, [room], offset, os.RWF_NOWAIT)
     except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+        if error.errno in _NOT_CACHED:
             return 0
         raise
 
@@ -95,7 +109,13 @@ def read_cached_into(descriptor: int, offset: int, room: memoryview) -> int:
 def read_cached(descriptor: int, offset: int, length: int) -> bytes | None:
     """The bytes if all of them are in the page cache, else None: then only a thread may wait for the disk."""
     buffer = bytearray(length)
-    return bytes(buffer) if read_cached_into(descriptor, offset, memoryview(buffer)) == length else None
+    try:
+        count = os.preadv(descriptor, [buffer], offset, os.RWF_NOWAIT)
+    except OSError as error:
+        if error.errno in _NOT_CACHED:
+            return None
+        raise
+    return bytes(buffer) if count == length else None
 
 
 def punch_hole(descriptor: int, path: str, offset: int, length: int) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import select
 import socket
+import struct
 from uuid import UUID
 
 from penstock.codec import wire_commands as c
@@ -14,6 +14,7 @@ from penstock.codec.wire import (
     VERSION_HIGH,
     VERSION_LOW,
     Command,
+    acknowledged_number,
     append_block_end_parts,
     check_header,
     decode,
@@ -26,6 +27,7 @@ from penstock.ports.files import Buffer
 
 _RECEIVE_BYTES = 4096
 _RID = 1
+_TIME = struct.Struct("@ll")
 
 
 class DirectLine:
@@ -38,8 +40,7 @@ class DirectLine:
         self._writer = writer.bytes
         self._sent_number = 0
         self._received = bytearray()
-        self._poll = select.poll()
-        self._poll.register(connection, select.POLLIN)
+        self._timeout_s = 0.0
 
     async def set_up(self, segment: str) -> None:
         """Say hello, and which writer this is. Raises NotConnectedError, and what the store refuses it with."""
@@ -50,6 +51,8 @@ class DirectLine:
             for reply in self._replies(await loop.sock_recv(self._socket, _RECEIVE_BYTES)):
                 if isinstance(reply, c.AppendSetup):
                     self.last_number = reply.last_number
+                    # From here on the system waits, up to a limit: a call that waits first would come on top of each answer.
+                    self._socket.setblocking(True)
                     return
                 if not isinstance(reply, c.Hello | c.KeepAlive):
                     raise error_of(reply, segment)
@@ -58,7 +61,7 @@ class DirectLine:
         frame = b"".join(append_block_end_parts(self._writer, data, count, number, _RID))
         self._sent_number = number
         try:
-            sent = self._socket.send(frame)
+            sent = self._socket.send(frame, socket.MSG_DONTWAIT)
         except OSError as error:
             raise self._lost(error) from error
         if sent < len(frame):
@@ -67,19 +70,27 @@ class DirectLine:
 
     def acknowledged(self, timeout_s: float) -> bool:
         try:
-            if not self._poll.poll(timeout_s * 1000):
-                return False
-            received = self._socket.recv(_RECEIVE_BYTES)
+            if timeout_s > 0 and timeout_s != self._timeout_s:
+                self._limit(timeout_s)
+            received = self._socket.recv(_RECEIVE_BYTES, 0 if timeout_s > 0 else socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
         except OSError as error:
             raise self._lost(error) from error
+        if not self._received and acknowledged_number(received) == self._sent_number:
+            return True
         for reply in self._replies(received):
             if isinstance(reply, c.DataAppended) and reply.event_number >= self._sent_number:
                 return True
             if not isinstance(reply, c.DataAppended | c.KeepAlive):
                 raise NotConnectedError("append was refused", reply=type(reply).__name__)
         return False
+
+    def _limit(self, timeout_s: float) -> None:
+        seconds = int(timeout_s)
+        limit = _TIME.pack(seconds, max(1, int((timeout_s - seconds) * 1e6)))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self._timeout_s = timeout_s
 
     def _replies(self, received: bytes) -> list[Command]:
         """Whole frames, with those that came before in part. Raises NotConnectedError at the end of the stream."""

@@ -156,6 +156,67 @@ def test_in_a_hurry_the_largest_go_first_and_the_rest_stay() -> None:
     in_virtual_time(body, containers=1, max_unflushed_bytes=100_000, flush_bytes=50_000)
 
 
+def test_where_room_is_needed_many_share_one_wait_and_records_follow_bytes() -> None:
+    async def body(made: World) -> None:
+        calls: list[tuple[int, bool]] = []
+        together = made.chunks.append_together
+
+        async def append_together(writes):
+            calls.append((len(writes), writes[0].name.endswith(".idx")))
+            return await together(writes)
+
+        made.chunks.append_together = append_together
+        await filled(made.store, 300, b"0123456789")
+        (container,) = made.store.containers
+        container.tiering.force()
+        await asyncio.sleep(1)
+        assert calls == [(256, False), (256, True), (44, False), (44, True)]
+        assert not container.tiering.lowest_address()
+
+    in_virtual_time(body, containers=1)
+
+
+def test_segments_that_change_while_many_are_written_keep_what_is_theirs() -> None:
+    async def body(made: World) -> None:
+        store, chunks = made.store, made.chunks
+        writers = await filled(store, 5, b"0123456789")
+        transaction = name_of(4) + "#transaction." + "0" * 32
+        await store.create_segment(transaction)
+        await (await Writer(store, transaction).setup()).append(b"merged")
+        (container,) = store.containers
+        reached, opened = asyncio.Event(), asyncio.Event()
+        together = chunks.append_together
+
+        async def append_together(writes):
+            reached.set()
+            await opened.wait()
+            return await together(writes)
+
+        chunks.append_together = append_together
+        segments = list(container.segments.loaded())
+        assert len(segments) == 6
+        tiering = asyncio.create_task(container.tiering._try_together(segments))
+        await reached.wait()
+        await store.truncate(name_of(0), 4)
+        await store.delete(name_of(1))
+        await writers[2].append(b"more")
+        await store.merge(name_of(4), transaction)
+        opened.set()
+        assert await tiering is None
+        chunks.append_together = together
+        for _ in range(2):
+            assert await content(store, name_of(0)) == b"456789"
+            assert await content(store, name_of(2)) == b"0123456789more"
+            assert await content(store, name_of(3)) == b"0123456789"
+            assert await content(store, name_of(4)) == b"0123456789merged"
+            store = await made.crash()
+        await made.settle()
+        named = {chunk.name for item in store.containers[0].segments.loaded() for chunk in item.chunks.items}
+        assert {name for name in await made.chunks.list() if not name.endswith(".idx")} == named
+
+    in_virtual_time(body, containers=1, flush_interval_s=3600.0)
+
+
 def test_tiering_that_is_cancelled_before_it_began_leaves_no_coroutine_behind() -> None:
     async def body(made: World) -> None:
         SlowChunks(made)

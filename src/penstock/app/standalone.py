@@ -18,7 +18,7 @@ from penstock.app.descriptors import connections_allowed, raise_limit
 from penstock.app.embedded import Runtime, open_runtime
 from penstock.app.logs import log_to_stderr
 from penstock.app.memory_watch import MemoryWatch
-from penstock.app.process_memory import tune_allocator
+from penstock.app.process_memory import tune_allocator, tune_collector
 from penstock.app.segments import wire_limits
 from penstock.app.settings import StandaloneSettings
 from penstock.app.telemetry import Counters
@@ -251,4 +251,5 @@ def run(settings: StandaloneSettings, *, ready: Callable[[Any], None]) -> None:
     log_to_stderr()
     raise_limit()
     tune_allocator()
+    tune_collector()
     uvloop.run(_serve(settings, ready))

@@ -22,7 +22,7 @@ import uvloop
 from penstock.app.descriptors import connections_allowed, raise_limit
 from penstock.app.logs import log_to_stderr
 from penstock.app.memory_watch import MemoryWatch
-from penstock.app.process_memory import tune_allocator
+from penstock.app.process_memory import tune_allocator, tune_collector
 from penstock.app.segments import open_segments, wire_limits
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.telemetry import Counters
@@ -206,6 +206,7 @@ def main() -> None:
     log_to_stderr(f"worker-{worker}")
     raise_limit()
     tune_allocator()
+    tune_collector()
     # Whoever stops the server by a signal to all its processes means the server: it stops the workers, in order.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

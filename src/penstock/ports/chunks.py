@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.ports.files import Buffer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkWrite:
+    """One object's part of ``ChunkStorage.append_together``: what ``append`` takes."""
+
+    name: str
+    offset: int
+    parts: Sequence[Buffer]
 
 
 class ChunkStorage(Protocol):
@@ -34,6 +44,14 @@ class ChunkStorage(Protocol):
 
     async def sync(self, name: str) -> None:
         """Make the object durable up to its end, its name included."""
+        ...
+
+    async def append_together(self, writes: Sequence[ChunkWrite]) -> Sequence[Exception | None]:
+        """``append`` and ``sync`` each of several objects, no name twice, where that costs less than one by one.
+
+        Tells of each what made it fail, which is what the two raise, or None: it is durable. One's failure is not another's.
+        Cancelled: what was begun goes on to its end, and later calls on these objects wait for that.
+        """
         ...
 
     async def read(self, name: str, offset: int, length: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -67,6 +68,15 @@ class InPlaceFile(File, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileWrite:
+    """One file's part of ``TogetherFiles.write_together``."""
+
+    path: str
+    offset: int
+    parts: Sequence[Buffer]
+
+
 class Files(Protocol):
     """A directory tree of ours. Paths are relative, with ``/``, made by us of digits, letters, ``.``, ``-``, ``_``.
     ``"."`` is the tree's root.
@@ -116,4 +126,17 @@ class Files(Protocol):
 
     def location(self, path: str) -> str | None:
         """The path by which another process of this host may read the file, or None where there is none."""
+        ...
+
+
+class TogetherFiles(Files, Protocol):
+    """Files that can also be written many at a time, with one wait for the disk. Others are written one by one."""
+
+    async def write_together(self, writes: Sequence[FileWrite]) -> Sequence[Exception | None]:
+        """Write the parts of each at its offset, cut the file off behind them, and make it durable, its name aside. A file is
+        created where its offset is 0. No path comes twice, and none is open elsewhere.
+
+        Tells of each what made it fail, or None: FileNotFoundError, CorruptDataError (it ends before ``offset``, and nothing
+        was written), and what ``File.write_at`` and ``File.sync`` raise.
+        """
         ...

@@ -41,22 +41,23 @@ _FORGOTTEN_MAX = 10_000
 async def checksum_of(offload: Offload, parts: Sequence[Buffer]) -> int:
     """CRC32C of the parts back to back."""
     if sum(len(part) for part in parts) < _OFFLOADED_BYTES:
-        return _checksum(parts)
-    return await offload.run(lambda: _checksum(parts))
+        return checksum(parts)
+    return await offload.run(lambda: checksum(parts))
 
 
 async def checksums_of(offload: Offload, blocks: Sequence[Sequence[Buffer]]) -> Sequence[int]:
     """CRC32C of each block, given as parts that lie back to back."""
     if sum(len(part) for block in blocks for part in block) < _OFFLOADED_BYTES:
-        return [_checksum(block) for block in blocks]
-    return await offload.run(lambda: [_checksum(block) for block in blocks])
+        return [checksum(block) for block in blocks]
+    return await offload.run(lambda: [checksum(block) for block in blocks])
 
 
-def _checksum(parts: Sequence[Buffer]) -> int:
-    checksum = 0
+def checksum(parts: Sequence[Buffer]) -> int:
+    """CRC32C of the parts back to back, here and now."""
+    found = 0
     for part in parts:
-        checksum = crc32c(part, checksum)
-    return checksum
+        found = crc32c(part, found)
+    return found
 
 
 async def load_blocks(container: Container, chunk: Chunk) -> Sequence[ChunkBlock]:

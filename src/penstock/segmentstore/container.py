@@ -251,6 +251,8 @@ class Container:
         memory = self.memory
         held_bytes = memory.unflushed_bytes + memory.queued_bytes
         limit_bytes = memory.unflushed_limit_bytes
+        if held_bytes + size <= limit_bytes and not self.log.shortage.is_known:
+            return None  # As of nearly all appends: asking each rule costs as much as taking one.
         full = self.log.shortage.refusal()
         throttled = None if full else append_throttled(held_bytes, limit_bytes=limit_bytes, adding_bytes=size)
         if throttled is not None and asyncio.get_running_loop().time() >= self._say_throttled_at:
@@ -458,7 +460,7 @@ class Container:
                 wake[mutation.other] = None
         self._in_flight = ()
         for mutation in batch:
-            self._answer(mutation, mutation.answer)
+            self._call(mutation.done, mutation.answer)
         for segment in wake:
             segment.wake()
         self.tiering.nudge()

@@ -42,6 +42,11 @@ class Shortage:
     def log_shrank(self) -> None:
         self._log_full = None
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there may be a ``refusal``."""
+        return self._log_full is not None or bool(self._works)
+
     def refusal(self) -> StorageFullError | None:
         """An error of its own for an append that would need space, or None."""
         if self._log_full is not None and asyncio.get_running_loop().time() >= self._log_again_at:

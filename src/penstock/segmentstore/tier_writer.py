@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.codec import records
-from penstock.codec.chunk_index import RECORD_BYTES, index_name
 from penstock.core.garbage import ChunkName, parse_chunk_name
 from penstock.core.rolling import continues_chunk
 from penstock.core.throttle import tiering_is_urgent
 from penstock.model.errors import CorruptDataError, NotFoundError, UnavailableError
-from penstock.ports.segment_service import ChunkBlock
-from penstock.segmentstore.blocks import checksums_of, index_records, put_blocks
+from penstock.segmentstore.blocks import checksum, checksums_of, put_blocks
 from penstock.segmentstore.segment import Chunk, Segment
+from penstock.segmentstore.tier_run import TierRun
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -31,7 +31,11 @@ _GATHERING_SHARE = 4
 """Of the memory for bytes not tiered, the part in which they wait for company: half of it is where tiering hurries."""
 
 _TOGETHER = 16
-"""Segments with less than a block that are written at the same time: the file system syncs them together."""
+"""Segments with less than a block that are written at the same time where only time asks for them."""
+
+_TOGETHER_MAX = 256
+_TOGETHER_BYTES = 8 << 20
+"""The most segments, and bytes, that are written at the same time where room is needed: the disk is waited for once."""
 
 _REST = 3.0
 """How long small segments that have waited long enough rest for each second that they were written."""
@@ -46,6 +50,7 @@ class TierWriter:
 
     def __init__(self, container: Container) -> None:
         self._container = container
+        self._block_bytes = container.settings.flush_bytes
         self._segments: dict[Segment, None] = {}
         self._filled: dict[Segment, None] = {}
         self._wake = asyncio.Event()
@@ -70,10 +75,13 @@ class TierWriter:
         self._segments.pop(segment, None)
         self._filled.pop(segment, None)
 
-    def filled(self, segment: Segment) -> None:
-        """The segment has a full unit: a block, or what is worth an object."""
-        self._filled[segment] = None
-        self._wake.set()
+    def grown(self, segment: Segment) -> None:
+        """The segment holds more bytes not tiered. A full unit, a block or what is worth an object, waits no longer."""
+        waiting = segment.cache.untiered_bytes
+        # A unit is never less than a block, and there are thousands of appends for each that fills one.
+        if waiting >= self._block_bytes and waiting >= self.unit_bytes:
+            self._filled[segment] = None
+            self._wake.set()
 
     def lowest_address(self) -> int | None:
         """The lowest log address that holds a byte not tiered."""
@@ -191,11 +199,15 @@ class TierWriter:
 
     async def _make_room(self) -> BaseException | None:
         """Tier the segments that hold most, full blocks or not, until no more is held than may be without hurry."""
-        largest = sorted(self._segments, key=lambda segment: -segment.cache.untiered_bytes)
-        for start in range(0, len(largest), _TOGETHER):
-            if not self._urgent():
-                break
-            failed = await self._try_together(largest[start : start + _TOGETHER])
+        memory = self._container.memory
+        largest = deque(sorted(self._segments, key=lambda segment: -segment.cache.untiered_bytes))
+        while largest and self._urgent():
+            too_many = memory.unflushed_bytes - memory.unflushed_limit_bytes // 2
+            together: list[Segment] = []
+            while largest and len(together) < _TOGETHER_MAX and (len(together) < _TOGETHER or too_many > 0):
+                together.append(largest.popleft())
+                too_many -= together[-1].cache.untiered_bytes
+            failed = await self._try_together(together)
             if failed is not None:
                 return failed
         return None
@@ -203,16 +215,39 @@ class TierWriter:
     async def _try_together(self, segments: Sequence[Segment]) -> BaseException | None:
         """Tier all of several segments, some at a time. A file's sync costs as much for a hundred bytes as for a block; those
         of many files that wait together cost little more than one."""
-        for start in range(0, len(segments), _TOGETHER):
-            together = segments[start : start + _TOGETHER]
+        left = deque(segments)
+        while left:
+            together: list[Segment] = []
+            size = 0
+            while left and len(together) < _TOGETHER_MAX and size < _TOGETHER_BYTES:
+                together.append(left.popleft())
+                size += together[-1].cache.untiered_bytes
             if len(together) == 1:
-                return await self._try(partial(self.tier, together[0]))
-            async with self._lock, asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._try(partial(self._tier, segment, 1))) for segment in together]
-            failed = next((found for task in tasks if (found := task.result()) is not None), None)
+                failed = await self._try(partial(self.tier, together[0]))
+            else:
+                failed = await self._try(partial(self._tier_together, together))
             if failed is not None:
                 return failed
         return None
+
+    async def _tier_together(self, segments: Sequence[Segment]) -> None:
+        """Tier what each of several segments holds when its turn comes, with one wait for all their bytes, and one for their
+        records. A failure is of its own segment, and raised in the end."""
+        failed: BaseException | None = None
+        async with self._lock:
+            goals = {segment: segment.length for segment in segments if segment.cache.untiered}
+            runs = [self._begin_run(segment, goal, 1) for segment, goal in goals.items()]
+            for run, outcome in zip(runs, await self._write_together(runs), strict=True):
+                if outcome is None:
+                    self._record(run)
+                else:
+                    failed = failed or outcome
+            for segment, goal in goals.items():
+                # A gap that a merge left, or a bound of blocks, has cut the run.
+                if failed is None and segment.cache.untiered and segment.cache.untiered[0].start < goal:
+                    await self._tier_upto(segment, goal, 1)
+        if failed is not None:
+            raise failed
 
     async def _try(self, work: Callable[[], Coroutine[None, None, None]]) -> BaseException | None:
         """Tier what a segment has by now. Returns what made it fail, if trying again may help.
@@ -237,7 +272,9 @@ class TierWriter:
 
     async def _tier(self, segment: Segment, least_bytes: int) -> None:
         """As ``tier``, for whoever holds the lock, for one segment or several: each is tiered once at a time."""
-        goal = segment.length
+        await self._tier_upto(segment, segment.length, least_bytes)
+
+    async def _tier_upto(self, segment: Segment, goal: int, least_bytes: int) -> None:
         cache = segment.cache
         while cache.untiered and cache.untiered_bytes >= least_bytes and cache.untiered[0].start < goal:
             await self._tier_run(segment, goal, least_bytes)
@@ -245,6 +282,18 @@ class TierWriter:
     # --- one run of blocks --------------------------------------------------------------------------------
 
     async def _tier_run(self, segment: Segment, goal: int, least_bytes: int) -> None:
+        run = self._begin_run(segment, goal, least_bytes)
+        try:
+            run.check(await checksums_of(self._container.offload, run.parts))
+            await self._write(run)
+        except BaseException:
+            self._abandon(segment, run.chunk)
+            raise
+        finally:
+            del self.writing[run.chunk.name]
+        self._record(run)
+
+    def _begin_run(self, segment: Segment, goal: int, least_bytes: int) -> TierRun:
         chunk, run = self._next_run(segment, goal, least_bytes)
         start, end = run[0][0].start, run[-1][-1].end
         # All that is needed of the entries is taken now: a merge moves them while we wait.
@@ -254,28 +303,7 @@ class TierWriter:
         times = [(min(entry.first_ms for entry in block), max(entry.last_ms for entry in block)) for block in run]
         parts = [[entry.view(entry.start, entry.end) for entry in block] for block in run]
         self.writing[chunk.name] = None
-        try:
-            checksums = await checksums_of(self._container.offload, parts)
-            blocks = [
-                ChunkBlock(
-                    start_offset=first,
-                    end_offset=last,
-                    crc32c=checksum,
-                    event_count=count,
-                    first_ms=first_ms,
-                    last_ms=last_ms,
-                )
-                for (first, last), count, checksum, (first_ms, last_ms) in zip(
-                    bounds, counts, checksums, times, strict=True
-                )
-            ]
-            await self._write(chunk, blocks, [part for block in parts for part in block], start)
-        except BaseException:
-            self._abandon(segment, chunk)
-            raise
-        finally:
-            del self.writing[chunk.name]
-        self._record(segment, chunk, blocks, start, end)
+        return TierRun(segment, chunk, start, end, bounds, counts, times, parts)
 
     def _next_run(self, segment: Segment, goal: int, least_bytes: int) -> tuple[Chunk, Sequence[Sequence[Entry]]]:
         """A chunk and the blocks that go into it next: one, and further full ones as long as the chunk takes them.
@@ -303,21 +331,37 @@ class TierWriter:
             left, length, count = left - size, length + size, count + 1
         return chunk, found
 
-    async def _write(
-        self, chunk: Chunk, blocks: Sequence[ChunkBlock], parts: Sequence[memoryview], segment_start: int
-    ) -> None:
+    async def _write(self, run: TierRun) -> None:
         """Durable when it returns: the bytes first, then the records that vouch for them."""
         storage = self._container.chunks
-        at = blocks[0].start_offset
-        await storage.append(chunk.name, at, parts)
-        await storage.sync(chunk.name)
-        name = index_name(chunk.name)
-        found = index_records(segment_start - at, blocks, chunk.block_count)
-        await storage.append(name, chunk.block_count * RECORD_BYTES, found)
-        await storage.sync(name)
+        for write in (run.data(), run.index()):
+            await storage.append(write.name, write.offset, write.parts)
+            await storage.sync(write.name)
 
-    def _record(self, segment: Segment, chunk: Chunk, blocks: Sequence[ChunkBlock], start: int, end: int) -> None:
+    async def _write_together(self, runs: Sequence[TierRun]) -> Sequence[BaseException | None]:
+        """As ``_write``, of many; what made each fail, or None."""
+        storage = self._container.chunks
+        failed: dict[TierRun, BaseException] = {}
+        try:
+            for run in runs:
+                run.check([checksum(part) for part in run.parts])
+            for part in (TierRun.data, TierRun.index):
+                left = [run for run in runs if run not in failed]
+                outcomes = await storage.append_together([part(run) for run in left])
+                failed |= {run: error for run, error in zip(left, outcomes, strict=True) if error is not None}
+        except BaseException as error:
+            failed = dict.fromkeys(runs, error)
+            raise
+        finally:
+            for run in runs:
+                del self.writing[run.chunk.name]
+            for run in failed:
+                self._abandon(run.segment, run.chunk)
+        return [failed.get(run) for run in runs]
+
+    def _record(self, run: TierRun) -> None:
         """The blocks are durable: the segment names them, unless it was truncated, merged or deleted meanwhile."""
+        segment, chunk, blocks, start, end = run.segment, run.chunk, run.blocks, run.start, run.end
         container = self._container
         known = segment.chunks.holds(chunk)
         if segment.gone or (chunk.length and not known) or end <= segment.kept_offset:

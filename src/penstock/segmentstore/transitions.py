@@ -32,10 +32,7 @@ def append(
         if not segment.cache.untiered:
             container.tiering.add(segment)
         segment.cache.append(offset, data, count, address, now_ms)
-        untiered = segment.cache.untiered_bytes
-        # No unit is smaller than that of the settings, and how large it is now takes longer to say.
-        if untiered >= container.settings.flush_bytes and untiered >= container.tiering.unit_bytes:
-            container.tiering.filled(segment)
+        container.tiering.grown(segment)
         segment.length = offset + size
     segment.event_count += count
     segment.modified_ms = now_ms
@@ -51,8 +48,7 @@ def append_run(container: Container, segment: Segment, run: frames.AppendRun, ad
             container.tiering.add(segment)
         before = {writer: segment.attributes[writer].durable for writer in run.last}
         segment.cache.append_run(run, address, before, now_ms)
-        if segment.cache.untiered_bytes >= container.tiering.unit_bytes:
-            container.tiering.filled(segment)
+        container.tiering.grown(segment)
         segment.length = run.end
     for writer, number in run.last.items():
         state = segment.attributes[writer]

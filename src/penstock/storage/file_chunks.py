@@ -7,11 +7,14 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 from penstock.codec.chunk_index import SUFFIX
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, SegmentNotFoundError
-from penstock.ports.files import Buffer, File, Files
+from penstock.ports.chunks import ChunkWrite
+from penstock.ports.files import Buffer, File, Files, FileWrite, TogetherFiles
 from penstock.storage.chunk_names import check_chunk_name
+from penstock.storage.one_by_one import append_one_by_one
 
 _WIPE_BYTES = 1 << 20
 _ZEROS = bytes(_WIPE_BYTES)
@@ -53,6 +56,7 @@ class FileChunks:
         self._naming: dict[str, asyncio.Lock] = {}
         self._suspect: dict[str, int] = {}
         self._written_from: dict[str, int] = {}
+        self._together = cast("TogetherFiles", files) if hasattr(files, "write_together") else None
 
     async def append(self, name: str, offset: int, parts: Sequence[Buffer]) -> None:
         path = self._path(name)
@@ -89,6 +93,75 @@ class FileChunks:
             handle.dirty = False
             self._written_from.pop(name, None)
         await self._sync_name(name, path.rpartition("/")[0])
+
+    async def append_together(self, writes: Sequence[ChunkWrite]) -> Sequence[Exception | None]:
+        if self._together is None or len(writes) == 1:
+            return await append_one_by_one(self, writes)
+        # Cancelled, the files are still being written: they stay locked until that has ended.
+        task = asyncio.create_task(self._append_together(self._together, writes))
+        task.add_done_callback(_retrieve)
+        return await asyncio.shield(task)
+
+    async def _append_together(self, files: TogetherFiles, writes: Sequence[ChunkWrite]) -> list[Exception | None]:
+        locked: list[tuple[str, _Handle]] = []
+        try:
+            for write in writes:
+                path = self._path(write.name)
+                locked.append((write.name, await self._locked(write.name)))
+                if write.offset == 0:
+                    directory = path.rpartition("/")[0]
+                    await self._make_directory(directory)
+                    self._unnamed.setdefault(directory, {})[write.name] = object()
+            failures = await self._write_together(files, writes)
+        finally:
+            for name, handle in locked:
+                handle.lock.release()
+                self._left(name, handle)
+        for index, write in enumerate(writes):
+            if failures[index] is None:
+                try:
+                    await self._sync_name(write.name, self._path(write.name).rpartition("/")[0])
+                except OSError as error:
+                    failures[index] = error
+        return failures
+
+    async def _locked(self, name: str) -> _Handle:
+        """The chunk's handle, locked, its file closed."""
+        handle = self._handles.setdefault(name, _Handle())
+        handle.users += 1
+        try:
+            await handle.lock.acquire()
+        except BaseException:
+            self._left(name, handle)
+            raise
+        await self._close(handle)
+        handle.dirty = False
+        return handle
+
+    async def _write_together(self, files: TogetherFiles, writes: Sequence[ChunkWrite]) -> list[Exception | None]:
+        """With the files locked and closed."""
+        failures: list[Exception | None] = [
+            OSError(f"chunk failed to sync, and is not written again from there: {write.name}")
+            if write.offset > self._suspect.get(write.name, write.offset)
+            else None
+            for write in writes
+        ]
+        sound = [index for index, failure in enumerate(failures) if failure is None]
+        chosen = [writes[index] for index in sound]
+        outcomes = await files.write_together(
+            [FileWrite(path=self._path(write.name), offset=write.offset, parts=write.parts) for write in chosen]
+        )
+        for index, write, outcome in zip(sound, chosen, outcomes, strict=True):
+            if isinstance(outcome, FileNotFoundError):
+                failures[index] = SegmentNotFoundError("no such chunk", chunk=write.name)
+                continue
+            failures[index] = outcome
+            if outcome is None:
+                self._suspect.pop(write.name, None)
+                self._written_from.pop(write.name, None)
+            elif not isinstance(outcome, CorruptDataError):
+                self._suspect[write.name] = min(write.offset, self._written_from.get(write.name, write.offset))
+        return failures
 
     async def _make_directory(self, directory: str) -> None:
         # Directories are never removed.
@@ -206,15 +279,18 @@ class FileChunks:
                         raise SegmentNotFoundError("no such chunk", chunk=name) from error
                 yield handle, handle.file
         finally:
-            handle.users -= 1
-            if handle.users == 0:
-                listed = self._handles.get(name) is handle
-                if listed and handle.file is None:
-                    del self._handles[name]
-                elif not listed:
-                    # Deleted, or the storage was closed, while this user waited for the lock.
-                    await self._close(handle)
+            if self._left(name, handle):
+                # Deleted, or the storage was closed, while this user waited for the lock.
+                await self._close(handle)
         await self._evict()
+
+    def _left(self, name: str, handle: _Handle) -> bool:
+        """One user less. Returns whether the file is nobody's any more."""
+        handle.users -= 1
+        listed = self._handles.get(name) is handle
+        if handle.users == 0 and listed and handle.file is None:
+            del self._handles[name]
+        return handle.users == 0 and not listed
 
     async def _evict(self) -> None:
         if len(self._handles) <= self._limit:
@@ -233,6 +309,11 @@ class FileChunks:
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{check_chunk_name(name)}"
+
+
+def _retrieve(task: asyncio.Task[list[Exception | None]]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 async def _overwrite(file: File, start: int, end: int) -> None:

@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.model.errors import CorruptDataError, SegmentNotFoundError, StorageFullError
+from penstock.ports.chunks import ChunkWrite
 from penstock.ports.files import Buffer
 from penstock.storage.chunk_names import check_chunk_name
+from penstock.storage.one_by_one import append_one_by_one
 
 
 @dataclass(slots=True)
@@ -69,6 +71,9 @@ class MemoryChunks:
             await self._pause()
         chunk = self._find(name)
         chunk.durable = bytes(chunk.data)
+
+    async def append_together(self, writes: Sequence[ChunkWrite]) -> Sequence[Exception | None]:
+        return await append_one_by_one(self, writes)
 
     async def read(self, name: str, offset: int, length: int) -> bytes:
         return bytes(self._find(name).data[offset : offset + length])

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penstock.model.errors import CorruptDataError, SegmentNotFoundError, UnsupportedError
+from penstock.ports.chunks import ChunkWrite
 from penstock.ports.files import Buffer
 from penstock.ports.objects import Objects
 from penstock.storage.chunk_names import check_chunk_name, is_chunk_name
+from penstock.storage.one_by_one import append_one_by_one
 
 _DIRECTORY = "chunks"
 
@@ -78,6 +80,9 @@ class ObjectChunks:
                 draft.failed, draft.data = True, b""
                 raise
             del self._drafts[name]
+
+    async def append_together(self, writes: Sequence[ChunkWrite]) -> Sequence[Exception | None]:
+        return await append_one_by_one(self, writes)
 
     async def read(self, name: str, offset: int, length: int) -> bytes:
         object_name = _object_name(name)

@@ -127,6 +127,21 @@ def punch_hole(descriptor: int, path: str, offset: int, length: int) -> None:
         raise translated(OSError(number, os.strerror(number), path), path)
 
 
+def sync_file_system(descriptor: int) -> bool:
+    """Make durable all that was written, by whomever, to the file system of an open file; False where that cannot be asked.
+
+    Blocks. Raises OSError where anything was lost since the descriptor was opened.
+    """
+    if not hasattr(_libc, "syncfs"):
+        return False
+    if _libc.syncfs(descriptor) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number == errno.ENOSYS:
+        return False
+    raise OSError(number, os.strerror(number))
+
+
 def allocated_below(directory: Path) -> int:
     """Bytes of disk that the files below a directory take. What goes meanwhile is passed over."""
     total = 0

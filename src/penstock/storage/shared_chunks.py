@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.model.errors import SegmentNotFoundError, UnavailableError
-from penstock.ports.chunks import ChunkStorage
+from penstock.ports.chunks import ChunkStorage, ChunkWrite
 from penstock.ports.files import Buffer, Files
 from penstock.ports.objects import Objects
 from penstock.storage.tier_claim import MARK
@@ -33,6 +33,11 @@ class SharedChunks:
 
     async def sync(self, name: str) -> None:
         await self._chunks.sync(name)
+
+    async def append_together(self, writes: Sequence[ChunkWrite]) -> Sequence[Exception | None]:
+        if any(write.offset == 0 for write in writes):
+            await self._check()
+        return await self._chunks.append_together(writes)
 
     async def read(self, name: str, offset: int, length: int) -> bytes:
         try:

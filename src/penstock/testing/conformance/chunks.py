@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 
 from penstock.model.errors import CorruptDataError, InternalError, SegmentNotFoundError, UnsupportedError
-from penstock.ports.chunks import ChunkStorage
+from penstock.ports.chunks import ChunkStorage, ChunkWrite
 from penstock.testing.conformance import check
 from penstock.testing.conformance.durable_log import refused
 
@@ -63,6 +63,42 @@ class ChunkLaws:
         async with self.open() as chunks:
             await refused(chunks.append(_NAME, 7, [b"more"]), UnsupportedError)
             check(await chunks.read(_NAME, 0, 100) == b"durable", "the object is as it was synced")
+
+    async def law_many_are_appended_together_and_survive_reopening(self) -> None:
+        names = [f"{number % 3}/{number:04d}" for number in range(self.many)]
+        async with self.open() as chunks:
+            for offset, data in ((0, b"first "), (6, b"second")):
+                if offset and not chunks.mutable:
+                    break
+                writes = [ChunkWrite(name=name, offset=offset, parts=[name.encode(), data]) for name in names[:1]]
+                writes += [ChunkWrite(name=name, offset=offset, parts=[data[:2], data[2:]]) for name in names[1:]]
+                if offset:
+                    writes[0] = ChunkWrite(name=names[0], offset=6 + len(names[0]), parts=[data])
+                check(not any(await chunks.append_together(writes)), "all are durable", offset=offset)
+        whole = b"first second" if chunks.mutable else b"first "
+        async with self.open() as chunks:
+            for name in names[1:]:
+                check(await chunks.read(name, 0, 99) == whole, "each object has its own bytes", name=name)
+            check(await chunks.read(names[0], 0, 99) == names[0].encode() + whole, "also where sizes differ")
+            check(list(await chunks.list()) == sorted(names), "names are durable as well")
+
+    async def law_one_of_many_fails_alone(self) -> None:
+        names = [f"0/{number:04d}" for number in range(self.many)]
+        async with self.open() as chunks:
+            if chunks.mutable:
+                await chunks.append(names[1], 0, [b"abc"])
+                await chunks.sync(names[1])
+            writes = [ChunkWrite(name=name, offset=0, parts=[b"x"]) for name in names]
+            writes[0] = ChunkWrite(name=names[0], offset=5, parts=[b"x"])
+            if chunks.mutable:
+                writes[1] = ChunkWrite(name=names[1], offset=5, parts=[b"x"])
+            outcomes = await chunks.append_together(writes)
+            check(isinstance(outcomes[0], SegmentNotFoundError), "there is nothing to go on with", found=outcomes[0])
+            if chunks.mutable:
+                check(isinstance(outcomes[1], CorruptDataError), "it ends before that", found=outcomes[1])
+                check(await chunks.read(names[1], 0, 99) == b"abc", "and is left as it was")
+            check(not any(outcomes[2:]), "the others do not care")
+            check(list(await chunks.list()) == names[1:], "a refused append creates nothing")
 
     async def law_append_to_a_missing_object_is_refused(self) -> None:
         async with self.open() as chunks:

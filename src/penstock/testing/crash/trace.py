@@ -16,7 +16,7 @@ CANNOT_TRACE = 77
 
 CALLS = (
     "openat,open,creat,write,writev,pwrite64,pwritev,pwritev2,ftruncate,truncate,fallocate,fsync,fdatasync,"
-    "sync_file_range,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat,rmdir,link,linkat,symlink,symlinkat"
+    "syncfs,sync_file_range,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat,rmdir,link,linkat,symlink,symlinkat"
 )
 _LINE = re.compile(r"(\d+)\s+(.*)", re.DOTALL)
 _CALL = re.compile(r"(\w+)\((.*)\)\s+= (-?\d+)(.*)", re.DOTALL)
@@ -99,8 +99,9 @@ class _Reader:
             return
         if int(call[3]) < 0:
             path = self._path_of(call[2])
-            if call[1] in ("fsync", "fdatasync") and path is not None and self._ours(path):
-                self._add("failed-sync", path, began, number)
+            if path is not None and self._ours(path) and call[1] in ("fsync", "fdatasync", "syncfs"):
+                for synced in self._files() if call[1] == "syncfs" else [path]:
+                    self._add("failed-sync", synced, began, number)
             return
         self._call(call[1], call[2], int(call[3]), call[4], began, number)
 
@@ -116,6 +117,10 @@ class _Reader:
             return
         if path == self._journal:
             self._add("say", path, began, ended, data=_strings(args)[:result])
+            return
+        if name == "syncfs" and self._ours(path):
+            for synced in (*self._files(), *self._directories()):
+                self._add("sync", synced, began, ended)
             return
         # A file that was removed meanwhile, and SQLite's shared memory, which is made anew: nobody reads them again.
         if not self._ours(path) or path.endswith((" (deleted)", "-shm")):
@@ -168,6 +173,13 @@ class _Reader:
             self._add("rename", names[0], began, ended, target=names[1])
         else:
             raise InternalError("call on a name is not understood", call=name, path=names[0])
+
+    def _files(self) -> list[str]:
+        """All files that there are now."""
+        return sorted(self._known - {self._root})
+
+    def _directories(self) -> list[str]:
+        return sorted({self._root} | {path.rpartition("/")[0] for path in self._files()})
 
     def _ours(self, path: str) -> bool:
         return path == self._root or path.startswith(f"{self._root}/")

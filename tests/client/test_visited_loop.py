@@ -179,6 +179,8 @@ def test_signals_are_handled_when_the_work_is_done(loop):
         loop.call_soon(seen.append, "soon")
 
     before = signal.signal(signal.SIGUSR1, handler)
+    # Another test of this process may have left one of its own, as Spark does.
+    interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         for _ in range(3):
             seen.clear()
@@ -188,6 +190,7 @@ def test_signals_are_handled_when_the_work_is_done(loop):
             assert signal.getsignal(signal.SIGUSR1) is handler
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
+        signal.signal(signal.SIGINT, interrupted)
         signal.signal(signal.SIGUSR1, before)
 
 

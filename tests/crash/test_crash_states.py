@@ -52,6 +52,20 @@ def test_a_trace_is_read_in_the_order_in_which_calls_end():
     assert found[3].began < found[2].ended < found[3].ended
 
 
+def test_a_sync_of_the_file_system_covers_all_files_and_their_names():
+    made = [hexed(f"{ROOT}/{name}") for name in ("0/a", "1/b")]
+    found = events_of(
+        line(1, f'openat(AT_FDCWD<{hexed("/")}>, "{made[0]}", O_RDWR|O_CREAT|O_CLOEXEC, 0600) = 5<{made[0]}>'),
+        line(1, f'openat(AT_FDCWD<{hexed("/")}>, "{made[1]}", O_RDWR|O_CREAT|O_CLOEXEC, 0600) = 6<{made[1]}>'),
+        line(1, f"syncfs(7<{hexed(f'{ROOT}/0')}>) = 0"),
+        line(1, f"syncfs(7<{hexed(f'{ROOT}/0')}>) = -1 EIO (Input/output error)"),
+    )
+    assert [(item.kind, item.path.removeprefix(ROOT)) for item in found[2:]] == [
+        *(("sync", path) for path in ("/0/a", "/1/b", "", "/0", "/1")),
+        *(("failed-sync", path) for path in ("/0/a", "/1/b")),
+    ]
+
+
 def event(kind, name, place, **fields):
     return Event(kind=kind, path=f"{ROOT}/{name}" if name else ROOT, began=place, ended=place, **fields)
 

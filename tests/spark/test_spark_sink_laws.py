@@ -460,7 +460,8 @@ def test_a_commit_whose_answers_are_lost_goes_on_where_it_stood(
     found = stored(data, stream)
     assert sorted(found) == sorted(events)
     assert in_order(found)
-    assert sum(len(item.lost) for item in made) >= 2
+    # A call that was cancelled because another one's answer was lost is not asked again where it was done.
+    assert any(item.lost for item in made)
 
 
 @pytest.mark.parametrize("way", ["wire"], indirect=True)

@@ -17,6 +17,7 @@ from penstock.ports.chunks import ChunkWrite
 from penstock.ports.files import FileWrite
 from penstock.storage import real_together
 from penstock.storage.file_chunks import FileChunks
+from penstock.storage.real_calls import may_be_synced_as_a_whole
 from penstock.storage.real_files import RealFiles
 from penstock.storage.real_offload import ThreadOffload
 from penstock.storage.real_together import SHARED_MIN_FILES, OpenHabit, SyncHabit
@@ -47,6 +48,7 @@ class Syncs:
         self._fdatasync = os.fdatasync
         patch.setattr(os, "fdatasync", self._file)
         patch.setattr(real_together, "sync_file_system", self._all)
+        patch.setattr(real_together, "may_be_synced_as_a_whole", lambda descriptor: True)
 
     def _file(self, descriptor: int) -> None:
         self.files += 1
@@ -94,6 +96,20 @@ def test_many_share_one_sync_and_few_do_not(tmp_path: Path, monkeypatch: pytest.
         assert (syncs.files, syncs.shared) == (SHARED_MIN_FILES - 1, 1)
 
     with_files(tmp_path, body)
+
+
+def test_a_file_system_that_nobody_has_looked_at_is_not_synced_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(files: RealFiles, root: Path) -> None:
+        syncs = Syncs(monkeypatch)
+        monkeypatch.setattr(real_together, "may_be_synced_as_a_whole", lambda descriptor: False)
+        assert not any(await files.write_together(writes(40)))
+        assert (syncs.files, syncs.shared) == (40, 0)
+
+    with_files(tmp_path, body)
+    with Path("/proc/self/status").open("rb") as known_to_nobody:
+        assert not may_be_synced_as_a_whole(known_to_nobody.fileno())
 
 
 def test_a_shared_sync_that_fails_is_believed_of_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from penstock.model.errors import CorruptDataError, PenstockError
 from penstock.ports.files import FileWrite
-from penstock.storage.real_calls import sync_file_system, translated, write_all
+from penstock.storage.real_calls import may_be_synced_as_a_whole, sync_file_system, translated, write_all
 from penstock.storage.real_direct import DIRECT_MIN_BYTES, DirectWriter
 
 SHARED_MIN_FILES = 32
@@ -103,7 +103,7 @@ class Together:
 
     def _sync(self, habit: SyncHabit) -> None:
         left = {index: descriptor for index, descriptor in self._open.items() if self.failures[index] is None}
-        if self._watch >= 0 and habit.shares and self._is_one_file_system(left.values()):
+        if self._watch >= 0 and habit.shares and self._is_one_known_file_system(left.values()):
             begun = time.monotonic()
             try:
                 shared = sync_file_system(self._watch)
@@ -121,7 +121,9 @@ class Together:
             except OSError as error:
                 self.failures[index] = translated(error, self._items[index][1].path)
 
-    def _is_one_file_system(self, descriptors: Iterable[int]) -> bool:
+    def _is_one_known_file_system(self, descriptors: Iterable[int]) -> bool:
+        if not may_be_synced_as_a_whole(self._watch):
+            return False
         device = os.fstat(self._watch).st_dev
         return all(os.fstat(descriptor).st_dev == device for descriptor in descriptors)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import resource
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,6 +22,8 @@ from penstock.storage.real_direct import DIRECT_MIN_BYTES, DirectWriter
 SHARED_MIN_FILES = 32
 """From so many files on the file system is synced as a whole: each sync of a file flushes the cache of the disk."""
 
+_OPEN_MAX = 1024
+_OPEN_PART = 4
 _SLOW_S = 1.0
 _SLOW_FILE_S = 0.002
 _AVOIDED_S = 60.0
@@ -138,6 +143,33 @@ class Together:
                 self._watch = -1
 
 
+class OpenRoom:
+    """How many files may be open at the same time for all that is written together: a part of what the process may open.
+
+    Whoever finds no descriptor left fails, and a log that needs its next file then fails for good.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most = most or _descriptors_allowed()
+        self._left = self.most
+        self._gate = asyncio.Lock()
+        self._given_back = asyncio.Event()
+
+    @asynccontextmanager
+    async def taken(self, count: int) -> AsyncIterator[None]:
+        """With room for ``count`` files, ``most`` at most; whoever came first gets it first."""
+        async with self._gate:
+            while self._left < count:
+                self._given_back.clear()
+                await self._given_back.wait()
+            self._left -= count
+        try:
+            yield
+        finally:
+            self._left += count
+            self._given_back.set()
+
+
 @dataclass(slots=True)
 class SyncHabit:
     """Whether syncing the whole file system pays: not where others leave it much to write, and not where it hides errors."""
@@ -172,6 +204,11 @@ class OpenHabit:
         self.typical_s += _NEWEST_SHARE * (seconds / files - self.typical_s)
         if self.typical_s > _QUICK_FILE_S:
             self.typical_s, self.slow_until = 0.0, time.monotonic() + _SLOW_FOR_S
+
+
+def _descriptors_allowed() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _OPEN_MAX if soft == resource.RLIM_INFINITY else max(1, min(_OPEN_MAX, soft // _OPEN_PART))
 
 
 def _kernel() -> tuple[int, int]:

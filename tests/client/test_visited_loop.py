@@ -194,6 +194,30 @@ def test_signals_are_handled_when_the_work_is_done(loop):
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_no_signal_is_lost_to_another_whose_handler_raises(loop):
+    seen = []
+
+    def handler(number, frame):
+        seen.append(number)
+        raise Late
+
+    def work():
+        for number in numbers:
+            signal.raise_signal(number)
+        seen.append("work")
+
+    numbers = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
+    before = [(number, signal.signal(number, handler)) for number in numbers]
+    try:
+        with pytest.raises(Late):
+            loop.visit(work, WAIT_S)
+        assert seen == ["work", *numbers]
+        assert all(signal.getsignal(number) is handler for number in numbers)
+    finally:
+        for number, one in before:
+            signal.signal(number, one)
+
+
 def test_interruptions_at_any_moment_leave_whole_visits_and_the_handlers_in_place(loop):
     begun = ended = caught = 0
     stop = threading.Event()

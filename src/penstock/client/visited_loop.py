@@ -168,30 +168,29 @@ class _SignalsHeld:
             for number, _ in self._held:
                 _signal.signal(number, self._note)
         except BaseException:  # of a handler that was not replaced yet
-            self._give_back()
+            self._settle()
             raise
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came.append((number, frame))
 
-    def _give_back(self) -> BaseException | None:
-        """All of them, whatever those that are back already raise meanwhile; returns the last of that."""
+    def _settle(self) -> None:
+        """Give all of them back, whatever those that are back already raise meanwhile, and call each whose signal came, were
+        the one before to raise. Raises the last of that."""
         raised: BaseException | None = None
-        left = list(self._held)
-        while left:
+        left, came, handlers = list(self._held), self._came, dict(self._held)
+        while left or came:
             try:
                 while left:
                     _signal.signal(*left[-1])
                     left.pop()
+                while came:
+                    number, frame = came.pop(0)
+                    handlers[number](number, frame)
             except BaseException as error:  # noqa: BLE001 - raised by whoever calls
                 raised = error
-        return raised
-
-    def __exit__(self, *error: object) -> None:
-        raised = self._give_back()
-        if self._came:
-            handlers = dict(self._held)
-            for number, frame in self._came:
-                handlers[number](number, frame)
         if raised is not None:
             raise raised
+
+    def __exit__(self, *error: object) -> None:
+        self._settle()

@@ -312,3 +312,18 @@ def test_a_cancelled_call_keeps_its_files_until_it_has_ended(tmp_path: Path, mon
         await chunks.close()
 
     with_files(tmp_path, body, placement="thread")
+
+
+def test_calls_with_the_same_chunks_in_another_order_do_not_wait_for_each_other_for_ever(tmp_path: Path) -> None:
+    async def body(files: RealFiles, root: Path) -> None:
+        chunks = FileChunks(files)
+        names = ["0/a", "1/b"]
+        parts = [ChunkWrite(name=name, offset=0, parts=[b"x"]) for name in names]
+        # The directory of the second is made when the lock of the first is held: the other call gets in between.
+        calls = asyncio.gather(chunks.append_together(parts), chunks.append_together(parts[::-1]))
+        outcomes = await asyncio.wait_for(calls, 20)
+        assert outcomes == [[None, None], [None, None]]
+        assert [await chunks.read(name, 0, 9) for name in names] == [b"x", b"x"]
+        await chunks.close()
+
+    with_files(tmp_path, body)

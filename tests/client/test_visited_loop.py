@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from penstock.client import visited_loop
 from penstock.client.visited_loop import VisitedLoop
 from penstock.model.errors import NotConnectedError
 
@@ -67,7 +68,9 @@ def test_a_visitor_is_in_the_loop_and_what_it_asks_for_is_done_in_its_thread_onc
     assert seen[2][1] != here
 
 
-def test_a_visitor_may_be_in_a_loop_of_its_own(loop):
+def test_a_visitor_may_be_in_a_loop_of_its_own(loop, monkeypatch):
+    monkeypatch.setattr(visited_loop, "_TASKS_ARE_OF_THREADS", False)
+
     async def main():
         own, seen = asyncio.get_running_loop(), []
         assert loop.visit(lambda: seen.append(asyncio.get_running_loop()), WAIT_S)
@@ -75,6 +78,18 @@ def test_a_visitor_may_be_in_a_loop_of_its_own(loop):
         return seen == [loop] and asyncio.get_running_loop() is own
 
     assert asyncio.run(main())
+
+
+def test_a_visitor_with_a_task_of_its_own_is_refused_where_a_thread_has_one_task(loop, monkeypatch):
+    monkeypatch.setattr(visited_loop, "_TASKS_ARE_OF_THREADS", True)
+    seen = []
+
+    async def main():
+        return loop.visit(lambda: seen.append("in a task"), WAIT_S)
+
+    assert asyncio.run(main()) is False
+    assert loop.visit(lambda: seen.append("in none"), WAIT_S)
+    assert seen == ["in none"]
 
 
 def test_tasks_and_timers_of_a_visitor_are_the_loops(loop):
@@ -192,6 +207,30 @@ def test_signals_are_handled_when_the_work_is_done(loop):
     finally:
         signal.signal(signal.SIGINT, interrupted)
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_no_signal_is_lost_to_another_whose_handler_raises(loop):
+    seen = []
+
+    def handler(number, frame):
+        seen.append(number)
+        raise Late
+
+    def work():
+        for number in numbers:
+            signal.raise_signal(number)
+        seen.append("work")
+
+    numbers = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
+    before = [(number, signal.signal(number, handler)) for number in numbers]
+    try:
+        with pytest.raises(Late):
+            loop.visit(work, WAIT_S)
+        assert seen == ["work", *numbers]
+        assert all(signal.getsignal(number) is handler for number in numbers)
+    finally:
+        for number, one in before:
+            signal.signal(number, one)
 
 
 def test_interruptions_at_any_moment_leave_whole_visits_and_the_handlers_in_place(loop):

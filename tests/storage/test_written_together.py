@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -17,9 +18,10 @@ from penstock.ports.chunks import ChunkWrite
 from penstock.ports.files import FileWrite
 from penstock.storage import real_together
 from penstock.storage.file_chunks import FileChunks
+from penstock.storage.real_calls import may_be_synced_as_a_whole
 from penstock.storage.real_files import RealFiles
 from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.real_together import SHARED_MIN_FILES, OpenHabit, SyncHabit
+from penstock.storage.real_together import SHARED_MIN_FILES, OpenHabit, OpenRoom, SyncHabit
 
 Body = Callable[[RealFiles, Path], Awaitable[None]]
 
@@ -47,6 +49,7 @@ class Syncs:
         self._fdatasync = os.fdatasync
         patch.setattr(os, "fdatasync", self._file)
         patch.setattr(real_together, "sync_file_system", self._all)
+        patch.setattr(real_together, "may_be_synced_as_a_whole", lambda descriptor: True)
 
     def _file(self, descriptor: int) -> None:
         self.files += 1
@@ -94,6 +97,73 @@ def test_many_share_one_sync_and_few_do_not(tmp_path: Path, monkeypatch: pytest.
         assert (syncs.files, syncs.shared) == (SHARED_MIN_FILES - 1, 1)
 
     with_files(tmp_path, body)
+
+
+def test_a_file_system_that_nobody_has_looked_at_is_not_synced_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(files: RealFiles, root: Path) -> None:
+        syncs = Syncs(monkeypatch)
+        monkeypatch.setattr(real_together, "may_be_synced_as_a_whole", lambda descriptor: False)
+        assert not any(await files.write_together(writes(40)))
+        assert (syncs.files, syncs.shared) == (40, 0)
+
+    with_files(tmp_path, body)
+    with Path("/proc/self/status").open("rb") as known_to_nobody:
+        assert not may_be_synced_as_a_whole(known_to_nobody.fileno())
+
+
+def test_no_more_files_are_open_than_the_process_can_spare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (160, 160))
+
+    async def body(files: RealFiles, root: Path) -> None:
+        opened, most = set(), 0
+        really_open, really_close = os.open, os.close
+
+        def open_(path: Any, flags: int, mode: int = 0o777) -> int:
+            nonlocal most
+            descriptor = really_open(path, flags, mode)
+            if not flags & os.O_DIRECTORY:
+                opened.add(descriptor)
+                most = max(most, len(opened))
+            return descriptor
+
+        def close(descriptor: int) -> None:
+            opened.discard(descriptor)
+            really_close(descriptor)
+
+        monkeypatch.setattr(os, "open", open_)
+        monkeypatch.setattr(os, "close", close)
+        given = [
+            FileWrite(path=f"0/{call}-{number}", offset=0, parts=[b"x"]) for call in range(4) for number in range(90)
+        ]
+        outcomes = await asyncio.gather(*(files.write_together(given[at : at + 90]) for at in range(0, 360, 90)))
+        assert [outcome for part in outcomes for outcome in part] == [None] * 360
+        assert len(list((root / "0").iterdir())) == 360
+        assert (most, opened) == (40, set())
+
+    with_files(tmp_path, body)
+
+
+def test_room_that_was_waited_for_in_vain_is_nobodys() -> None:
+    async def body() -> None:
+        room = OpenRoom(3)
+
+        async def use(count: int) -> None:
+            async with room.taken(count):
+                await asyncio.sleep(3600)
+
+        held, waits = asyncio.create_task(use(2)), asyncio.create_task(use(2))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waits.cancel()
+        await asyncio.wait([waits])
+        held.cancel()
+        await asyncio.wait([held])
+        async with room.taken(3):
+            pass
+
+    asyncio.run(body())
 
 
 def test_a_shared_sync_that_fails_is_believed_of_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,3 +312,18 @@ def test_a_cancelled_call_keeps_its_files_until_it_has_ended(tmp_path: Path, mon
         await chunks.close()
 
     with_files(tmp_path, body, placement="thread")
+
+
+def test_calls_with_the_same_chunks_in_another_order_do_not_wait_for_each_other_for_ever(tmp_path: Path) -> None:
+    async def body(files: RealFiles, root: Path) -> None:
+        chunks = FileChunks(files)
+        names = ["0/a", "1/b"]
+        parts = [ChunkWrite(name=name, offset=0, parts=[b"x"]) for name in names]
+        # The directory of the second is made when the lock of the first is held: the other call gets in between.
+        calls = asyncio.gather(chunks.append_together(parts), chunks.append_together(parts[::-1]))
+        outcomes = await asyncio.wait_for(calls, 20)
+        assert outcomes == [[None, None], [None, None]]
+        assert [await chunks.read(name, 0, 9) for name in names] == [b"x", b"x"]
+        await chunks.close()
+
+    with_files(tmp_path, body)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found] # ``signal`` makes an enumeration of each answer, which costs as much as an append
 import asyncio
 import selectors
+import sys
 import threading  # noqa: TID251 - a turn passes between the loop's thread and its visitors
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -21,6 +22,8 @@ from penstock.model.errors import NotConnectedError
 
 _Ts = TypeVarTuple("_Ts")
 _Handler: TypeAlias = Callable[[int, FrameType | None], Any]
+_TASKS_ARE_OF_THREADS = sys.version_info >= (3, 14)
+"""Whether a thread has one task at a time, whatever its loops; before, a loop has."""
 _SIGNALS = tuple(number for number in range(1, 32) if number not in (_signal.SIGKILL, _signal.SIGSTOP))
 
 
@@ -62,6 +65,8 @@ class VisitedLoop(asyncio.SelectorEventLoop):
             raise NotConnectedError("store is closed")
         if self.get_debug():
             return False  # asyncio's own checks forbid it
+        if _TASKS_ARE_OF_THREADS and asyncio._get_running_loop() is not None:
+            return False  # a task that the visit begins would be refused while one of the caller's runs
         if threading.current_thread() is not threading.main_thread():
             return self._visit(work, timeout_s)  # handlers run in the main thread alone
         with _SignalsHeld():
@@ -168,30 +173,29 @@ class _SignalsHeld:
             for number, _ in self._held:
                 _signal.signal(number, self._note)
         except BaseException:  # of a handler that was not replaced yet
-            self._give_back()
+            self._settle()
             raise
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came.append((number, frame))
 
-    def _give_back(self) -> BaseException | None:
-        """All of them, whatever those that are back already raise meanwhile; returns the last of that."""
+    def _settle(self) -> None:
+        """Give all of them back, whatever those that are back already raise meanwhile, and call each whose signal came, were
+        the one before to raise. Raises the last of that."""
         raised: BaseException | None = None
-        left = list(self._held)
-        while left:
+        left, came, handlers = list(self._held), self._came, dict(self._held)
+        while left or came:
             try:
                 while left:
                     _signal.signal(*left[-1])
                     left.pop()
+                while came:
+                    number, frame = came.pop(0)
+                    handlers[number](number, frame)
             except BaseException as error:  # noqa: BLE001 - raised by whoever calls
                 raised = error
-        return raised
-
-    def __exit__(self, *error: object) -> None:
-        raised = self._give_back()
-        if self._came:
-            handlers = dict(self._held)
-            for number, frame in self._came:
-                handlers[number](number, frame)
         if raised is not None:
             raise raised
+
+    def __exit__(self, *error: object) -> None:
+        self._settle()

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import cast
 
 from penstock.codec.chunk_index import SUFFIX
@@ -105,7 +106,8 @@ class FileChunks:
     async def _append_together(self, files: TogetherFiles, writes: Sequence[ChunkWrite]) -> list[Exception | None]:
         locked: list[tuple[str, _Handle]] = []
         try:
-            for write in writes:
+            # In one order, whatever the caller's: else two calls may hold what the other waits for.
+            for write in sorted(writes, key=attrgetter("name")):
                 path = self._path(write.name)
                 locked.append((write.name, await self._locked(write.name)))
                 if write.offset == 0:

@@ -28,7 +28,7 @@ from penstock.storage.real_calls import (
     write_at_once,
 )
 from penstock.storage.real_direct import DirectWriter
-from penstock.storage.real_together import OpenHabit, SyncHabit, Together
+from penstock.storage.real_together import OpenHabit, OpenRoom, SyncHabit, Together
 from penstock.storage.serial import Serial
 
 T = TypeVar("T")
@@ -261,6 +261,7 @@ class RealFiles:
         self._meters: dict[str, _SyncMeter] = {}
         self._habit = SyncHabit()
         self._opens = OpenHabit()
+        self._room = OpenRoom()
 
     async def open(self, path: str, *, create: bool = False, direct: bool = False) -> RealFile:
         target = self._resolve(path)
@@ -291,6 +292,14 @@ class RealFiles:
         Small files are opened and filled in the loop, a slice of them in each pass, as long as that is quick: each call of a
         thread would wait for the interpreter again, up to 5 ms under load. Their sync is one call, and always a thread's.
         """
+        failures: list[Exception | None] = []
+        for start in range(0, len(writes), self._room.most):
+            part = writes[start : start + self._room.most]
+            async with self._room.taken(len(part)):
+                failures += await self._write_together(part)
+        return failures
+
+    async def _write_together(self, writes: Sequence[FileWrite]) -> Sequence[Exception | None]:
         together = Together([(self._resolve(write.path), write) for write in writes])
         try:
             while not together.all_written:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import resource
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from penstock.model.errors import CorruptDataError, PenstockError
 from penstock.ports.files import FileWrite
-from penstock.storage.real_calls import sync_file_system, translated, write_all
+from penstock.storage.real_calls import may_be_synced_as_a_whole, sync_file_system, translated, write_all
 from penstock.storage.real_direct import DIRECT_MIN_BYTES, DirectWriter
 
 SHARED_MIN_FILES = 32
 """From so many files on the file system is synced as a whole: each sync of a file flushes the cache of the disk."""
 
+_OPEN_MAX = 1024
+_OPEN_PART = 4
 _SLOW_S = 1.0
 _SLOW_FILE_S = 0.002
 _AVOIDED_S = 60.0
@@ -103,7 +108,7 @@ class Together:
 
     def _sync(self, habit: SyncHabit) -> None:
         left = {index: descriptor for index, descriptor in self._open.items() if self.failures[index] is None}
-        if self._watch >= 0 and habit.shares and self._is_one_file_system(left.values()):
+        if self._watch >= 0 and habit.shares and self._is_one_known_file_system(left.values()):
             begun = time.monotonic()
             try:
                 shared = sync_file_system(self._watch)
@@ -121,7 +126,9 @@ class Together:
             except OSError as error:
                 self.failures[index] = translated(error, self._items[index][1].path)
 
-    def _is_one_file_system(self, descriptors: Iterable[int]) -> bool:
+    def _is_one_known_file_system(self, descriptors: Iterable[int]) -> bool:
+        if not may_be_synced_as_a_whole(self._watch):
+            return False
         device = os.fstat(self._watch).st_dev
         return all(os.fstat(descriptor).st_dev == device for descriptor in descriptors)
 
@@ -134,6 +141,33 @@ class Together:
             if self._watch >= 0:
                 os.close(self._watch)
                 self._watch = -1
+
+
+class OpenRoom:
+    """How many files may be open at the same time for all that is written together: a part of what the process may open.
+
+    Whoever finds no descriptor left fails, and a log that needs its next file then fails for good.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most = most or _descriptors_allowed()
+        self._left = self.most
+        self._gate = asyncio.Lock()
+        self._given_back = asyncio.Event()
+
+    @asynccontextmanager
+    async def taken(self, count: int) -> AsyncIterator[None]:
+        """With room for ``count`` files, ``most`` at most; whoever came first gets it first."""
+        async with self._gate:
+            while self._left < count:
+                self._given_back.clear()
+                await self._given_back.wait()
+            self._left -= count
+        try:
+            yield
+        finally:
+            self._left += count
+            self._given_back.set()
 
 
 @dataclass(slots=True)
@@ -170,6 +204,11 @@ class OpenHabit:
         self.typical_s += _NEWEST_SHARE * (seconds / files - self.typical_s)
         if self.typical_s > _QUICK_FILE_S:
             self.typical_s, self.slow_until = 0.0, time.monotonic() + _SLOW_FOR_S
+
+
+def _descriptors_allowed() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _OPEN_MAX if soft == resource.RLIM_INFINITY else max(1, min(_OPEN_MAX, soft // _OPEN_PART))
 
 
 def _kernel() -> tuple[int, int]:

@@ -232,9 +232,11 @@ class LoopThread:
             except CancelledError as error:
                 raise NotConnectedError("store was closed") from error
             except TimeoutError:
+                # Looked at before the answer: the thread may give its last one just before it ends.
+                ended = not self._thread.is_alive()
                 if answer.done:
                     return answer.result(0)
-                if not self._thread.is_alive():
+                if ended:
                     raise NotConnectedError("store has failed", reason=str(self._failure)) from self._failure
                 if left_s is not None:
                     left_s -= step_s

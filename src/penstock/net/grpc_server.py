@@ -113,7 +113,7 @@ class GrpcServer:
 
     def _not_bound(self) -> AddressInUseError:
         return AddressInUseError(
-            "the gRPC address is taken by another process, or is not one of this host; choose another port",
+            "the controller's address is taken by another process, or is not one of this host; choose another port",
             host=self._host,
             port=self._wanted_port,
         )

@@ -49,6 +49,7 @@ COMMANDS = {
     "retention plan --scope web --min-age 2d --max-age 1d": OUT_OF_ORDER,
     "retention audit web/a/b": NO_STREAM,
     "retention undo web": NO_STREAM,
+    "standalone --data store --memory 10MB": "too small for a server. memory_bytes=10000000 least_bytes=100663296",
     "spark export web out": NO_STREAM,
     "spark load web in.csv": NO_STREAM,
     "spark table web out --key k": NO_STREAM,

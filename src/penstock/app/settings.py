@@ -79,6 +79,15 @@ class EmbeddedSettings:
         return self.tier2_insecure or is_loopback(host)
 
 
+def check_server_memory(memory_bytes: int) -> int:
+    """The budget, where a server can work with it. Raises InvalidArgumentError, which names the least that it can."""
+    if memory_bytes < SERVER_MEMORY_MIN_BYTES:
+        raise InvalidArgumentError(
+            "memory budget is too small for a server", memory_bytes=memory_bytes, least_bytes=SERVER_MEMORY_MIN_BYTES
+        )
+    return memory_bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandaloneSettings:
     """A server for clients. Port 0 takes a free one.
@@ -106,12 +115,7 @@ class StandaloneSettings:
                 raise InvalidArgumentError("no such port", **{name: getattr(self, name)})
         if self.workers is not None and not 1 <= self.workers <= WORKERS_MAX:
             raise InvalidArgumentError("no such number of workers", workers=self.workers, most=WORKERS_MAX)
-        if self.store.memory_bytes < SERVER_MEMORY_MIN_BYTES:
-            raise InvalidArgumentError(
-                "memory budget is too small for a server",
-                memory_bytes=self.store.memory_bytes,
-                least_bytes=SERVER_MEMORY_MIN_BYTES,
-            )
+        check_server_memory(self.store.memory_bytes)
         if not self.insecure and not is_loopback(self.host):
             raise InvalidArgumentError(
                 "refusing to listen beyond loopback without authentication; --insecure allows it", host=self.host

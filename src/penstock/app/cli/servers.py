@@ -17,6 +17,7 @@ from penstock.app.settings import (
     WORKERS_MAX,
     EmbeddedSettings,
     StandaloneSettings,
+    check_server_memory,
 )
 from penstock.app.units import parse_duration_ms, parse_size
 
@@ -102,7 +103,8 @@ def standalone(
     settings = StandaloneSettings(
         store=EmbeddedSettings(
             data=data,
-            memory_bytes=parse_size(memory),
+            # First, or a budget too small for an embedded store is told that store's least, which is too small here.
+            memory_bytes=check_server_memory(parse_size(memory)),
             log_bytes=parse_size(log),
             retention_cycle_ms=parse_duration_ms(retention_cycle),
             tier2=tier2,

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from penstock.app.cli.main import main
+from penstock.storage.data_directory import DataDirectory
 
 
 @pytest.fixture
@@ -272,3 +273,11 @@ def test_a_wrong_job_is_refused_by_name(penstock):
     status, _, err = penstock("spark", "laod", data=False)
     assert status == 2
     assert "laod" in err
+
+
+def test_a_directory_that_a_server_has_tells_how_to_reach_the_server(penstock, tmp_path):
+    penstock("stream", "create", "s/t")
+    with DataDirectory.open(tmp_path / "data"):
+        status, _, err = penstock("read", "s/t")
+    assert status == 8
+    assert "leave --data out, or name its --controller" in err

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.app.settings import CONTROLLER_PORT
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import DirectoryInUseError, InvalidArgumentError
 from penstock.model.names import StreamName, check_name
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ def default_controller() -> str:
 @contextmanager
 def open_target(controller: str | None, data: Path | None, *, create: bool = False) -> Iterator[Store]:
     """The store that the options name. Raises InvalidArgumentError where both are given, or where the
-    directory holds no store and ``create`` does not ask for a new one."""
+    directory holds no store and ``create`` does not ask for a new one; DirectoryInUseError, which
+    says how to reach a server."""
     if controller is not None and data is not None:
         raise InvalidArgumentError("give --controller or --data, not both")
     import penstock
@@ -78,7 +79,13 @@ def open_target(controller: str | None, data: Path | None, *, create: bool = Fal
     if data is not None:
         if not create and not (data / "VERSION").exists():
             raise InvalidArgumentError("there is no store in this directory", data=str(data))
-        with penstock.open(data) as store:
+        try:
+            opened = penstock.open(data)
+        except DirectoryInUseError as error:
+            raise DirectoryInUseError(
+                f"{error.message}; if it is a server, leave --data out, or name its --controller", **error.fields
+            ) from error
+        with opened as store:
             yield store
     else:
         with penstock.connect(controller or default_controller(), dial_s=_DIAL_S) as store:

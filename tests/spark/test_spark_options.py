@@ -4,7 +4,7 @@ import pytest
 
 from penstock.app.units import parse_size
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import InvalidArgumentError, InvalidNameError
+from penstock.model.errors import InvalidArgumentError, InvalidCutError, InvalidNameError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.spark.options import AUDIT_STREAM, READ_OPTIONS, WRITE_OPTIONS, parse_read, parse_write
@@ -117,6 +117,11 @@ def test_what_spark_itself_adds_is_no_unknown_option() -> None:
 def test_a_value_of_the_wrong_kind_is_refused(name: str, value: str) -> None:
     with pytest.raises(InvalidArgumentError):
         parse_read({**STREAM, name: value})
+
+
+def test_a_word_for_a_cut_that_is_misspelt_is_told_with_the_right_one() -> None:
+    with pytest.raises(InvalidCutError, match="option start_stream_cut is earliest, latest.*did you mean earliest"):
+        parse_read({**STREAM, "start_stream_cut": "erliest"})
 
 
 def test_a_cut_of_another_stream_is_refused() -> None:

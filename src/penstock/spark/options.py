@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import InvalidArgumentError, InvalidNameError
+from penstock.model.errors import InvalidArgumentError, InvalidCutError, InvalidNameError
 from penstock.model.names import SYSTEM_SCOPE, StreamName, check_name
 from penstock.ports.controller_service import LEASE_MAX_MS, LEASE_MIN_MS
 from penstock.spark.schema import EVENT, ROUTING_KEY
@@ -349,10 +349,20 @@ class _Given:
                 return "latest"
             case "unbounded":
                 return "unbounded"
-        cut = StreamCut.from_text(text)
+        try:
+            cut = StreamCut.from_text(text)
+        except InvalidCutError as error:
+            near = difflib.get_close_matches(text.lower(), _WORDS_OF_CUTS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise InvalidCutError(
+                f"option {name} is earliest, latest, unbounded or the text of a stream cut{hint}", value=text[:60]
+            ) from error
         if cut.stream != stream:
             raise InvalidArgumentError(f"option {name} is a cut of another stream", stream=stream, cut=cut.stream)
         return "unbounded" if cut.is_unbounded else cut
+
+
+_WORDS_OF_CUTS = ("earliest", "latest", "unbounded")
 
 
 def _within(name: str, text: str, value: int, most: int) -> int:

@@ -66,10 +66,12 @@ def test_a_batch_stays_within_its_limit_and_wastes_little_of_it(
     assert in_order([event for batch in batches for event in batch])
     if isinstance(limit, ReadMaxBytes):
         assert max(sizes) <= 4000
-        assert min(sizes[:-2]) >= 2000
+        most = sum(sizes) / 4000
     else:
         assert max(len(batch) for batch in batches) <= 250
-        assert min(len(batch) for batch in batches[:-2]) >= 125
+        most = len(events) / 250
+    # Where tiering has cut a block short, one batch may get little; all together are half full and more.
+    assert len(batches) <= 2 * most + 2
 
 
 def test_an_event_larger_than_the_limit_goes_through_alone(world: World, data: Path) -> None:

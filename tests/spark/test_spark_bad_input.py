@@ -228,7 +228,7 @@ def test_commands_say_in_one_line_what_is_wrong(
         ),
         (("load", stream, tmp_path / "empty.csv"), 3, "all of its files are empty"),
         (("erase", stream, "--why", "x", "--json-field", "a..b", "--values-from", tmp_path / "in.csv"), 2, "'a..b'"),
-        (("export", stream, tmp_path / "out", "--start", "now"), 2, "not a stream cut"),
+        (("export", stream, tmp_path / "out", "--start", "now"), 2, "text of a stream cut"),
         (("export", stream, tmp_path / "out", "--offsets", "1:2"), 2, "SEGMENT=START:END"),
         (("export", stream, tmp_path / "out", "--since", "later"), 2, "a time reads"),
         (("export", stream, tmp_path / "out", "--option", "maxBytes=1"), 2, "no such option"),

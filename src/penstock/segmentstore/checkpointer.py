@@ -67,7 +67,7 @@ class Checkpointer:
         """Take up after recovery."""
         self._complete_upto = complete_upto
         applied = self._container.applied_address
-        # Where tier 2 does not give back what is there by now, the log is not asked which frames that was.
+        # As long as tier 2 does not give back what is there by now, the log keeps all of it.
         self._covered.next_frame = 1 if applied else None
         self._points.append(
             _Point(

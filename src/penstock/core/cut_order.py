@@ -251,6 +251,20 @@ def bytes_before(history: StreamHistory, positions: Positions, segments: Iterabl
     return total
 
 
+def passed_until(history: StreamHistory, positions: Positions, segment: SegmentId) -> int | None:
+    """The offset up to which the segment lies before the cut: ``None`` if all of it does, 0 if nothing does.
+
+    The number of a segment decides nothing: after one segment splits, older and newer segments may both lie before the cut.
+    A segment that the stream never had lies after every cut. Raises as ``compare``.
+    """
+    if segment in positions:
+        return max(positions[segment], 0)
+    keys = history.index.ranges.get(segment)
+    if keys is None:
+        return 0
+    return None if _profile(history, positions).segment_at(keys.low) > segment else 0
+
+
 def missing_lengths(history: StreamHistory, positions: Positions) -> list[SegmentId]:
     """Segments before the cut whose final length is not known (yet), oldest first.
 

@@ -7,7 +7,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from penstock.model.errors import InvalidArgumentError
+from penstock.codec.events import HEADER_BYTES, event_bounds
+from penstock.model.errors import CorruptDataError, InvalidArgumentError
 
 Range: TypeAlias = tuple[int, int]
 """Half-open, never empty: ``start <= offset < end``."""
@@ -74,6 +75,26 @@ def blank(data: bytearray, at: int, ranges: Sequence[Range]) -> None:
     """Zero the parts of ordered ranges that lie in ``data``, whose first byte is at ``at``."""
     for start, end in clipped(ranges, at, at + len(data)):
         data[start - at : end - at] = bytes(end - start)
+
+
+def dead_payloads(data: bytes | bytearray, events: int, end: int) -> list[Range]:
+    """Choose what to blank of the dead bytes at the head of a block, ``data[:end]``: the payloads of its events.
+
+    Headers stay, so that event counts do not change. ``events``: the number that the writers counted in the block. If the
+    block holds another number, its bytes are not events, and all of it is blanked. The last event may be incomplete.
+    """
+    if not end:
+        return []
+    try:
+        bounds = event_bounds(bytes(data))
+    except CorruptDataError:
+        return [(0, end)]
+    if len(bounds) - 1 + (bounds[-1] < len(data)) != events:
+        return [(0, end)]
+    starts = (start + HEADER_BYTES for start in bounds)
+    ends = [*bounds[1:], len(data)]
+    found = [(start, min(stop, end)) for start, stop in zip(starts, ends, strict=True)]
+    return [(start, stop) for start, stop in found if start < stop]
 
 
 class Digests:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from penstock.core.erasure import Range
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.segments import SegmentId
 
 FORMAT = 1
 
@@ -43,6 +44,33 @@ def ranges_digest(ranges: Iterable[Range]) -> str:
     for start, end in ranges:
         digest.update(b"%d-%d\n" % (start, end))
     return digest.hexdigest()
+
+
+def positions_digest(positions: Mapping[SegmentId, Iterable[int]]) -> tuple[int, str]:
+    """The number of distinct requested events, and the SHA-256 of their positions: ``segment:offset`` in decimal, in order,
+    each with a line feed. Order, repetitions and pages of the request do not change it."""
+    digest = hashlib.sha256()
+    count = 0
+    for segment, offsets in sorted(positions.items()):
+        for offset in sorted(set(offsets)):
+            digest.update(b"%d:%d\n" % (segment, offset))
+            count += 1
+    return count, digest.hexdigest()
+
+
+def request_fields(stream: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a request apart from its positions."""
+    return {"stream": stream, **{name: asked[name] for name in ("erasure", "who", "why", "looked_for")}}
+
+
+def request_digest(stream: str, asked: Mapping[str, Any], positions_sha256: str) -> str:
+    """Identifies a request: two requests of one id are the same only if their digests are equal."""
+    return digest_of({**request_fields(stream, asked), "positions_sha256": positions_sha256})
+
+
+def undecided(positions: Mapping[SegmentId, Iterable[int]], decided: Mapping[SegmentId, Set[int]]) -> int:
+    """How many of the distinct positions the erasure does not cover. 0: a request for them is a repeat of it."""
+    return sum(len(set(offsets) - decided.get(segment, frozenset())) for segment, offsets in positions.items())
 
 
 def values_digest(values: Iterable[bytes]) -> str:

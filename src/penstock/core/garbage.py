@@ -27,6 +27,11 @@ class ChunkName:
         return f"{text}-{self.attempt:x}" if self.attempt else text
 
 
+def gap_name(container: int, source: int) -> ChunkName:
+    """The chunk that stands for what was merged from a segment whose metadata is damaged. Nobody writes it."""
+    return ChunkName(container=container, uid=source, epoch=0, start=0)
+
+
 def parse_chunk_name(text: str) -> ChunkName | None:
     """The parts, or None for what is not spelled as we spell it."""
     container, _, rest = text.partition("/")

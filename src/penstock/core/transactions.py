@@ -13,7 +13,9 @@ from uuid import UUID
 
 from penstock.codec.metadata import BatchPin, BatchRecord, CompletedRecord, TransactionRecord, TransactionState
 from penstock.core.history import EpochRecord
+from penstock.core.query_source import BatchPlace, classify_batch
 from penstock.model.errors import InvalidArgumentError, TransactionNotFoundError, TransactionStateError
+from penstock.model.queries import QuerySource
 from penstock.model.segments import SegmentId, number_of
 
 _LOW_BITS = 63
@@ -36,7 +38,14 @@ def transaction_epoch(txn: UUID) -> int:
 
 
 def open_record(
-    epoch: int, *, now_ms: int, lease_ms: int, lifetime_leases: int, lifetime_max_ms: int, key: UUID | None = None
+    epoch: int,
+    *,
+    incarnation: int,
+    now_ms: int,
+    lease_ms: int,
+    lifetime_leases: int,
+    lifetime_max_ms: int,
+    key: UUID | None = None,
 ) -> TransactionRecord:
     """A new transaction's record. Its whole life is limited, however often it is renewed. ``key``: it is shared under it."""
     lifetime = min(lifetime_leases * lease_ms, lifetime_max_ms)
@@ -46,7 +55,19 @@ def open_record(
         expires_ms=now_ms + min(lease_ms, lifetime),
         deadline_ms=now_ms + lifetime,
         key=key,
+        incarnation=incarnation,
     )
+
+
+def is_stray(txn: UUID, record: TransactionRecord, *, incarnation: int, active_epoch: int) -> bool:
+    """Whether the transaction was begun in an earlier stream of the name, which is deleted.
+
+    Records of the first release do not name their stream. Epochs of a stream only grow, so a transaction of an epoch after
+    the active one was not begun in this stream.
+    """
+    if record.incarnation is not None:
+        return record.incarnation != incarnation
+    return transaction_epoch(txn) > active_epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,16 +171,24 @@ class BatchVerdict(enum.Enum):
     SUPERSEDED = "superseded"
 
 
-def decide_batch(known: BatchRecord | None, batch: int, offered: Sequence[TransactionFacts]) -> BatchVerdict:
+def decide_batch(
+    known: BatchRecord | None,
+    batch: int,
+    offered: Sequence[TransactionFacts],
+    source: QuerySource | None = None,
+    *,
+    writer: str = "",
+) -> BatchVerdict:
     """What becomes of a batch that is offered for commit.
 
     ``REPEATED``: this very set was decided before, only its end may be missing. ``SUPERSEDED``: the writer has committed
     this batch, or a later one, otherwise. Raises: TransactionNotFoundError (one is unknown or was aborted),
-    TransactionStateError (one was committed outside the batch).
+    TransactionStateError (one was committed outside the batch), WriterInUseError and ConflictError (as ``classify_batch``).
     """
-    if known is not None and known.batch >= batch:
-        same = known.batch == batch and set(known.transactions) == {facts.txn for facts in offered}
-        return BatchVerdict.REPEATED if same else BatchVerdict.SUPERSEDED
+    if known is not None and known.batch == batch and set(known.transactions) == {facts.txn for facts in offered}:
+        return BatchVerdict.REPEATED
+    if classify_batch(known, batch, source, writer=writer) is BatchPlace.REPEAT:
+        return BatchVerdict.SUPERSEDED
     for facts in offered:
         state = facts.state
         if state is TransactionState.OPEN:

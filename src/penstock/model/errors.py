@@ -143,12 +143,23 @@ class WriterFencedError(ConflictError):
     """The writer's event number does not continue what is stored: another connection took over the writer id."""
 
 
+class ReaderFencedError(ConflictError):
+    """A newer reader of the same name is in the group. This one returns no more events. Fields: ``group``; ``reader``."""
+
+
 class TransactionStateError(ConflictError):
     """The transaction is past the state in which this verb applies. Fields: ``txn``; ``state``."""
 
 
 class GenerationMismatchError(ConflictError):
     """The reader group was changed since the caller read it."""
+
+
+class WriterInUseError(ConflictError):
+    """The name of a writer, or of a subscriber, belongs to another query or run. Nothing was written or moved.
+
+    Fields: ``writer`` or ``subscriber``; ``owner``, the query that owns the name; ``query``, the one that was refused.
+    """
 
 
 class ScaleConflictError(ConflictError):
@@ -214,11 +225,26 @@ class ContainerOfflineError(FencedError):
     """The container stopped after a failed write or sync. What was not acknowledged is unknown; recover first."""
 
 
+class ForkedError(PenstockError):
+    """The object was opened before a fork and belongs to the parent process. This process is the forked child.
+
+    Open the store again in the child. Fields: ``pid``; ``parent_pid``.
+    """
+
+
 # --- stop -------------------------------------------------------------------------------------------------
 
 
 class CorruptDataError(PenstockError):
     """Stored bytes fail their checksum or contradict each other. Nothing was deleted or changed."""
+
+
+class DamagedRowError(CorruptDataError):
+    """One row of the metadata fails its checksum; the rows around it can be read. Fields: ``key``, in hex."""
+
+    @property
+    def row_key(self) -> bytes:
+        return bytes.fromhex(self.fields["key"])
 
 
 class VersionTooNewError(PenstockError):

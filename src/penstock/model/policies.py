@@ -130,6 +130,26 @@ class StreamConfig:
         if len(self.tags) > 128 or any(not 0 < len(tag) <= 256 for tag in self.tags):
             raise InvalidArgumentError("a stream has at most 128 tags of 1 to 256 characters", tags=len(self.tags))
 
+    def check_storable(self) -> None:
+        """Raises InvalidArgumentError where a number does not fit in 64 bits: neither segments nor the protocols take it.
+
+        Checked when a stream is created or updated, not here at birth: records of earlier versions must stay readable.
+        """
+        numbers = {
+            "rollover_bytes": self.rollover_bytes,
+            "timestamp_aggregation_ms": self.timestamp_aggregation_ms,
+            "target_rate": self.scaling.target_rate,
+            "factor": self.scaling.factor,
+        }
+        if self.retention is not None:
+            numbers |= {"minimum": self.retention.minimum, "maximum": self.retention.maximum or 0}
+        _check_whole("a field of a stream's configuration", **numbers)
+        for name, value in numbers.items():
+            if not -LONG_MAX <= value <= LONG_MAX:
+                raise InvalidArgumentError(
+                    "a number of a stream's configuration does not fit in 64 bits", field=name, value=str(value)[:60]
+                )
+
 
 class ReaderGroupRetention(enum.Enum):
     """When a reader group's positions release data. Values are Pravega's field values."""

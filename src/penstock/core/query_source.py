@@ -1,0 +1,150 @@
+"""Decide which queries may use the name of a writer or a subscriber: one query, and its latest run.
+
+Source: docs/design/0020-who-writes-batches.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import replace
+from typing import TypeVar
+
+from penstock.codec.metadata import BatchRecord
+from penstock.codec.reader_metadata import SubscriberRecord
+from penstock.model.errors import ConflictError, WriterInUseError
+from penstock.model.queries import ANY_QUERY, UNKNOWN_QUERY, QuerySource
+
+R = TypeVar("R", BatchRecord, SubscriberRecord)
+
+PAST_RUNS_MAX = 8
+"""Number of replaced runs that are remembered. An older run also offers a batch below the last, which is refused."""
+
+
+class BatchPlace(enum.Enum):
+    """How a batch relates to its writer: new, a repeat, or the first one of a query that takes the name over."""
+
+    NEW = "new"
+    REPEAT = "repeat"
+    TAKEN_OVER = "taken over"
+
+
+def classify_batch(known: BatchRecord | None, batch: int, source: QuerySource | None, *, writer: str) -> BatchPlace:
+    """Classify the batch by its writer's record, ``known``.
+
+    Raises:
+        WriterInUseError: The name belongs to another query, or to a later run of this one; or it is not known whether the
+            batch is a repeat. Its rows were not written.
+        ConflictError: The batch is older than the last one of the same checkpoint.
+    """
+    if known is None or (known.batch < 0 and not known.query):
+        return BatchPlace.NEW
+    if source is None:
+        return BatchPlace.NEW if batch > known.batch else BatchPlace.REPEAT
+    if not known.query:
+        return _place_without_owner(known, batch, source, writer)
+    if known.query != source.query:
+        if source.replaces == known.query:
+            return BatchPlace.TAKEN_OVER
+        raise WriterInUseError(
+            "writer name belongs to another query: continue from that query's checkpoint; or use another "
+            "writer_id, or reset_writer=true; or take the name over with replaces_query=OWNER; the rows were not written",
+            writer=writer,
+            owner=known.query,
+            query=source.query,
+            batch=batch,
+            last=known.batch,
+        )
+    if source.run and source.run in known.past_runs:
+        raise WriterInUseError(
+            "another run of this query writes under this name: a checkpoint, and any copy of it, has one run at a time; "
+            "stop one of them; the rows were not written",
+            writer=writer,
+            query=source.query,
+            run=source.run,
+            owner_run=known.run,
+            batch=batch,
+            last=known.batch,
+        )
+    return _place_by_number(known, batch, source, writer)
+
+
+def _place_by_number(known: BatchRecord, batch: int, source: QuerySource, writer: str) -> BatchPlace:
+    if batch > known.batch:
+        return BatchPlace.NEW
+    if source.ordered and batch < known.batch:
+        raise ConflictError(
+            "query has committed later batches: its checkpoint is an older copy; use a new checkpoint location, with another "
+            "writer_id or reset_writer=true",
+            writer=writer,
+            query=source.query,
+            batch=batch,
+            last=known.batch,
+        )
+    return BatchPlace.REPEAT
+
+
+def _place_without_owner(known: BatchRecord, batch: int, source: QuerySource, writer: str) -> BatchPlace:
+    """Classify a batch by a record of an earlier version, which does not name the query."""
+    if batch > known.batch:
+        return BatchPlace.NEW
+    if source.replaces == UNKNOWN_QUERY:
+        return BatchPlace.TAKEN_OVER
+    if source.ordered and source.replaces != source.query:
+        raise WriterInUseError(
+            "writer name was used by an earlier version, which did not record the query; the rows were not written. "
+            "If it was this query, set replaces_query=QUERY to count the batch as a repeat; if not, use another writer_id or "
+            "reset_writer=true, or set replaces_query=unknown to write the rows under this name",
+            writer=writer,
+            owner=UNKNOWN_QUERY,
+            query=source.query,
+            batch=batch,
+            last=known.batch,
+        )
+    return _place_by_number(known, batch, source, writer)
+
+
+def check_subscriber(query: str, source: QuerySource | None, *, subscriber: str) -> None:
+    """Return if the source may read as the subscriber. ``query`` owns it (empty: nobody does). No source: a new query.
+
+    Raises: WriterInUseError. Nothing was moved.
+    """
+    if not query or (source is not None and (source.query == query or source.replaces in (query, ANY_QUERY))):
+        return
+    raise WriterInUseError(
+        "subscriber belongs to another query: two queries under one subscriber lose data; continue from that "
+        "query's checkpoint; or use another subscriber; or take it over with replaces_query=OWNER",
+        subscriber=subscriber,
+        owner=query,
+        query="" if source is None else source.query,
+    )
+
+
+def check_publisher(known: SubscriberRecord, source: QuerySource | None, *, subscriber: str) -> None:
+    """Return if the source may publish as the subscriber. No source: a caller without a query, such as a person or a group.
+
+    Raises: WriterInUseError, also if a later run of the query has published.
+    """
+    if source is None:
+        return
+    check_subscriber(known.query, source, subscriber=subscriber)
+    if known.query == source.query and source.run in known.past_runs:
+        raise WriterInUseError(
+            "another run of this query publishes as this subscriber: a checkpoint, and any copy, has one run at a time; "
+            "stop one of them",
+            subscriber=subscriber,
+            query=source.query,
+            run=source.run,
+            owner_run=known.run,
+        )
+
+
+def owned_by(record: R, source: QuerySource | None) -> R:
+    """The record after the source has written, offered a batch without rows, or published. Other runs become past runs."""
+    if source is None:
+        return record
+    if record.query != source.query:
+        return replace(record, query=source.query, run=source.run, past_runs=())
+    if not source.run or source.run == record.run:
+        return record
+    past = (record.run, *record.past_runs) if record.run else record.past_runs
+    return replace(record, run=source.run, past_runs=past[:PAST_RUNS_MAX])

@@ -1,0 +1,38 @@
+"""Who writes or reads under a name: a query, and one run of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.model.errors import InvalidArgumentError
+
+UNKNOWN_QUERY = "unknown"
+"""As ``replaces``: a query that wrote with an earlier version, which did not record queries."""
+ANY_QUERY = "any"
+"""As ``replaces`` for a subscriber: whichever query owns it."""
+SOURCE_MAX_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuerySource:
+    """The query that offers a batch under a writer's name, or publishes a cut as a subscriber.
+
+    ``query``: the same after each restart from one checkpoint; another one for a new checkpoint. ``run``: another one after
+    each restart; empty: not known. ``replaces``: the query whose name this one takes over. With its own id, it claims batches
+    that were committed before queries were recorded. ``ordered``: the batches come from a checkpoint, which repeats only its
+    last one; otherwise any batch that is not above the last one is a repeat.
+    """
+
+    query: str
+    run: str = ""
+    replaces: str = ""
+    ordered: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.query:
+            raise InvalidArgumentError("source must name its query")
+        for value in (self.query, self.run, self.replaces):
+            if len(value.encode()) > SOURCE_MAX_BYTES:
+                raise InvalidArgumentError(
+                    f"name of a query or run must have at most {SOURCE_MAX_BYTES} bytes", value=value[:80]
+                )

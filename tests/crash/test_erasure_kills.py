@@ -36,7 +36,7 @@ def fill(data: Path) -> None:
 
 
 def life(data: Path, seed: int) -> None:
-    """What the process does that is killed: open, go on with what was asked for, or ask for it; some truncate and write."""
+    """What the process does that is killed: open, find and erase, whatever an earlier life has done of it, and write."""
     with penstock.open(data) as store:
         stream = store.stream("s/t")
         print("open", flush=True)
@@ -50,9 +50,14 @@ def life(data: Path, seed: int) -> None:
         time.sleep(WAIT_S)
 
 
-def killed_life(data: Path, seed: int, rng: random.Random) -> bool:
+def erasing(store: penstock.Store) -> bool:
+    """Whether the erasure was decided, by this life or an earlier one."""
+    return any(item["erasure"] == "e" and item["state"] != "gathering" for item in store.erasures())
+
+
+def killed_life(data: Path, seed: int, rng: random.Random, *, program: str = __file__) -> bool:
     """Kill a process some time after it has opened the store; whether it had the receipt by then."""
-    command = [sys.executable, __file__, str(data), str(seed)]
+    command = [sys.executable, program, str(data), str(seed)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None

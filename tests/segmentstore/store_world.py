@@ -121,13 +121,13 @@ class World:
             await self.store.flush()
 
     async def evict(self) -> None:
-        """Make every segment leave memory."""
+        """Make every segment leave memory that no call works with."""
         for _ in range(2):  # What the first gives back is accounted for by the second.
             await self.store.flush()
         for container in self.store.containers:
             for _ in range(2):
                 container.segments.evict_idle(0)
-            assert not list(container.segments.loaded())
+            assert all(segment.pins for segment in container.segments.loaded())
 
 
 @asynccontextmanager

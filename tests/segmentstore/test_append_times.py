@@ -114,7 +114,7 @@ def test_a_lease_tells_whose_it_is_and_until_when() -> None:
         await world.settle()
         space = (await store.spaces([SEGMENT]))[SEGMENT]
         assert (space.leases, space.pending_free_bytes) == ((), 0)
-        with pytest.raises(InvalidArgumentError, match="too many words"):
+        with pytest.raises(InvalidArgumentError, match="too many bytes"):
             await store.lease_chunks(SEGMENT, writer(3), until_ms=until, holder="x" * (HOLDER_MAX_BYTES + 1))
 
     run(body, flush_bytes=1000, chunk_bytes=1000)

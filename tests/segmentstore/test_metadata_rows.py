@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.model.errors import StorageFullError
+from penstock.model.errors import DamagedRowError, StorageFullError
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.storage.memory_keyvalue import MemoryKeyValue
 
@@ -200,5 +200,22 @@ def test_rows_that_change_together_are_read_together(how: str, commits: int) -> 
         found = await late
         values = [value for _, value in found] if how == "scan" else found
         assert values in (before, [b"new %d" % (commits - 1)] * 2)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("key", [b"a", b"b", b"c", b"d"])
+def test_rows_out_of_order_are_damage_and_not_read_for_ever(key: bytes) -> None:
+    """Where pages of the store are damaged, a scan may name a damaged row outside of the range that was asked for."""
+
+    class OutOfOrder(MemoryKeyValue):
+        async def scan(self, start, end, *, limit, reverse=False):
+            raise DamagedRowError("value fails its checksum", key=key.hex())
+
+    async def main() -> None:
+        damaged: list[bytes] = []
+        async with asyncio.timeout(5):
+            with pytest.raises(DamagedRowError):
+                await MetadataRows(OutOfOrder()).scan((b"b", b"c"), limit=10, damaged=damaged)
 
     asyncio.run(main())

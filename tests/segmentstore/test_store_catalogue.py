@@ -12,6 +12,7 @@ from penstock.codec import records
 from penstock.model.errors import CorruptDataError, StorageFullError, UnavailableError
 from penstock.ports.segment_service import NO_EVENT, TablePut
 from penstock.segmentstore.rebuild import list_catalogue, load_container, settle_container
+from penstock.segmentstore.rebuild_aside import restore_aside
 from penstock.segmentstore.store import SegmentStore
 from penstock.storage.memory_keyvalue import MemoryKeyValue
 from penstock.storage.memory_log import MemoryLog, MemoryLogState
@@ -20,7 +21,7 @@ from penstock.storage.memory_objects import MemoryObjects
 TINY = {"catalogue": True, "catalogue_object_bytes": 2000, "catalogue_growth_bytes": 6000, "catalogue_part_bytes": 1500}
 
 
-async def reborn(world, *, told=None) -> SegmentStore:
+async def reborn(world, *, told=None, aside=None) -> SegmentStore:
     """A store of what tier 2 alone holds: the catalogue and the chunks."""
     keyvalue = MemoryKeyValue()
     catalogue = await list_catalogue(world.objects)
@@ -29,6 +30,9 @@ async def reborn(world, *, told=None) -> SegmentStore:
     for index, names in sorted(catalogue.items()):
         state = await load_container(world.objects, index, names, keyvalue)
         assert state.damage == []
+        restored = await restore_aside(keyvalue, index, epoch=state.epoch, chunks=world.chunks)
+        if aside is not None:
+            aside.append(restored)
         segments += [item async for item in settle_container(keyvalue, index, epoch=0)]
     if told is not None:
         told += segments
@@ -342,3 +346,35 @@ def test_names_are_read_as_they_are_written():
         assert codec.parse_object_name(str(name)) == name
     for text in ("", "catalogue/0/x", "catalogue/0/j-1-2-3", "chunks/0/1-1-0", "catalogue/zz/j-1-2-3"):
         assert codec.parse_object_name(text) is None
+
+
+def test_a_batch_written_while_rows_are_committed_leaves_the_outbox():
+    async def body(w) -> None:
+        store = w.store
+        await store.create_table("s/table")
+        await w.settle()
+        await store.table_update("s/table", [TablePut(key=b"k", value=b"1")])
+        (container,) = [item for item in store.containers if item.segments.visible("s/table") is not None]
+        await container.checkpointer._commit()
+        real, reached, release = w.keyvalue.commit, asyncio.Event(), asyncio.Event()
+
+        async def commit(*arguments, **named) -> None:
+            reached.set()
+            await release.wait()
+            await real(*arguments, **named)
+
+        w.keyvalue.commit = commit
+        await store.table_update("s/table", [TablePut(key=b"k", value=b"2")])
+        committing = asyncio.ensure_future(container.checkpointer._commit())
+        await reached.wait()
+        await container.catalogue.write()  # as the task that writes snapshots does
+        release.set()
+        await committing
+        for number in range(2):
+            await store.table_update("s/table", [TablePut(key=b"k", value=b"%d" % number)])
+            await store.flush()
+        await store.close()
+        start, end = records.range_of(records.prefix(records.TAG_OUTBOX, container.index))
+        assert await real.__self__.scan(start, end, limit=100) == []
+
+    run(body, **TINY, containers=1)

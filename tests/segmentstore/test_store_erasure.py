@@ -429,3 +429,30 @@ async def _erase_objects(seed):
         assert not held, (name, named)
     assert all(count == 1 for name, count in made.puts.items() if name.startswith("chunks/"))
     await made.store.close()
+
+
+@in_loop
+async def test_a_block_that_is_being_read_does_not_bring_erased_bytes_back():
+    async with world(flush_bytes=2000, chunk_bytes=6000, cache_bytes=4000) as made:
+        store = made.store
+        await store.create_segment(NAME)
+        offsets = await write(store, NAME, EVENTS)
+        await store.flush()
+        before = await whole(store, NAME)
+        ranges = [(offsets[n] + 8, offsets[n] + 8 + len(EVENTS[n])) for n in MARKED]
+        # An erasure waits for a read of the same block, so the read begins once the erasure has read it.
+        copied = Held(made.chunks, "sync")
+        erasing = asyncio.ensure_future(store.erase(NAME, ranges, erasure="e1"))
+        await copied.reached.wait()
+        for container in store.containers:
+            container.blocks._kept.clear()
+        read = Held(made.chunks, "read_into")
+        reading = asyncio.ensure_future(store.read(NAME, 0, 1 << 20))
+        await read.reached.wait()
+        copied.release.set()
+        await erasing
+        await store.wipe_log()
+        read.release.set()
+        await asyncio.wait([reading])
+        assert holds(made, SECRET) == []
+        assert await whole(store, NAME) == blanked(before, ranges)

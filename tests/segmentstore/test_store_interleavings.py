@@ -8,8 +8,9 @@ import random
 import pytest
 from store_world import World, Writer, content, writer
 
-from penstock.model.errors import SegmentNotFoundError
+from penstock.model.errors import SegmentNotFoundError, TruncatedError
 from penstock.ports.segment_service import KEY_ABSENT, NO_EVENT, TablePut, TableRemoval
+from penstock.segmentstore.store import SegmentStore
 from penstock.storage.memory_chunks import MemoryChunks
 from penstock.storage.memory_keyvalue import MemoryKeyValue
 from penstock.storage.memory_log import MemoryLog
@@ -34,15 +35,32 @@ class SlowKeyValue(MemoryKeyValue):
 
 
 class SlowWorld(World):
-    def __init__(self, seed: int, **settings) -> None:
+    """``evicts``: at every await of the storage, whatever may leave memory leaves it."""
+
+    def __init__(self, seed: int, *, evicts: bool, **settings) -> None:
         super().__init__(**settings)
         self.random = random.Random(seed)
+        self.evicts = evicts
+        self.serves = False
         self.keyvalue = SlowKeyValue(pause=self.pause)
         self.chunks = MemoryChunks(pause=self.pause)
+
+    async def open(self) -> SegmentStore:
+        self.serves = False  # Nothing leaves memory in recovery.
+        store = await super().open()
+        self.serves = True
+        return store
 
     async def pause(self) -> None:
         for _ in range(self.random.choice((0, 0, 1, 2, 5, 20))):
             await asyncio.sleep(0)
+            self.evict_now()
+        self.evict_now()
+
+    def evict_now(self) -> None:
+        for container in self.store.containers if self.evicts and self.serves else ():
+            for _ in range(2):
+                container.segments.evict_idle(0)
 
     def make_log(self) -> MemoryLog:
         return MemoryLog(self.log_state, pause=self.pause)
@@ -75,7 +93,17 @@ class SegmentClient:
             self.data, self.start, self.last, self.attribute = b"", 0, {}, NO_EVENT
             return
         await self.random.choice(
-            (self.append, self.append, self.append, self.merge, self.truncate, self.check, self.attributes, self.delete)
+            (
+                self.append,
+                self.append,
+                self.append,
+                self.merge,
+                self.truncate,
+                self.check,
+                self.attributes,
+                self.delete,
+                self.look,
+            )
         )()
 
     async def append(self) -> None:
@@ -126,6 +154,23 @@ class SegmentClient:
         if self.random.random() < 0.3:
             await self.world.store.delete(self.name)
             self.data = None
+
+    async def look(self) -> None:
+        """While others change memory, and this segment is truncated, each answer is true of one of its states."""
+        store, length = self.world.store, len(self.data)
+        lower = self.start
+        self.start = self.random.randrange(lower, length + 1)
+        calls = [
+            store.count_events(self.name, lower, length),
+            store.chunk_ranges(self.name, lower, length),
+            store.next_event_boundary(self.name, self.random.randrange(length + 1)),
+            store.spaces([self.name]),
+            store.read(self.name, self.random.randrange(lower, length + 1), 1000, wait=False),
+        ]
+        *found, truncated = await asyncio.gather(*calls, store.truncate(self.name, self.start), return_exceptions=True)
+        assert truncated is None
+        for answer in found:
+            assert isinstance(answer, TruncatedError) or not isinstance(answer, BaseException), repr(answer)
 
     async def check(self) -> None:
         store = self.world.store
@@ -194,9 +239,15 @@ async def maintain(world: SlowWorld) -> None:
         await asyncio.sleep(0)
 
 
-async def play(seed: int) -> None:
+async def play(seed: int, *, evicts: bool) -> None:
     world = SlowWorld(
-        seed, containers=2, flush_bytes=5_000, chunk_bytes=20_000, free_head_bytes=500, cache_bytes=20_000
+        seed,
+        evicts=evicts,
+        containers=2,
+        flush_bytes=5_000,
+        chunk_bytes=20_000,
+        free_head_bytes=500,
+        cache_bytes=20_000,
     )
     async with asyncio.timeout(PATIENCE_S):
         await world.open()
@@ -238,5 +289,6 @@ async def play(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_clients_do_not_disturb_each_other(seed: int) -> None:
-    asyncio.run(play(seed))
+@pytest.mark.parametrize("evicts", [False, True], ids=["", "evicting"])
+def test_clients_do_not_disturb_each_other(seed: int, evicts: bool) -> None:
+    asyncio.run(play(seed, evicts=evicts))

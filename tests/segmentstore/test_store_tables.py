@@ -10,6 +10,7 @@ from store_world import World, append, run, world, writer
 from penstock.model.errors import (
     AlreadyExistsError,
     BadKeyVersionError,
+    ConditionFailedError,
     EventTooLargeError,
     InvalidArgumentError,
     KeyNotFoundError,
@@ -22,8 +23,10 @@ from penstock.ports.segment_service import (
     KEY_ABSENT,
     KEY_MAX_BYTES,
     VALUE_MAX_BYTES,
+    TableCheck,
     TableEntry,
     TableKind,
+    TableLength,
     TablePut,
     TableRemoval,
 )
@@ -73,6 +76,58 @@ def test_versions_are_positions_and_conditions_look_at_the_state_before_the_batc
         info, entries, key_bytes = await store.table_info(TABLE)
         assert (entries, key_bytes) == (1, 0)
         assert info.length == 3 * 17 + 1 + 3 + 5 + 1 + 3 + 2 * 17 + 4 + 5
+
+    run(body)
+
+
+def test_a_length_is_compared_with_what_is_queued() -> None:
+    async def body(world: World) -> None:
+        store = world.store
+        await store.create_table(TABLE)
+        for turn in range(20):
+            length = (await store.table_info(TABLE))[0].length
+            condition = TableLength(length=length)
+            results = await asyncio.gather(
+                *(store.table_update(TABLE, [condition, TablePut(key=b"%d" % one, value=b"v")]) for one in range(4)),
+                store.table_remove(TABLE, [condition, TableRemoval(key=b"0")]),
+                return_exceptions=True,
+            )
+            assert [type(one) for one in results].count(ConditionFailedError) == 4, turn
+            assert list(results[0]) == [length]
+        with pytest.raises(ConditionFailedError):
+            await store.table_update(TABLE, [TableLength(length=0)])
+        assert (
+            list(await store.table_update(TABLE, [TableLength(length=(await store.table_info(TABLE))[0].length)])) == []
+        )
+
+    run(body)
+
+
+def test_a_check_refuses_the_batch_and_changes_nothing() -> None:
+    async def body(world: World) -> None:
+        store = world.store
+        await store.create_table(TABLE)
+        (version,) = await store.table_update(TABLE, [TablePut(key=b"k", value=b"one")])
+        length = (await store.table_info(TABLE))[0].length
+        checks = [TableCheck(key=b"k", version=version), TableCheck(key=b"none", version=KEY_ABSENT)]
+        assert list(await store.table_update(TABLE, checks)) == [version, KEY_ABSENT]
+        assert (await store.table_info(TABLE))[0].length == length
+        answer = await store.table_update(TABLE, [checks[0], TablePut(key=b"a", value=b"x"), checks[1]])
+        assert list(answer) == [version, length, KEY_ABSENT]
+        assert await scanned(store) == {b"a": b"x", b"k": b"one"}
+        # A queued change counts even if it is not durable: the second of the two is refused.
+        results = await asyncio.gather(
+            store.table_update(TABLE, [TablePut(key=b"k", value=b"two")]),
+            store.table_update(TABLE, [TablePut(key=b"b", value=b"x"), checks[0]]),
+            return_exceptions=True,
+        )
+        assert isinstance(results[1], BadKeyVersionError)
+        for late in (checks[0], TableCheck(key=b"k", version=KEY_ABSENT)):
+            with pytest.raises(BadKeyVersionError):
+                await store.table_update(TABLE, [TablePut(key=b"b", value=b"x"), late])
+        with pytest.raises(KeyNotFoundError):
+            await store.table_update(TABLE, [TablePut(key=b"b", value=b"x"), TableCheck(key=b"none", version=3)])
+        assert await scanned(store) == {b"a": b"x", b"k": b"two"}
 
     run(body)
 

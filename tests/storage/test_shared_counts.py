@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -120,4 +121,25 @@ def test_a_process_that_dies_lets_go_of_its_lock(memory: CountsMemory) -> None:
     holder.kill()
     holder.communicate(timeout=30)
     assert row.lock()
+    row.unlock()
+
+
+def test_a_lock_is_kept_when_a_smaller_map_is_collected(memory: CountsMemory) -> None:
+    own = WorkerCounts(memory.fileno(), worker=1, workers=3)
+    own.assign("s/first", memory.row("s/first"))
+    first = own.of("s/first")
+    # The memory grows, and the next row lies in a larger map.
+    last = [memory.row(f"s/{number}") for number in range(5000)][-1]
+    own.assign("s/t", last)
+    row = own.of("s/t")
+    assert row.lock()
+    del first
+    gc.collect()
+    holder = start(HOLDER.replace('"s/t", 0', f'"s/t", {last}'), memory)
+    assert holder.stdout is not None
+    try:
+        assert holder.stdout.readline() == "False\n", "the lock is still ours"
+    finally:
+        holder.kill()
+        holder.communicate(timeout=30)
     row.unlock()

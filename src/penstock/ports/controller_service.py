@@ -12,6 +12,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention, StreamConfig
+from penstock.model.queries import QuerySource
 from penstock.model.retention import EffectivePolicy, HoldInfo, PolicyDocument, PolicyTarget
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 from penstock.ports.files import Buffer
@@ -138,7 +139,7 @@ class SubscriberInfo:
     ``updated_ms``: when it was last heard of. Lags are from its cut to the tail: bytes and events exact; ``lag_ms`` the age
     of the oldest unread event, within one recording period, None where nothing is unread. ``held_bytes``: what it alone
     keeps from going. ``holes``: ranges acknowledged out of order; Pravega's protocol has none. Events, age and held bytes
-    are -1 and None where they were not asked for.
+    are -1 and None where they were not asked for. ``query``: the query that owns it, empty if none is known.
     """
 
     name: str
@@ -150,6 +151,7 @@ class SubscriberInfo:
     lag_ms: int | None = None
     held_bytes: int = -1
     holes: int = 0
+    query: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,21 +315,37 @@ class ControllerService(Protocol):
         """Newest first, at most 500."""
         ...
 
-    async def commit_batch(self, stream: StreamName, *, writer: str, batch: int, transactions: Sequence[UUID]) -> bool:
+    async def commit_batch(
+        self,
+        stream: StreamName,
+        *,
+        writer: str,
+        batch: int,
+        transactions: Sequence[UUID],
+        source: QuerySource | None = None,
+    ) -> bool:
         """Commit the transactions as batch number ``batch`` of the named writer, exactly once.
 
         One compare-and-set decides: where the writer has committed this batch or a later one, the offered transactions are
         aborted and the answer is False; else all of them commit, and the answer is True once they are readable. A repeat
         after a crash finishes what was decided. Raises TransactionNotFoundError (one has expired; nothing is committed).
+
+        With a ``source`` the name belongs to its query, and to the latest run of it: WriterInUseError for any other, and
+        ConflictError for a batch below the last one of an ordered source; nothing is committed. A source without
+        transactions only records that it writes under the name, not the batch's number.
         """
         ...
 
-    async def last_batch(self, stream: StreamName, *, writer: str) -> int | None:
-        """The last batch that the writer committed, or None."""
+    async def last_batch(self, stream: StreamName, *, writer: str, source: QuerySource | None = None) -> int | None:
+        """The last batch that the writer committed, or None. Also None for a source that takes the name over.
+
+        Raises WriterInUseError if the name belongs to another source.
+        """
         ...
 
     async def create_reader_group(self, config: ReaderGroupConfig) -> ReaderGroupConfig:
-        """Create, or return the stored one unchanged. Subscribers are registered with all streams of the start cuts.
+        """Create, or return the stored one unchanged. Subscribers are registered with all streams of the start cuts. This
+        also happens if the group is stored but a rule or a person has ended its subscription.
 
         A start cut given explicitly (or, from our own client, always) is published as the first acknowledged cut.
         """
@@ -346,10 +364,17 @@ class ControllerService(Protocol):
     async def list_subscribers(self, stream: StreamName) -> Sequence[str]: ...
 
     async def update_subscriber_cut(
-        self, subscriber: str, *, group_id: UUID | None, generation: int | None, cut: StreamCut
+        self,
+        subscriber: str,
+        *,
+        group_id: UUID | None,
+        generation: int | None,
+        cut: StreamCut,
+        source: QuerySource | None = None,
     ) -> None:
         """Publish what the subscriber has consumed. Raises, in this order: StreamNotFoundError, SubscriberNotFoundError,
-        GenerationMismatchError, InvalidCutError (not a cut, or behind the last one)."""
+        GenerationMismatchError, WriterInUseError (the subscriber belongs to another query than ``source``, or a later run),
+        InvalidCutError (not a cut, or before the last one)."""
         ...
 
     # --- retention: docs/formats/planner.md has the form of every answer that is a mapping -------------------------
@@ -449,10 +474,12 @@ class ControllerService(Protocol):
         """Blank the events that begin at the positions, in place and for good. Answers with the erasure's state.
 
         ``asked``: ``erasure`` (its id), ``who``, ``why``, ``looked_for`` (a JSON object, without the values). Positions may
-        come in numbered pages of at most 50,000; the last one decides. From there on it is performed whatever happens;
-        ``erasure`` tells how far it is. The same id and content again: nothing happens. ``dry_run``: only what would go.
-        Raises RetentionHoldError, AlreadyExistsError (the id is another's), InvalidArgumentError (no event begins there),
-        TruncatedError.
+        come in numbered pages of at most 50,000; then ``run`` has the token of the attempt and the digest of all positions
+        (docs/formats/erasure.md). The last page decides, once all are there. From then on it is performed in any case;
+        ``erasure`` reports its progress. A repeat of the same id and request, or of some of its positions, changes nothing.
+        ``dry_run``: only report what would be erased. Raises RetentionHoldError, AlreadyExistsError (the id has another
+        request; ``undecided``: how many positions of the page it does not cover), InvalidArgumentError (no event begins
+        there, or pages are missing), TruncatedError.
         """
         ...
 

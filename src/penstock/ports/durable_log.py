@@ -31,6 +31,11 @@ class DurableLog(Protocol):
         """The address of the last durable frame, truncated or not; 0 for a new log. Known once ``replay`` has ended."""
         ...
 
+    @property
+    def max_frame_bytes(self) -> int:
+        """Size of the largest frame that the log takes."""
+        ...
+
     async def append(self, parts: Sequence[Buffer], *, vital: bool = False) -> LogAddress:
         """Append one frame made of the parts; return once it is durable (``fdatasync``).
 

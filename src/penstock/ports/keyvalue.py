@@ -10,17 +10,21 @@ class KeyValueStore(Protocol):
     """Ordered map from bytes to bytes, with atomic, durable batches.
 
     Laws. ``commit`` is all or nothing, also across power loss, and durable when it returns. Reads see every commit that
-    returned, and none partly. Keys are ordered as unsigned bytes.
+    returned, and none partly. Keys are ordered as unsigned bytes. A store that checks its values raises DamagedRowError. It
+    names the first damaged row in the order of the call. All rows before it, and all other rows, can be read.
     """
 
     async def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
-        """The values, in the order of the keys; None where absent."""
+        """The values, in the order of the keys; None where absent. Raises DamagedRowError."""
         ...
 
     async def scan(
         self, start: bytes, end: bytes, *, limit: int, reverse: bool = False
     ) -> Sequence[tuple[bytes, bytes]]:
-        """Up to ``limit`` entries with ``start <= key < end``, in key order (or from the end backwards)."""
+        """Up to ``limit`` entries with ``start <= key < end``, in key order (or from the end backwards).
+
+        Raises DamagedRowError.
+        """
         ...
 
     async def commit(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 from uuid import UUID
 
-from penstock.model.errors import PenstockError
+from penstock.model.errors import CorruptDataError, PenstockError
 from penstock.ports.files import Buffer
 
 NO_EVENT = -(1 << 63)
@@ -94,6 +95,33 @@ class TableEntry:
     version: int
 
 
+DAMAGED_VERSION = 1 << 62
+"""Version of an entry that cannot be read: above all real versions."""
+
+
+class DamagedEntry(TableEntry):
+    """An entry whose key can be read but not its value: ``value`` raises CorruptDataError.
+
+    A change that is conditional on its version, or unconditional, replaces it.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, *, key: bytes) -> None:
+        object.__setattr__(self, "key", key)
+        object.__setattr__(self, "version", DAMAGED_VERSION)
+
+    @property
+    def value(self) -> bytes:
+        raise CorruptDataError("table entry fails its checksum", key=self.key[:80])
+
+    def __repr__(self) -> str:
+        return f"DamagedEntry(key={self.key!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(DamagedEntry, key=self.key), ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePut:
     """Set ``key`` if its version is ``version`` (``ANY_VERSION``: always; ``KEY_ABSENT``: only if absent)."""
@@ -109,6 +137,30 @@ class TableRemoval:
 
     key: bytes
     version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCheck:
+    """Refuse the batch unless ``key`` has ``version`` (``KEY_ABSENT``: unless it is absent). Changes nothing itself."""
+
+    key: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttributeChange:
+    """A change of one attribute, made only where it has the ``expected`` value (``NO_EVENT`` = absent; None = always)."""
+
+    attribute: UUID
+    value: int
+    expected: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLength:
+    """Refuse the batch unless the table is ``length`` long, as ``table_info`` returned it: nothing has changed since."""
+
+    length: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,13 +410,15 @@ class SegmentService(Protocol):
         """Raises NotEmptyError."""
         ...
 
-    async def table_update(self, name: str, puts: Sequence[TablePut]) -> Sequence[int]:
+    async def table_update(self, name: str, puts: Sequence[TablePut | TableCheck | TableLength]) -> Sequence[int]:
         """Apply all or nothing; conditions look at the state before the batch; the last of equal keys wins. Returns a
-        version for each item, in order, all larger than any before. Raises: KeyNotFoundError, BadKeyVersionError,
-        EventTooLargeError, InvalidArgumentError (more than ``TABLE_BATCH_MAX`` items)."""
+        version for each put and check, in order: for a put one larger than any before, for a check the version that it asked
+        for. Raises: ConditionFailedError (another length), KeyNotFoundError, BadKeyVersionError, EventTooLargeError,
+        InvalidArgumentError (more than ``TABLE_BATCH_MAX`` items), UnsupportedError (a check or length, over a wire that has
+        none)."""
         ...
 
-    async def table_remove(self, name: str, removals: Sequence[TableRemoval]) -> None:
+    async def table_remove(self, name: str, removals: Sequence[TableRemoval | TableLength]) -> None:
         """As ``table_update``."""
         ...
 
@@ -376,7 +430,8 @@ class SegmentService(Protocol):
         self, name: str, *, after: bytes | None, limit: int, first: bytes | None = None, last: bytes | None = None
     ) -> Sequence[TableEntry]:
         """Up to ``limit`` entries in key order, behind key ``after``, within the inclusive bounds. Empty: the end. Keys that
-        neither come nor go during the scan are never missed."""
+        neither come nor go during the scan are never missed. An unreadable entry comes as ``DamagedEntry``, here and from
+        ``table_get``."""
         ...
 
     async def table_delta(self, name: str, position: int, limit: int) -> TableDelta:
@@ -415,9 +470,10 @@ class SegmentService(Protocol):
         """Blank ranges of bytes for good: zeros of the same length, at the same offsets, for whoever reads from here on.
 
         When it returns, tier 2 and the caches hold none of them: what held them was overwritten where it can be, and deleted,
-        whatever leases it; the log may, until ``wipe_log``. What is truncated is passed over. A repeat with the same
-        ``erasure`` changes nothing and answers the same. Raises InvalidArgumentError (ranges overlap or end behind the
-        segment), CorruptDataError, UnavailableError, OSError. Cancelled or failed: some may be blank; repeat it.
+        whatever leases it; the log may, until ``wipe_log``. Chunks of truncated data are wiped. A repeat with the same
+        ``erasure`` changes nothing and returns the same. Raises SegmentNotFoundError (the segment was deleted, and none of
+        its chunks is on disk, leased or not), InvalidArgumentError (ranges overlap or end after the segment),
+        CorruptDataError, UnavailableError, OSError. If cancelled or failed, some ranges may be blank; repeat the call.
         """
         ...
 
@@ -471,6 +527,11 @@ class LocalSegmentService(SegmentService, Protocol):
 
     async def flush(self) -> None:
         """Bring to tier 2 what is durable now, and let the log go. Raises what the storage raises."""
+        ...
+
+    async def merge(self, target: str, source: str, *, updates: Sequence[AttributeChange] = ()) -> int:
+        """As ``SegmentService.merge``, together with changes of the target's attributes: all or nothing, also over a crash.
+        Where the source was merged into this target already, no condition is asked. Raises ConditionFailedError too."""
         ...
 
     def read_now(self, name: str, offset: int, max_bytes: int) -> SegmentRead | None:

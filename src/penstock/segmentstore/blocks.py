@@ -95,13 +95,14 @@ async def load_blocks(container: Container, chunk: Chunk) -> Sequence[ChunkBlock
 
 async def named_blocks(container: Container, segment: Segment, chunk: Chunk) -> Sequence[ChunkBlock] | None:
     """As ``load_blocks``, of a chunk of the segment; None where the segment let go of it, and of its rows, meanwhile."""
-    try:
-        blocks = await load_blocks(container, chunk)
-    except CorruptDataError:
-        if segment.chunks.holds(chunk):
-            raise
-        return None
-    return blocks if segment.chunks.holds(chunk) else None
+    with segment.pinned():
+        try:
+            blocks = await load_blocks(container, chunk)
+        except CorruptDataError:
+            if segment.chunks.holds(chunk):
+                raise
+            return None
+        return blocks if segment.chunks.holds(chunk) else None
 
 
 def put_blocks(container: Container, chunk: str, blocks: Sequence[ChunkBlock]) -> None:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from penstock.codec import catalogue as codec
 from penstock.codec import records
-from penstock.model.errors import CorruptDataError, UnavailableError
+from penstock.model.errors import CorruptDataError, DamagedRowError, UnavailableError
+from penstock.segmentstore.metadata import MetadataRows
 
 if TYPE_CHECKING:
     from penstock.ports.objects import Objects
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _PAGE = 1000
 _PAGES_PER_REST = 4
+_ASIDE_PAGE = 4
+"""Rows of segments that were set aside are frames of the log, each of which may be megabytes."""
+
+_DAMAGED_PAUSE_S = 3600.0
+"""Pause between two attempts at a snapshot that a damaged row prevents: each attempt reads all rows before it."""
 
 Row = tuple[bytes, bytes]
 
@@ -45,6 +51,7 @@ class Catalogue:
         self._pending: deque[tuple[int, bytes]] = deque()
         self._pending_bytes = 0
         self._obsolete: list[int] = []
+        self._clearing = 0
         self._written = 0
         self._written_at = 0.0
         self._open: list[tuple[int, bytes]] = []
@@ -59,6 +66,8 @@ class Catalogue:
         """Whether tier 2 holds all that was written so far, as far as is known."""
         self._complete_at: tuple[int, int, int] | None = None
         """Of the newest snapshot: where it begins, up to which batch it needs the journal, and its run."""
+        self._is_whole = True
+        """Whether it lacks no damaged row: else what it replaces is kept."""
         self._wanted = asyncio.Event()
         self._lock = asyncio.Lock()
         self._snapshots = asyncio.Lock()
@@ -74,13 +83,22 @@ class Catalogue:
         container = self._container
         if self._objects is None:
             return
-        stored = await container.rows.get(records.prefix(records.TAG_CATALOGUE, container.index))
+        damaged: list[bytes] = []
+        head = records.range_of(records.prefix(records.TAG_CATALOGUE, container.index))
+        stored = [value for _, value in await container.rows.scan(head, limit=1, damaged=damaged)]
         bounds = records.range_of(records.prefix(records.TAG_OUTBOX, container.index))
-        for key, value in await container.rows.scan_all(bounds):
-            self._queue(records.parse_number(key[-8:]), value)
-        known = None if stored is None else records.decode_catalogue(stored)
+        waiting = [
+            (records.parse_number(key[-8:]), value)
+            for key, value in await container.rows.scan_all(bounds, damaged=damaged)
+        ]
+        known = records.decode_catalogue(stored[0]) if stored else None
         if known is not None:
             self._sequence = self._taken = known.sequence
+        if damaged:
+            self._restart(damaged, [sequence for sequence, _ in waiting])
+            return
+        for sequence, value in waiting:
+            self._queue(sequence, value)
         self._written = self._pending[0][0] - 1 if self._pending else self._sequence
         # Rows that an earlier version changed are in no batch.
         self._continues = (
@@ -88,6 +106,20 @@ class Catalogue:
             and row is not None
             and (known.epoch, known.complete_upto) == (row.epoch, row.complete_upto)
         )
+        self._wanted.set()
+
+    def _restart(self, damaged: Sequence[bytes], waiting: Sequence[int]) -> None:
+        """Start again after damage to a row of the outbox. The catalogue in tier 2 cannot be continued, but a snapshot of all
+        rows can replace it. Until then the log keeps what it holds."""
+        _log.error(
+            "outbox of the catalogue is damaged, all rows are written to tier 2 again",
+            extra={"container": self._container.index, "key": damaged[0].hex()},
+        )
+        behind = records.prefix(records.TAG_OUTBOX, self._container.index)
+        self._obsolete = [*waiting, *(records.parse_number(key[-8:]) for key in damaged if key.startswith(behind))]
+        # Above every number that was ever used: numbers count from where an opening began.
+        self._sequence = self._taken = max(self._sequence, *self._obsolete, self._container.log.epoch << 32)
+        self._written = self._sequence
         self._wanted.set()
 
     async def _look(self) -> None:
@@ -120,6 +152,15 @@ class Catalogue:
             await self._wanted.wait()
             try:
                 await self._satisfy()
+            except DamagedRowError as error:
+                # The catalogue in tier 2 holds the row as it was. A snapshot without that row must not replace it.
+                _log.error(
+                    "catalogue takes no new snapshot, because a row of the metadata is damaged",
+                    extra={"container": self._container.index, **error.fields},
+                )
+                self._wanted.clear()
+                await asyncio.sleep(_DAMAGED_PAUSE_S)
+                self._wanted.set()
             except (OSError, UnavailableError, CorruptDataError) as error:
                 failures += 1
                 self._container.telemetry.add("catalogue_failures")
@@ -164,13 +205,15 @@ class Catalogue:
             (records.outbox_key(index, self._taken), self._taken_batch),
             (records.prefix(records.TAG_CATALOGUE, index), records.encode_catalogue(state)),
         ]
+        self._clearing = len(self._obsolete)
         return rows, [records.outbox_key(index, sequence) for sequence in self._obsolete]
 
     def taken(self) -> None:
         """The commit is durable."""
         if self._objects is not None:
             self._sequence = self._taken
-            self._obsolete.clear()
+            # More may have been written since: those rows are still there.
+            del self._obsolete[: self._clearing]
             self._queue(self._sequence, self._taken_batch)
             self._taken_batch = b""
 
@@ -261,9 +304,9 @@ class Catalogue:
             self._has_snapshot = True
             self._complete_at = None
             listed = await self._listed()
-            kept = [name for name in listed if not _is_obsolete(name, first, run)]
-            self._journal_objects = sum(name.kind is codec.Kind.JOURNAL for name in kept)
-            self._surplus = [str(name) for name in listed if _is_obsolete(name, first, run)]
+            obsolete = [name for name in listed if self._is_whole and _is_obsolete(name, first, run)]
+            self._journal_objects = sum(name.kind is codec.Kind.JOURNAL for name in listed.keys() - set(obsolete))
+            self._surplus = [str(name) for name in obsolete]
             if self._open_name in self._surplus:
                 self._open, self._open_name = [], None
         while self._surplus:
@@ -274,8 +317,9 @@ class Catalogue:
         """Take what was written out of the outbox, where no further commit will."""
         if self._obsolete:
             index = self._container.index
-            await self._container.keyvalue.commit([], [records.outbox_key(index, item) for item in self._obsolete])
-            self._obsolete.clear()
+            taken = list(self._obsolete)
+            await self._container.keyvalue.commit([], [records.outbox_key(index, item) for item in taken])
+            del self._obsolete[: len(taken)]
 
     async def begin(self) -> None:
         """See to it that there is a snapshot. Raises what the key-value store and the objects raise."""
@@ -294,15 +338,27 @@ class Catalogue:
     async def _snapshot(self) -> None:
         """Write all rows. Commits go on meanwhile, so that it is complete with the batches up to its end alone."""
         self._wanted.clear()
+        parts: list[codec.ObjectName] = []
         try:
-            await self._write_snapshot()
+            # A snapshot that lacks damaged rows must not replace one that holds them. Where tier 2 has no usable one, it is
+            # better than none: until there is one, the log keeps everything, of all containers.
+            lacking: list[bytes] | None = None if self._has_snapshot else []
+            await self._write_snapshot(parts, lacking)
+        except DamagedRowError:
+            for name in parts:
+                await self._require().delete(str(name))
+            self._wanted.set()
+            raise
         except BaseException:
             self._wanted.set()
             raise
 
-    async def _write_snapshot(self) -> None:
+    async def _write_snapshot(self, parts: list[codec.ObjectName], lacking: list[bytes] | None) -> None:
+        """``parts`` receives the names of all objects except the last. ``lacking`` receives the keys of damaged rows,
+        which are left out and marked; without that list the first of them raises DamagedRowError."""
         first, run = self._sequence, self._new_run()
         index, limit = self._container.index, self._container.settings.catalogue_part_bytes
+        committed = MetadataRows(self._container.keyvalue)
         # Encoded page by page: as rows they would take several times their bytes.
         pieces: list[bytes] = []
         rows = size = total = part = 0
@@ -311,36 +367,45 @@ class Catalogue:
             pages = 0
             while True:
                 # What is committed alone: the changes in memory come with a batch.
-                page = await self._container.keyvalue.scan(start, end, limit=_PAGE)
+                limit_rows = _ASIDE_PAGE if bytes([tag]) == records.TAG_ASIDE else _PAGE
+                page = await committed.scan((start, end), limit=limit_rows, damaged=lacking)
                 pieces.append(codec.encode_rows(page))
                 rows, size = rows + len(page), size + len(pieces[-1])
                 if size >= limit:
-                    await self._put_part(b"".join(pieces), rows, run, first, part)
+                    parts.append(await self._put_part(b"".join(pieces), rows, run, first, part))
                     total, part = total + size, part + 1
                     pieces, rows, size = [], 0, 0
-                if len(page) < _PAGE:
+                if len(page) < limit_rows:
                     break
                 start = page[-1][0] + b"\0"
                 pages += 1
                 if pages % _PAGES_PER_REST == 0:
                     await asyncio.sleep(0)
+        if lacking:
+            pieces.append(codec.encode_rows([(records.lacking_key(index, key), b"") for key in lacking]))
+            rows, size = rows + len(lacking), size + len(pieces[-1])
+            _log.error(
+                "snapshot of the catalogue lacks damaged rows",
+                extra={"container": index, "rows": len(lacking), "key": lacking[0].hex()},
+            )
         last = self._taken
         name = codec.ObjectName(
             kind=codec.Kind.SNAPSHOT, container=index, run=run, first=first, last=last, part=part, end=True
         )
         await self._put(name, b"".join(pieces), rows)
         async with self._lock:
-            self._complete_at = (first, last, run)
+            self._complete_at, self._is_whole = (first, last, run), not lacking
             self._snapshot_bytes, self._journal_bytes = total + size, sum(len(batch) for _, batch in self._pending)
         self._container.telemetry.add("catalogue_snapshots")
         if last <= self._sequence:
             await self.write()
 
-    async def _put_part(self, payload: bytes, count: int, run: int, first: int, part: int) -> None:
+    async def _put_part(self, payload: bytes, count: int, run: int, first: int, part: int) -> codec.ObjectName:
         name = codec.ObjectName(
             kind=codec.Kind.SNAPSHOT, container=self._container.index, run=run, first=first, last=0, part=part
         )
         await self._put(name, payload, count)
+        return name
 
 
 def _is_obsolete(name: codec.ObjectName, first: int, run: int) -> bool:

@@ -231,7 +231,10 @@ class Checkpointer:
         rows, index = container.rows, container.index
         for segment in container.dirty:
             segment.stored = True
-            rows.put(records.uid_key(records.TAG_SEGMENT, index, segment.uid), records.encode_segment(segment.record()))
+            place, record = records.uid_key(records.TAG_SEGMENT, index, segment.uid), segment.record()
+            rows.put(place, records.encode_segment(record))
+            if segment.table is not None:
+                rows.put(records.copy_key(place), records.encode_segment(record))
             for key in segment.dirty_attributes:
                 value = segment.attributes[key].durable
                 row = container.segments.attribute_key(segment, key)
@@ -243,5 +246,6 @@ class Checkpointer:
             write_flushed(container, segment)
             segment.dirty = False
         container.dirty.clear()
-        record = records.ContainerRecord(epoch=container.log.epoch, complete_upto=upto)
-        rows.put(records.prefix(records.TAG_CONTAINER, index), records.encode_container(record))
+        state = records.encode_container(records.ContainerRecord(epoch=container.log.epoch, complete_upto=upto))
+        rows.put(records.prefix(records.TAG_CONTAINER, index), state)
+        rows.put(records.container_copy_key(index), state)

@@ -37,6 +37,7 @@ from penstock.segmentstore.directory import SegmentDirectory
 from penstock.segmentstore.eraser import Eraser
 from penstock.segmentstore.event_counts import EventCounter
 from penstock.segmentstore.imports import Imports
+from penstock.segmentstore.leases import Leases
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.mutations import AppendMutation, Done, Mutation, flat, refusal
 from penstock.segmentstore.reclaimer import Reclaimer
@@ -89,6 +90,7 @@ class Container:
         self.rows = MetadataRows(keyvalue)
         self.catalogue = Catalogue(self, objects)
         self.rows.outbox = self.catalogue
+        self.leases = Leases(self)
         self.reclaimer = Reclaimer(self)
         self.imports = Imports(self)
         self.segments = SegmentDirectory(
@@ -181,7 +183,7 @@ class Container:
         self._queue.clear()
         for mutation in failed:
             mutation.withdraw(self)
-            self._answer(mutation, ContainerOfflineError(self._offline.message, **self._offline.fields))
+            self._call(mutation.done, ContainerOfflineError(self._offline.message, **self._offline.fields))
         for parked in self._parked.values():
             for _, done in parked:
                 self._call(done, ContainerOfflineError(self._offline.message, **self._offline.fields))
@@ -228,6 +230,7 @@ class Container:
             error = append_refusal(
                 segment.name,
                 data_bytes=size,
+                limit_bytes=self.log.append_max_bytes,
                 event_number=request.event_number,
                 event_count=request.event_count,
                 previous=request.previous,
@@ -301,14 +304,16 @@ class Container:
                 self._call(done, None)
                 continue
             segment: Segment | None = None
+            state: AttributeState | None = None
             error: PenstockError = SegmentNotFoundError("no such segment", segment=name)
             try:
-                segment = await self.segments.find(name)
-                state = None if segment is None else await self.segments.attribute(segment, request.writer.int)
+                if (segment := await self.segments.find(name)) is not None:
+                    with segment.pinned():
+                        state = await self.segments.attribute(segment, request.writer.int)
             except PenstockError as failure:
-                error, state = failure, None
+                error = failure
             except OSError as failure:
-                error, state = UnavailableError("metadata cannot be read", cause=repr(failure)), None
+                error = UnavailableError("metadata cannot be read", cause=repr(failure))
             if state is not None and segment is not None and not self.segments.is_current(segment):
                 continue
             parked.popleft()
@@ -327,7 +332,7 @@ class Container:
             mutation.withdraw(self)
             error = ContainerOfflineError(self._offline.message, **self._offline.fields)
             # Never from within the call: the caller may not be ready for its answer yet.
-            asyncio.get_running_loop().call_soon(self._answer, mutation, error)
+            asyncio.get_running_loop().call_soon(self._call, mutation.done, error)
             return
         if mutation.segment is not None:
             mutation.segment.pending_operations += 1
@@ -425,7 +430,7 @@ class Container:
             head = mutation.encode()
             if head is None:
                 continue
-            count += 1
+            count += mutation.operations
             run.append(head)
             data = mutation.data
             size_bytes += len(head) + len(data)
@@ -479,10 +484,7 @@ class Container:
                     self.segments.restore(segment)
         # Refusals too: what they were decided against will not happen.
         for mutation in failed:
-            self._answer(mutation, StorageFullError(error.message, **error.fields))
-
-    def _answer(self, mutation: Mutation, result: object) -> None:
-        self._call(mutation.done, result)
+            self._call(mutation.done, StorageFullError(error.message, **error.fields))
 
     def _call(self, done: Done, result: object) -> None:
         try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from penstock.codec import records
-from penstock.model.errors import SegmentNotFoundError
+from penstock.model.errors import CorruptDataError, DamagedRowError, SegmentNotFoundError
 from penstock.ports.segment_service import NO_EVENT
 from penstock.segmentstore.append_limits import AppendLimits
 from penstock.segmentstore.metadata import MetadataRows
@@ -20,6 +21,15 @@ class _Removed:
 
 
 _REMOVED: Final = _Removed()
+
+
+class _Watch:
+    """Whether a segment, or its attributes, left memory during a load."""
+
+    __slots__ = ("departed",)
+
+    def __init__(self) -> None:
+        self.departed = False
 
 
 class SegmentDirectory:
@@ -53,9 +63,11 @@ class SegmentDirectory:
         self.held = 0
         """While above 0, no segment leaves because others come: who counts them needs several in memory at one instant."""
         self.by_uid: dict[int, Segment] = {}
+        self.aside: dict[int, None] = {}
+        """Segments with damaged metadata that the log changes. Nothing of them is served or removed."""
         self._names: dict[str, Segment | _Removed] = {}
         self._visible: dict[str, Segment] = {}
-        self._departures = 0
+        self._watches: dict[str, list[_Watch]] = {}
 
     def pending(self, name: str) -> Segment | None:
         """The segment in memory as queued operations leave it. None: it may be elsewhere, or nowhere."""
@@ -89,7 +101,7 @@ class SegmentDirectory:
         self.by_uid.pop(segment.uid, None)
         if self._names.get(segment.name) in (_REMOVED, segment):
             del self._names[segment.name]
-        self._departures += 1
+        self._departed(segment)
         self._limits.segment_left(segment)
 
     async def find(self, name: str) -> Segment | None:
@@ -102,10 +114,10 @@ class SegmentDirectory:
                     return None
                 known.touched = True
                 return known
-            departures = self._departures
-            found = await self._load_name(name)
-            # While we read, another caller may have loaded the segment, or one may have left: then what was read is old.
-            if self._departures != departures or name in self._names:
+            with self._watching(name) as watch:
+                found = await self._load_name(name)
+            # During the read, another caller may have loaded the segment, and it may have left. Then our result is outdated.
+            if watch.departed or name in self._names:
                 continue
             if found is None:
                 return None
@@ -128,13 +140,36 @@ class SegmentDirectory:
         """Whether queued operations still find the segment: what was looked up before an await may have gone."""
         return self._names.get(segment.name) is segment
 
+    @contextmanager
+    def _watching(self, name: str) -> Iterator[_Watch]:
+        """Record whether the segment leaves memory during a load. Other segments do not count: they change nothing here, and
+        if many came and went, a load that they disturbed might never end."""
+        watch = _Watch()
+        self._watches.setdefault(name, []).append(watch)
+        try:
+            yield watch
+        finally:
+            self._watches[name].remove(watch)
+            if not self._watches[name]:
+                del self._watches[name]
+
+    def _departed(self, segment: Segment) -> None:
+        for watch in self._watches.get(segment.name, ()):
+            watch.departed = True
+
     async def _load_name(self, name: str) -> Segment | None:
-        row = await self._rows.get(records.name_key(self._container_index, name))
+        row = await self._row(records.name_key(self._container_index, name))
         return None if row is None else await self.load(records.parse_number(row))
 
     async def load(self, uid: int) -> Segment | None:
-        """Read a segment from the key-value store, without making it known."""
-        row = await self._rows.get(records.uid_key(records.TAG_SEGMENT, self._container_index, uid))
+        """Read a segment from the key-value store, without registering it. Raises CorruptDataError."""
+        if uid in self.aside:
+            raise CorruptDataError(
+                "segment was set aside, because its metadata is damaged",
+                container=self._container_index,
+                uid=f"{uid:x}",
+            )
+        row = await self._row(records.uid_key(records.TAG_SEGMENT, self._container_index, uid))
         if row is None:
             return None
         segment = Segment(uid, records.decode_segment(row), self._memory)
@@ -156,6 +191,16 @@ class SegmentDirectory:
             )
         return segment
 
+    async def _row(self, key: bytes) -> bytes | None:
+        """A row, or its copy if the row is damaged and has one. Raises DamagedRowError."""
+        try:
+            return await self._rows.get(key)
+        except DamagedRowError:
+            row = await self._rows.get(records.copy_key(key))
+            if row is None:
+                raise
+            return row
+
     async def attribute(self, segment: Segment, key: int) -> AttributeState:
         """State of an attribute. The segment may have gone, or have been loaded anew, when this returns."""
         while True:
@@ -165,9 +210,9 @@ class SegmentDirectory:
             if not segment.stored:
                 state = segment.attributes[key] = AttributeState(NO_EVENT)
                 return state
-            departures = self._departures
-            row = await self._rows.get(self.attribute_key(segment, key))
-            if self._departures == departures and key not in segment.attributes:
+            with self._watching(segment.name) as watch:
+                row = await self._rows.get(self.attribute_key(segment, key))
+            if not watch.departed and key not in segment.attributes:
                 state = AttributeState(NO_EVENT if row is None else records.decode_int(row))
                 segment.attributes[key] = state
                 return state
@@ -205,7 +250,7 @@ class SegmentDirectory:
             if len(segment.attributes) > self._settings.max_loaded_attributes:
                 # Also of one that is never idle: a busy segment may have had a million writers, each for a while.
                 segment.forget_settled()
-                self._departures += 1
+                self._departed(segment)
 
         # What could not leave is not looked at again for each one that comes.
         self._evict_at = _crowd(max(limit, len(self._visible)))
@@ -220,7 +265,7 @@ class SegmentDirectory:
         durable = self._visible.get(segment.name)
         if durable is None:
             self._names.pop(segment.name, None)
-            self._departures += 1
+            self._departed(segment)
         else:
             durable.forget_pending()
             self._names[segment.name] = durable

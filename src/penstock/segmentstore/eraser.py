@@ -25,6 +25,7 @@ from penstock.core.erasure import (
     blank,
     checked_ranges,
     clipped,
+    dead_payloads,
     joined,
     shifted,
     size_of,
@@ -69,54 +70,50 @@ class Eraser:
         self._container = container
         self._lock = asyncio.Lock()
 
-    def _names(self, segment: Segment, chunk: Chunk) -> bool:
-        """Whether the segment is in memory as it was found, and names the chunk: it may have left, and been loaded anew."""
-        return self._container.segments.by_uid.get(segment.uid) is segment and segment.chunks.holds(chunk)
-
     # --- what there is ------------------------------------------------------------------------------------
 
     async def event_ranges(self, name: str, offsets: Sequence[int]) -> list[Range]:
         """See ``SegmentService.event_ranges``."""
         container = self._container
         segment = (await container.segments.find_visible(name)).require_plain()
-        try:
-            await container.tiering.tier(segment)
-        except OSError as error:
-            raise UnavailableError("tier 2 cannot be written", segment=name, cause=repr(error)) from error
         found: list[Range] = []
         wanted = sorted(dict.fromkeys(offsets))
         at = 0
-        while at < len(wanted):
-            offset = wanted[at]
-            _check_offset(segment, offset)
-            chunk = segment.chunks.find(offset)
-            if chunk is None:
-                # It left memory and was loaded anew, or it has bytes by now that were not there to be tiered.
-                raise UnavailableError("segment changed while events were looked for; try again", segment=name)
-            blocks = await named_blocks(container, segment, chunk)
-            if blocks is None:
-                segment = (await container.segments.find_visible(name)).require_plain()
-                continue
-            start = chunk.start
-            block = blocks[bisect_right(blocks, offset - start, key=_START) - 1]
-            end = start + block.end_offset
-            count = bisect_left(wanted, end, at) - at
-            data = await self._block(segment, chunk, block)
-            if data is None:
-                segment = (await container.segments.find_visible(name)).require_plain()
-                continue
-            found += _events(segment, data, start + block.start_offset, block, wanted[at : at + count])
-            at += count
+        with segment.pinned():
+            try:
+                await container.tiering.tier(segment)
+            except OSError as error:
+                raise UnavailableError("tier 2 cannot be written", segment=name, cause=repr(error)) from error
+            while at < len(wanted):
+                if segment.gone:
+                    raise SegmentNotFoundError("no such segment", segment=name)
+                offset = wanted[at]
+                _check_offset(segment, offset)
+                chunk = segment.chunks.find(offset)
+                if chunk is None:
+                    # The segment has bytes that were not there when it was tiered.
+                    raise UnavailableError("segment changed during the search for events; try again", segment=name)
+                blocks = await named_blocks(container, segment, chunk)
+                if blocks is None:
+                    continue  # It has changed: try again.
+                start = chunk.start
+                block = blocks[bisect_right(blocks, offset - start, key=_START) - 1]
+                count = bisect_left(wanted, start + block.end_offset, at) - at
+                data = await self._block(segment, chunk, block)
+                if data is not None:
+                    found += _events(segment, data, start + block.start_offset, block, wanted[at : at + count])
+                    at += count
         return found
 
     async def _block(self, segment: Segment, chunk: Chunk, block: ChunkBlock) -> bytes | None:
         """None: the segment has changed, look again."""
-        try:
-            return bytes(await self._container.blocks.whole(chunk.name, block))
-        except (SegmentNotFoundError, CorruptDataError):
-            if self._names(segment, chunk) and chunk.start + block.end_offset > segment.kept_offset:
-                raise
-            return None
+        with segment.pinned():
+            try:
+                return bytes(await self._container.blocks.whole(chunk.name, block))
+            except (SegmentNotFoundError, CorruptDataError):
+                if segment.chunks.holds(chunk) and chunk.start + block.end_offset > segment.kept_offset:
+                    raise
+                return None
 
     async def erased_ranges(self, name: str, start: int, end: int) -> list[Range]:
         """See ``SegmentService.erased_ranges``."""
@@ -127,9 +124,10 @@ class Eraser:
             segment = (await container.segments.find_visible(name)).require_plain()
             chunks = [(chunk, chunk.start) for chunk in segment.chunks.between(start, end)]
             keys = [records.erased_key(container.index, chunk.name) for chunk, _ in chunks]
-            rows = await container.rows.get_many(keys)
-            if segment.gone or not all(segment.chunks.holds(chunk) for chunk, _ in chunks):
-                continue
+            with segment.pinned():
+                rows = await container.rows.get_many(keys)
+                if segment.gone or not all(segment.chunks.holds(chunk) for chunk, _ in chunks):
+                    continue
             found: list[Range] = []
             for (_, begin), row in zip(chunks, rows, strict=True):
                 if row is not None:
@@ -140,8 +138,28 @@ class Eraser:
 
     async def erase(self, name: str, ranges: Sequence[Range], erasure: str) -> list[ErasedChunk]:
         """See ``SegmentService.erase``."""
+        wanted = checked_ranges(ranges)
         async with self._lock:
-            return await self._erase(name, checked_ranges(ranges), erasure)
+            try:
+                return await self._erase(name, wanted, erasure)
+            except SegmentNotFoundError as error:
+                await self._wipe_if_deleted(name)
+                # The segment exists, but one of its chunks does not: the segment must not count as deleted.
+                raise CorruptDataError("a chunk of the segment is missing", segment=name, **error.fields) from error
+
+    async def _wipe_if_deleted(self, name: str) -> None:
+        """Raises SegmentNotFoundError if the segment is deleted, after no file holds bytes of it."""
+        try:
+            await self._container.segments.find_visible(name)
+        except SegmentNotFoundError:
+            await self._wipe_deleted(name)
+            raise
+
+    async def _wipe_deleted(self, name: str) -> None:
+        """Overwrite and delete the files of a deleted segment, whatever leases them."""
+        reclaimer = self._container.reclaimer
+        await self._settle(reclaimer.wipe_released(name))
+        await reclaimer.sweep(None)
 
     async def _erase(self, name: str, wanted: Sequence[Range], erasure: str) -> list[ErasedChunk]:
         container = self._container
@@ -150,44 +168,48 @@ class Eraser:
             raise InvalidArgumentError(
                 "range to erase ends behind the segment", segment=name, end=wanted[-1][1], length=segment.length
             )
-        await container.tiering.tier(segment)
-        position = 0
-        while (found := await self._next(name, wanted, position)) is not None:
-            segment, chunk = found
-            position = chunk.start + 1
-            # Nor may a head be given back: what is being punched reads as damage until the chunk is told of it.
-            async with container.tiering.quiet(), container.reclaimer.quiet():
-                await self._rewrite(segment, chunk, wanted, erasure)
-        await self._trim(segment.name, wanted)
-        told = await self._told(name, wanted, erasure)
-        if told:
-            await self._settle([item.name_before for item in told])
+        with segment.pinned():
+            await container.tiering.tier(segment)
+            position = 0
+            while (found := await self._next(segment, wanted, position)) is not None:
+                position = found.start + 1
+                # No head may be freed now: a hole counts as damage until the chunk records it.
+                async with container.tiering.quiet(), container.reclaimer.quiet():
+                    await self._rewrite(segment, found, wanted, erasure)
+            if wanted and wanted[0][0] < segment.kept_offset:
+                # Truncated after the positions were taken: the bytes are in unreferenced chunks, which leases may keep.
+                await self._settle(container.reclaimer.wipe_released(name))
+            await self._trim(segment, wanted)
+            erased = await self._erased_chunks(segment, wanted, erasure)
+        if erased:
+            await self._settle([item.name_before for item in erased])
         await container.reclaimer.sweep(segment.uid)
-        return told
+        return erased
 
-    async def _trim(self, name: str, wanted: Sequence[Range]) -> None:
+    async def _trim(self, segment: Segment, wanted: Sequence[Range]) -> None:
         """Overwrite what lies behind the ends of chunks: what a write that failed left there, or one whose row a crash took,
         are bytes that later chunks hold."""
         container = self._container
-        segment = (await container.segments.find_visible(name)).require_plain()
         end = wanted[-1][0] if wanted else 0
-        for chunk in list(segment.chunks.items):
-            if chunk.end <= end and container.tiering.may_have_tail(chunk.name):
-                async with container.tiering.quiet():
-                    if self._names(segment, chunk):
-                        await container.chunks.trim(chunk.name, chunk.length)
+        with segment.pinned():
+            for chunk in list(segment.chunks.items):
+                if chunk.end <= end and container.tiering.may_have_tail(chunk.name):
+                    async with container.tiering.quiet():
+                        if segment.chunks.holds(chunk):
+                            await container.chunks.trim(chunk.name, chunk.length)
 
-    async def _next(self, name: str, wanted: Sequence[Range], position: int) -> tuple[Segment, Chunk] | None:
+    async def _next(self, segment: Segment, wanted: Sequence[Range], position: int) -> Chunk | None:
         """A chunk behind ``position`` that is to be written anew: it holds bytes that are not blank yet, or dead ones."""
-        segment = (await self._container.segments.find_visible(name)).require_plain()
-        for chunk in list(segment.chunks.items):
-            own = _own(segment, chunk, wanted)
-            if chunk.start < position or not own:
-                continue
-            record = await self._record(chunk.name)
-            # One that the segment let go of meanwhile was truncated; or erased by another, which shows at the end.
-            if segment.chunks.holds(chunk) and without(own, record.ranges):
-                return segment, chunk
+        _require_there(segment)
+        with segment.pinned():
+            for chunk in list(segment.chunks.items):
+                own = _own(segment, chunk, wanted)
+                if chunk.start < position or not own:
+                    continue
+                record = await self._record(chunk.name)
+                # A released chunk was truncated, or another erasure rewrote it. The check at the end finds out.
+                if segment.chunks.holds(chunk) and without(own, record.ranges):
+                    return chunk
         return None
 
     async def _record(self, chunk: str) -> ErasedRecord:
@@ -197,10 +219,22 @@ class Eraser:
     async def _rewrite(self, segment: Segment, chunk: Chunk, wanted: Sequence[Range], erasure: str) -> None:
         """Replace a chunk by one without the bytes; where the segment let go of it, do nothing. Others rest meanwhile."""
         container = self._container
-        before = await self._record(chunk.name)
-        blocks = await named_blocks(container, segment, chunk)
-        if blocks is None:
-            return
+        with segment.pinned():
+            before = await self._record(chunk.name)
+            blocks = await named_blocks(container, segment, chunk)
+            if blocks is not None:
+                await self._replace(segment, chunk, blocks, before, wanted, erasure)
+
+    async def _replace(
+        self,
+        segment: Segment,
+        chunk: Chunk,
+        blocks: Sequence[ChunkBlock],
+        before: ErasedRecord,
+        wanted: Sequence[Range],
+        erasure: str,
+    ) -> None:
+        container = self._container
         container.tiering.attempt += 1
         name = ChunkName(
             container=container.index,
@@ -212,18 +246,19 @@ class Eraser:
         own, dead = _own(segment, chunk, wanted), _dead(segment, chunk)
         copy: _Copy | None = None
         container.tiering.writing[str(name)] = None
-        try:
-            copy = await self._copy(chunk, str(name), blocks, own, dead, before, erasure)
-        except (SegmentNotFoundError, CorruptDataError):
-            if self._names(segment, chunk):
-                raise
-        finally:
-            del container.tiering.writing[str(name)]
-            # No await from here on: what is decided is done.
-            if copy is None or not self._names(segment, chunk) or segment.gone:
-                container.reclaimer.discard(str(name))
-            else:
-                self._swap(segment, chunk, copy)
+        with segment.pinned():
+            try:
+                copy = await self._copy(chunk, str(name), blocks, own, dead, before, erasure)
+            except (SegmentNotFoundError, CorruptDataError):
+                if segment.chunks.holds(chunk):
+                    raise
+            finally:
+                del container.tiering.writing[str(name)]
+                # No await from here on: the decision must still hold when it is applied.
+                if copy is None or not segment.chunks.holds(chunk) or segment.gone:
+                    container.reclaimer.discard(str(name))
+                else:
+                    self._swap(segment, chunk, copy)
 
     async def _copy(
         self,
@@ -279,15 +314,17 @@ class Eraser:
     ) -> tuple[bytearray, int]:
         """What a block becomes, and its checksum. The digests are shown what is alive of it, before and after."""
         size = block.end_offset - block.start_offset
-        if block.end_offset <= chunk.freed:
-            # Given back: nobody reads it, and it becomes a hole again, of zeros that are vouched for.
+        if block.end_offset <= dead:
+            # Truncated as a whole, so no reader sees it. It may already be a hole whose row a crash lost. It becomes
+            # zeros that have a checksum.
             data = bytearray(size)
             return data, await checksum_of(self._container.offload, [data])
         data = bytearray(await self._container.blocks.whole(chunk.name, block))
         skip = min(size, max(0, dead - block.start_offset))
         before, after = digests
         before.show(memoryview(data)[skip:], block.start_offset + skip)
-        blank(data, block.start_offset, own)
+        blank(data, 0, dead_payloads(data, block.event_count, skip))
+        blank(data, block.start_offset, clipped(own, dead, chunk.length))
         after.show(memoryview(data)[skip:], block.start_offset + skip)
         return data, await checksum_of(self._container.offload, [data])
 
@@ -309,30 +346,31 @@ class Eraser:
         container.mark_dirty(segment)
         container.telemetry.add("erased_bytes", copy.record.changes[-1].blanked_bytes)
 
-    async def _told(self, name: str, wanted: Sequence[Range], erasure: str) -> list[ErasedChunk]:
-        """What this erasure has done to the segment's chunks, now or in an earlier attempt. All it asked for is blank."""
-        segment = (await self._container.segments.find_visible(name)).require_plain()
+    async def _erased_chunks(self, segment: Segment, wanted: Sequence[Range], erasure: str) -> list[ErasedChunk]:
+        """The segment's chunks that this erasure rewrote, now or in an earlier attempt. All requested ranges are blank."""
+        _require_there(segment)
         found: list[ErasedChunk] = []
-        for chunk in list(segment.chunks.items):
-            own = _own(segment, chunk, wanted)
-            if not own:
-                continue
-            record = await self._record(chunk.name)
-            if not self._names(segment, chunk) or without(own, record.ranges):
-                raise UnavailableError("segment changed while it was erased; try again", segment=segment.name)
-            found += [
-                ErasedChunk(
-                    name_before=change.chunk,
-                    start_offset=chunk.start + change.start,
-                    end_offset=chunk.start + change.end,
-                    blanked_bytes=change.blanked_bytes,
-                    before=change.before,
-                    after=change.after,
-                    kept=change.kept,
-                )
-                for change in record.changes
-                if change.erasure == erasure
-            ]
+        with segment.pinned():
+            for chunk in list(segment.chunks.items):
+                own = _own(segment, chunk, wanted)
+                if not own:
+                    continue
+                record = await self._record(chunk.name)
+                if segment.gone or not segment.chunks.holds(chunk) or without(own, record.ranges):
+                    raise UnavailableError("segment changed during the erasure; try again", segment=segment.name)
+                found += [
+                    ErasedChunk(
+                        name_before=change.chunk,
+                        start_offset=chunk.start + change.start,
+                        end_offset=chunk.start + change.end,
+                        blanked_bytes=change.blanked_bytes,
+                        before=change.before,
+                        after=change.after,
+                        kept=change.kept,
+                    )
+                    for change in record.changes
+                    if change.erasure == erasure
+                ]
         return found
 
     async def _settle(self, replaced: Sequence[str]) -> None:
@@ -344,6 +382,11 @@ class Eraser:
         left = [name for name in replaced if container.reclaimer.is_pending(name)]
         if left:
             raise UnavailableError("replaced chunks are not gone yet; try again", chunk=left[0], chunks=len(left))
+
+
+def _require_there(segment: Segment) -> None:
+    if segment.gone:
+        raise SegmentNotFoundError("no such segment", segment=segment.name)
 
 
 def _dead(segment: Segment, chunk: Chunk) -> int:

@@ -47,16 +47,23 @@ class EventCounter:
 
     async def count(self, name: str, start: int, end: int) -> int:
         """See ``SegmentService.count_events``."""
-        segment: Segment | None = None
+        uid: int | None = None
         while True:
-            current = (await self._container.segments.find_visible(name)).require_plain()
-            if segment is not None and current is not segment and segment.gone:
+            segment = (await self._container.segments.find_visible(name)).require_plain()
+            if uid is not None and segment.uid != uid:
                 raise SegmentNotFoundError("no such segment", segment=name)
-            segment = current
+            uid = segment.uid
             _check(segment, start, end)
-            count = 0
-            chunks = list(segment.chunks.items)
-            waits: list[Coroutine[Any, Any, int]] = []
+            count = await self._count(segment, start, end)
+            if count is not None:
+                return count
+
+    async def _count(self, segment: Segment, start: int, end: int) -> int | None:
+        """None: the segment has changed; try again."""
+        count = 0
+        chunks = list(segment.chunks.items)
+        waits: list[Coroutine[Any, Any, int]] = []
+        with segment.pinned():
             try:
                 # All that is needed of the segment is taken before the first await.
                 count = self._walk(segment, start, end, waits)
@@ -65,7 +72,7 @@ class EventCounter:
             except (SegmentNotFoundError, CorruptDataError):
                 # The segment was merged, or its head has passed the place, while we read.
                 if segment.gone or start < segment.kept_offset or chunks != segment.chunks.items:
-                    continue
+                    return None
                 raise
             finally:
                 for left in waits:

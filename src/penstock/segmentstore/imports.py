@@ -35,7 +35,6 @@ from penstock.model.errors import (
 )
 from penstock.ports.chunk_imports import ADOPT_MAX_CHUNKS, ImportedChunk, ImportGrant
 from penstock.segmentstore import segment_calls
-from penstock.segmentstore.mutations import OperationMutation
 from penstock.segmentstore.segment import Chunk, Segment
 
 if TYPE_CHECKING:
@@ -134,36 +133,48 @@ class Imports:
         names = [_import_name(chunk) for chunk in chunks]
         _check_list(chunks, offset)
         segment = (await segment_calls.find(container, name)).require_plain()
-        async with self._locks.setdefault(segment.uid, asyncio.Lock()):
-            # What an earlier call, perhaps one that was given up, has queued is known to have happened, or not to.
-            await segment_calls.agree(container, segment, None)
-            if offset < segment.next_length and _lies_there(segment, offset, chunks):
-                return segment.next_length
-            error = _refusal(segment) or _misplaced(segment, names) or self._no_room(segment)
-            if error is None:
+        with segment.pinned():
+            async with self._locks.setdefault(segment.uid, asyncio.Lock()):
+                # First wait until it is known whether operations of earlier calls, even abandoned ones, have happened.
+                await segment_calls.agree(container, segment, None)
+                if offset < segment.next_length and _lies_there(segment, offset, chunks):
+                    return segment.next_length
+                error = _refusal(segment) or _misplaced(segment, names) or self._no_room(segment)
+                if error is not None:
+                    await segment_calls.refuse(container, segment, error)
                 adopted = await self._verified(chunks)
                 # Read over awaits: the transaction may have been decided.
-                segment = (await segment_calls.find(container, name)).require_plain()
-                error = _refusal(segment) or _misplaced(segment, names)
-            if error is None and segment.next_length != offset:
-                error = ConditionFailedError(
-                    "segment has another length", segment=name, expected=offset, actual=segment.next_length
-                )
-            size_bytes, events = sum(item.size_bytes for item in chunks), sum(item.event_count for item in chunks)
-            if error is None and segment.gate is not None:
-                error = segment.gate.take(segment, size_bytes, events)
-            if error is not None:
-                await segment_calls.refuse(container, segment, error)
-            operation = codec.AdoptOperation(uid=segment.uid, offset=offset, chunks=adopted)
-            segment.next_length += size_bytes
-            segment.next_events += events
-            answer = segment_calls.Answer()
-            container.submit(
-                OperationMutation(
-                    segment, operation, lambda now_ms: adopt(container, segment, operation, now_ms), answer
-                )
+                return await self._adopt(name, names, offset, chunks, adopted)
+
+    async def _adopt(
+        self,
+        name: str,
+        names: Sequence[ImportName],
+        offset: int,
+        chunks: Sequence[ImportedChunk],
+        adopted: tuple[codec.AdoptedChunk, ...],
+    ) -> int:
+        """Decide and queue, without an await in between."""
+        container = self._container
+        segment = (await segment_calls.find(container, name)).require_plain()
+        error = _refusal(segment) or _misplaced(segment, names)
+        if error is None and segment.next_length != offset:
+            error = ConditionFailedError(
+                "segment has another length", segment=name, expected=offset, actual=segment.next_length
             )
-            return int(await answer.future)
+        if error is not None:
+            await segment_calls.refuse(container, segment, error)
+        operation = codec.AdoptOperation(uid=segment.uid, offset=offset, chunks=adopted)
+        prepared = segment_calls.Prepared(
+            container, segment, operation, lambda now_ms: adopt(container, segment, operation, now_ms)
+        )
+        size_bytes, events = sum(item.size_bytes for item in chunks), sum(item.event_count for item in chunks)
+        error = segment.gate.take(segment, size_bytes, events) if segment.gate is not None else None
+        if error is not None:
+            await segment_calls.refuse(container, segment, error)
+        segment.next_length += size_bytes
+        segment.next_events += events
+        return int(await prepared.submit())
 
     async def _verified(self, chunks: Sequence[ImportedChunk]) -> tuple[codec.AdoptedChunk, ...]:
         """The chunks with the blocks that their sidecars tell. Raises CorruptDataError."""
@@ -266,8 +277,10 @@ class Imports:
         for uid, names in imports_listed(listed, container=container.index).items():
             if uid in container.segments.by_uid or uid in self._granted:
                 continue
-            # The row last: what is in neither place now is gone for good.
-            if await container.rows.get(records.uid_key(records.TAG_SEGMENT, container.index, uid)) is None:
+            # Read the row last: a segment found in neither place no longer exists. A damaged row counts as present.
+            bounds = records.range_of(records.uid_key(records.TAG_SEGMENT, container.index, uid))
+            damaged: list[bytes] = []
+            if not await container.rows.scan(bounds, limit=1, damaged=damaged) and not damaged:
                 found += [str(name) for name in names if name.epoch < container.log.epoch]
         return found
 

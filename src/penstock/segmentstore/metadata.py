@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from penstock.model.errors import DamagedRowError
 from penstock.ports.keyvalue import KeyValueStore
 
 _PAGE = 1000
@@ -102,6 +104,8 @@ class MetadataRows:
         self._committing: _Changes | None = None
         self._known: dict[bytes, bytes] = {}
         """Rows of the store as they were read since the last commit: nothing else changes them."""
+        self._order = asyncio.Lock()
+        """Makes commits run in the order of their calls, so that none puts an older row over a newer one."""
         self.changed_bytes = 0
         self.generation = 0
         """Grows whenever changes leave memory: what was read before may be older than what was seen in ``peek``."""
@@ -109,6 +113,10 @@ class MetadataRows:
     @property
     def changed(self) -> bool:
         return not self._changes.is_empty()
+
+    def committed(self) -> MetadataRows:
+        """What the last commit has made durable, without what has changed since. To be read, never to be changed."""
+        return MetadataRows(self._store)
 
     def put(self, key: bytes, value: bytes) -> None:
         self.changed_bytes += self._changes.put(key, value)
@@ -140,7 +148,26 @@ class MetadataRows:
                     return True, None
         return False, None
 
-    async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+    async def get_many(self, keys: Sequence[bytes], *, damaged: list[bytes] | None = None) -> list[bytes | None]:
+        """The rows, None for each that is absent. ``damaged`` receives the keys of rows that fail their checksum; their
+        answer is None. Without ``damaged`` the first of them raises DamagedRowError."""
+        rotten: dict[bytes, None] = {}
+        while True:
+            try:
+                found = await self._get_many([key for key in keys if key not in rotten])
+            except DamagedRowError as error:
+                if damaged is None:
+                    raise
+                rotten[error.row_key] = None
+                continue
+            if not rotten:
+                return found
+            if damaged is not None:
+                damaged += rotten
+            sound = iter(found)
+            return [None if key in rotten else next(sound) for key in keys]
+
+    async def _get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         while True:
             seen = [self.peek(key) for key in keys]
             missing = [key for key, (known, _) in zip(keys, seen, strict=True) if not known]
@@ -176,17 +203,27 @@ class MetadataRows:
     async def get(self, key: bytes) -> bytes | None:
         return (await self.get_many([key]))[0]
 
-    async def scan(self, bounds: tuple[bytes, bytes], *, limit: int) -> list[tuple[bytes, bytes]]:
-        """Up to ``limit`` rows with ``start <= key < end``, in key order."""
+    async def scan(
+        self, bounds: tuple[bytes, bytes], *, limit: int, damaged: list[bytes] | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        """Up to ``limit`` rows with ``start <= key < end``, in key order.
+
+        Rows that fail their checksum are skipped, and their keys are added to ``damaged``; the page is shorter then. Without
+        that list the first of them raises DamagedRowError.
+        """
         start, end = bounds
         found: list[tuple[bytes, bytes]] = []
         while start < end and len(found) < limit:
             overlay, layers, before = self._overlay(start, end), self._layers(), self._moment()
-            page = await self._store.scan(start, end, limit=limit)
+            rotten: list[bytes] = []
+            page, bound = await self._page(start, end, limit, rotten)
             if self._moment() != before:
                 continue
-            full = len(page) >= limit
-            bound = page[-1][0] + b"\0" if full else end
+            rotten = [key for key in rotten if key not in overlay and not any(layer.covers(key) for layer in layers)]
+            if rotten and damaged is None:
+                raise DamagedRowError("value fails its checksum", key=rotten[0].hex())
+            if damaged is not None:
+                damaged += rotten
             rows: dict[bytes, bytes | None] = {
                 key: value for key, value in page if not any(layer.covers(key) for layer in layers)
             }
@@ -195,12 +232,40 @@ class MetadataRows:
             start = bound
         return found[:limit]
 
-    async def scan_all(self, bounds: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
-        """All rows with ``start <= key < end``, in key order, read in pages."""
+    async def _page(
+        self, start: bytes, end: bytes, limit: int, damaged: list[bytes]
+    ) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """Up to ``limit`` sound rows of the store, and where the next page begins; ``damaged`` receives the other keys."""
+        found: list[tuple[bytes, bytes]] = []
+        upto = end
+        while start < end:
+            try:
+                page = await self._store.scan(start, upto, limit=limit - len(found))
+            except DamagedRowError as error:
+                if not start <= error.row_key < upto:
+                    raise  # Pages of the store are damaged: its rows are out of order, and reading on would never end.
+                upto = error.row_key
+                if start >= upto:  # All rows before it were read, or there are none.
+                    damaged.append(upto)
+                    start, upto = upto + b"\0", end
+                continue
+            found += page
+            if len(found) >= limit:
+                return found, found[-1][0] + b"\0"
+            if upto == end:
+                break
+            damaged.append(upto)
+            start, upto = upto + b"\0", end
+        return found, end
+
+    async def scan_all(
+        self, bounds: tuple[bytes, bytes], *, damaged: list[bytes] | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        """All rows with ``start <= key < end``, in key order, read in pages. ``damaged`` as in ``scan``."""
         start, end = bounds
         found: list[tuple[bytes, bytes]] = []
         while True:
-            page = await self.scan((start, end), limit=_PAGE)
+            page = await self.scan((start, end), limit=_PAGE, damaged=damaged)
             found.extend(page)
             if len(page) < _PAGE:
                 return found
@@ -233,7 +298,8 @@ class MetadataRows:
             deletes = [key for key, value in taken.rows.items() if value is None]
             ranges = list(taken.ranges.items())
             more_puts, more_deletes = self.outbox.take(puts, deletes, ranges) if self.outbox is not None else ((), ())
-            await self._store.commit([*puts, *more_puts], [*deletes, *more_deletes], delete_ranges=ranges)
+            async with self._order:
+                await self._store.commit([*puts, *more_puts], [*deletes, *more_deletes], delete_ranges=ranges)
             if self.outbox is not None:
                 self.outbox.taken()
         except BaseException:
@@ -244,6 +310,23 @@ class MetadataRows:
             self._committing = None
             self._known.clear()
             self.generation += 1
+
+    async def commit_some(self, keys: Sequence[bytes]) -> None:
+        """Make the rows of these keys durable ahead of all other changes, with their values at the time of the commit.
+
+        For rows that may be ahead of the log, and that the outbox does not repeat. They stay among the changes: the next
+        commit writes them again, with their values at that time. So the store always ends with the latest values. Raises what
+        ``KeyValueStore.commit`` raises; then the next commit writes them.
+        """
+        async with self._order:
+            seen = [(key, *self.peek(key)) for key in keys]
+            for key in keys:
+                self._changes.born.pop(key, None)
+                self._known.pop(key, None)
+            puts = [(key, value) for key, known, value in seen if known and value is not None]
+            deletes = [key for key, known, value in seen if known and value is None]
+            if puts or deletes:
+                await self._store.commit(puts, deletes)
 
     def _take_back(self, taken: _Changes) -> None:
         newer, self._changes = self._changes, taken

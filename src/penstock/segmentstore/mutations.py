@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.codec import operations as codec
@@ -35,6 +35,8 @@ class Mutation:
 
     __slots__ = ("answer", "done", "other", "segment", "size_bytes")
 
+    operations = 1
+    """How many ``encode`` gives, which become durable together."""
     vital = True
     """Whether it may use the room that the log keeps for the way out of a full disk."""
 
@@ -119,7 +121,7 @@ class AppendMutation(Mutation):
 class OperationMutation(Mutation):
     """Any other operation: its bytes are made at once, ``act`` takes the time and changes durable state."""
 
-    __slots__ = ("_act", "_encoded", "vital")
+    __slots__ = ("_act", "_encoded", "operations", "vital")
 
     def __init__(
         self,
@@ -129,9 +131,12 @@ class OperationMutation(Mutation):
         done: Done,
         *,
         other: Segment | None = None,
+        before: Sequence[codec.Operation] = (),
     ) -> None:
+        """``before``: operations that precede this one in the same frame; ``act`` performs them too."""
         super().__init__(segment, done, other=other)
-        self._encoded = codec.encode(operation)
+        self._encoded = b"".join(map(codec.encode, (*before, operation)))
+        self.operations = 1 + len(before)
         self.size_bytes = len(self._encoded)
         self._act = act
         self.vital = isinstance(operation, _VITAL)

@@ -28,19 +28,20 @@ async def read(container: Container, name: str, offset: int, max_bytes: int, *, 
     if offset < 0 or max_bytes <= 0:
         raise InvalidArgumentError("read needs an offset and a size", offset=offset, max_bytes=max_bytes)
     max_bytes = min(max_bytes, READ_MAX_BYTES)
-    segment: Segment | None = None
+    uid: int | None = None
     while True:
-        current = (await container.segments.find_visible(name)).require_plain()
-        if segment is not None and current is not segment and segment.gone:
+        segment = (await container.segments.find_visible(name)).require_plain()
+        if uid is not None and segment.uid != uid:
             # A waiting read must not go on with another segment of the same name.
             raise SegmentNotFoundError("no such segment", segment=name)
-        segment = current
+        uid = segment.uid
         _check_offset(segment, offset)
         if offset < segment.length:
-            found = await _bytes(container, segment, offset, max_bytes)
-            if found is None:
+            with segment.pinned():
+                found = await _bytes(container, segment, offset, max_bytes)
+                if found is not None:
+                    return _answer(segment, offset, found)
                 continue
-            return _answer(segment, offset, found)
         if segment.sealed or not wait:
             return _answer(segment, offset, [])
         await _park(container, segment)
@@ -68,7 +69,7 @@ def _answer(segment: Segment, offset: int, parts: Sequence[Buffer]) -> SegmentRe
 
 
 async def _bytes(container: Container, segment: Segment, offset: int, max_bytes: int) -> list[memoryview] | None:
-    """What is there from ``offset`` on; None: the segment has changed, look again."""
+    """The data of a pinned segment from ``offset`` on; None: the segment has changed, try again."""
     views = segment.cache.views(offset, max_bytes)
     if views:
         return views
@@ -76,19 +77,19 @@ async def _bytes(container: Container, segment: Segment, offset: int, max_bytes:
     if chunk is None:
         raise InternalError("durable bytes are nowhere", segment=segment.name, offset=offset, length=segment.length)
     start = chunk.start
-    try:
-        found = await container.blocks.views(chunk, offset - start, max_bytes)
-    except (SegmentNotFoundError, CorruptDataError) as error:
-        known = container.segments.by_uid.get(segment.uid) is segment and segment.chunks.holds(chunk)
-        if segment.gone or offset < segment.start_offset or not known:
+    with segment.pinned():
+        try:
+            found = await container.blocks.views(chunk, offset - start, max_bytes)
+        except (SegmentNotFoundError, CorruptDataError) as error:
+            if segment.gone or offset < segment.start_offset or not segment.chunks.holds(chunk):
+                return None
+            if isinstance(error, CorruptDataError):
+                raise
+            raise CorruptDataError("chunk is missing", segment=segment.name, chunk=chunk.name) from error
+        # During the read, the head may have passed the offset, the segment may have been merged, or the bytes erased.
+        if segment.gone or offset < segment.start_offset or not segment.chunks.holds(chunk):
             return None
-        if isinstance(error, CorruptDataError):
-            raise
-        raise CorruptDataError("chunk is missing", segment=segment.name, chunk=chunk.name) from error
-    # The head may have passed the offset while we read, the segment may have been merged away, or the bytes erased.
-    if segment.gone or offset < segment.start_offset or not segment.chunks.holds(chunk):
-        return None
-    return found or None
+        return found or None
 
 
 def read_now(container: Container, name: str, offset: int, max_bytes: int) -> SegmentRead | None:
@@ -192,20 +193,22 @@ async def _tiered(container: Container, segment: Segment, start: int, end: int) 
         chunks.append((chunk, chunk.start, chunk.length))
         position = chunk.end
     ranges: list[ChunkRange] = []
-    for chunk, begin, length in chunks:
-        blocks = await named_blocks(container, segment, chunk)
-        if blocks is None:
-            return None
-        ranges.append(
-            ChunkRange(
-                name=chunk.name,
-                location=container.chunks.location(chunk.name),
-                start_offset=begin,
-                end_offset=begin + length,
-                # Of what was written meanwhile, no more than was there at first.
-                blocks=[_shifted(block, begin, chunk.joined_ms) for block in blocks if block.end_offset <= length],
+    with segment.pinned():
+        for chunk, begin, length in chunks:
+            blocks = await named_blocks(container, segment, chunk)
+            if blocks is None:
+                return None
+            # If more was written since, return no more than was there at first.
+            shifted = [_shifted(block, begin, chunk.joined_ms) for block in blocks if block.end_offset <= length]
+            ranges.append(
+                ChunkRange(
+                    name=chunk.name,
+                    location=container.chunks.location(chunk.name),
+                    start_offset=begin,
+                    end_offset=begin + length,
+                    blocks=shifted,
+                )
             )
-        )
     return ranges
 
 
@@ -232,13 +235,14 @@ async def next_event_boundary(container: Container, name: str, offset: int) -> i
             return segment.start_offset
         found: int | None = offset
         begins: bool | None = False
-        while found is not None and begins is False and found < segment.length:
-            found = await _next_bound(container, segment, found)
-            if found is not None:
-                begins = await _begins_event(container, segment, found)
-                found += begins is False
-        if found is not None and begins is not None:
-            return min(found, segment.length)
+        with segment.pinned():
+            while found is not None and begins is False and found < segment.length:
+                found = await _next_bound(container, segment, found)
+                if found is not None:
+                    begins = await _begins_event(container, segment, found)
+                    found += begins is False
+            if found is not None and begins is not None:
+                return min(found, segment.length)
 
 
 async def _next_bound(container: Container, segment: Segment, offset: int) -> int | None:
@@ -247,7 +251,7 @@ async def _next_bound(container: Container, segment: Segment, offset: int) -> in
     if chunk is None:
         found = segment.cache.boundary(offset)
         return segment.length if found is None else min(found, segment.length)
-    begin = chunk.start
+    begin, length = chunk.start, segment.length
     blocks = await named_blocks(container, segment, chunk)
     if blocks is None:
         return None
@@ -256,7 +260,7 @@ async def _next_bound(container: Container, segment: Segment, offset: int) -> in
             return begin + block.start_offset
         if begin + block.end_offset >= offset:
             return begin + block.end_offset
-    return segment.length
+    return length
 
 
 async def _begins_event(container: Container, segment: Segment, offset: int) -> bool | None:

@@ -154,6 +154,18 @@ async def _apply_journals(
         state.damage.append((str(end), "snapshot needs batches that are lost: its rows are of different times"))
 
 
+async def take_lacking(keyvalue: KeyValueStore, container: int) -> Sequence[bytes]:
+    """Keys of rows that the snapshot lacks, because they were damaged when it was written, and that no batch has put since.
+    Their marks are deleted."""
+    rows = MetadataRows(keyvalue)
+    bounds = records.range_of(records.prefix(records.TAG_LACKING, container))
+    marked = [key[len(bounds[0]) :] for key, _ in await rows.scan_all(bounds)]
+    lacking = [key for key in marked if await rows.get(key) is None]
+    rows.delete_range(bounds)
+    await rows.commit()
+    return lacking
+
+
 async def settle_container(keyvalue: KeyValueStore, container: int, *, epoch: int) -> AsyncIterator[RebuiltSegment]:
     """Make the rows those of a store whose log is empty, and tell each segment.
 

@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from penstock.codec import records
 from penstock.codec.chunk_index import index_name
-from penstock.core.garbage import orphan_candidates, orphans, parse_chunk_name, parse_import_name
-from penstock.model.errors import InvalidArgumentError, ThrottledError, UnavailableError
-from penstock.ports.segment_service import HOLDER_MAX_BYTES, Lease, SegmentSpace
+from penstock.core.garbage import orphan_candidates, orphans
+from penstock.model.errors import (
+    CorruptDataError,
+    DamagedRowError,
+    UnavailableError,
+)
+from penstock.ports.segment_service import Lease, SegmentSpace
 from penstock.segmentstore.blocks import named_blocks
+from penstock.segmentstore.orphans import may_hold, named_chunks
 
 if TYPE_CHECKING:
     from penstock.segmentstore.container import Container
     from penstock.segmentstore.segment import Chunk, Segment
 
+_log = logging.getLogger(__name__)
+
 _PAGE = 1000
 _MERGES_PER_PASS = 1000
-
-
-@dataclass(slots=True, kw_only=True)
-class _Lease:
-    """Until when: by the wall clock, and by the event loop, so that a clock that jumps ahead frees nothing."""
-
-    until_ms: int
-    loop_until: float
-    holder: str
-
-    def encoded(self) -> bytes:
-        return records.encode_lease(records.LeaseRecord(until_ms=self.until_ms, holder=self.holder))
 
 
 class Reclaimer:
@@ -48,45 +43,60 @@ class Reclaimer:
         self._to_wipe: dict[str, None] = {}
         self._discarded: dict[str, None] = {}
         self._orphans: dict[str, None] = {}
-        self._old_leases: dict[tuple[int, int], None] = {}
         self._heads: dict[int, None] = {}
         self._committed_heads: dict[int, None] = {}
-        self._leases: dict[tuple[int, int], _Lease] = {}
         self._moved: dict[str, None] | None = None
         self.orphans_known = False
         """Whether the search for orphans of earlier epochs has ended."""
         self._scanned = asyncio.Event()
         self._scan_failed = False
+        self._unscanned: CorruptDataError | None = None
+        self._doubtful: list[str] | None = None
+        """Chunks that no undamaged row names, where metadata is damaged. None: they are not known."""
+        self._reported: dict[str, None] = {}
         self._lock = asyncio.Lock()
+        self._born: tuple[int, float] | None = None
+        """The wall clock and the loop's clock when this opening began."""
 
     async def recover(self) -> None:
         """Load what an earlier opening left to be freed, and the leases. Called before replay."""
         container = self._container
         index = container.index
         bounds = records.range_of(records.prefix(records.TAG_FREE, index))
-        for key, value in await container.rows.scan_all(bounds):
+        damaged: list[bytes] = []
+        for key, value in await container.rows.scan_all(bounds, damaged=damaged):
             record = records.decode_free(value)
             if not record.segment:
                 record = await self._with_name(record)
             self._freeable[key[3:].decode()] = record
             self._add_pending(record, record.size_bytes)
         bounds = records.range_of(records.prefix(records.TAG_WIPE, index))
-        self._to_wipe = {key[3:].decode(): None for key, _ in await container.rows.scan_all(bounds)}
-        now = asyncio.get_running_loop().time()
-        now_ms = container.clock.now_ms()
-        bounds = records.range_of(records.prefix(records.TAG_LEASE, index))
-        for key, value in await container.rows.scan_all(bounds):
-            row = records.decode_lease(value)
-            loop_until = now + max(0, row.until_ms - now_ms) / 1000
-            lease = _Lease(until_ms=row.until_ms, loop_until=loop_until, holder=row.holder)
-            self._leases[records.parse_lease_key(key)] = lease
-        self._old_leases = dict.fromkeys(self._leases)
+        marks: list[bytes] = []
+        marks += [key for key, _ in await container.rows.scan_all(bounds, damaged=marks)]
+        self._to_wipe = {key[3:].decode(): None for key in marks}  # Such a row has no value.
+        self._born = container.clock.now_ms(), asyncio.get_running_loop().time()
+        leases = await container.leases.recover()
+        for key in (*damaged, *leases):
+            self._report(key.hex(), "row of the metadata is damaged")
 
     async def _with_name(self, record: records.FreeRecord) -> records.FreeRecord:
         """Rows of earlier versions do not tell the segment's name; if it is still there, its own row does."""
         key = records.uid_key(records.TAG_SEGMENT, self._container.index, record.uid)
-        row = await self._container.rows.get(key)
+        try:
+            row = await self._container.rows.get(key)
+        except DamagedRowError:
+            row = None
         return record if row is None else replace(record, segment=records.decode_segment(row).name)
+
+    def _report(self, place: str, why: str) -> None:
+        """Log damage once for each place."""
+        if place not in self._reported:
+            self._reported[place] = None
+            self._container.telemetry.add("damage_met")
+            _log.error(
+                "damaged metadata prevents freeing of space; penstock scrub names the row",
+                extra={"container": self._container.index, "place": place, "why": why},
+            )
 
     # --- told by transitions ------------------------------------------------------------------------------
 
@@ -102,6 +112,18 @@ class Reclaimer:
         self._released[chunk] = record
         self._add_pending(record, size_bytes)
         self._container.rows.put(records.free_key(self._container.index, chunk), records.encode_free(record))
+
+    def wipe_released(self, segment: str) -> list[str]:
+        """Mark all chunks for wiping that a segment of this name has released and that still exist, leased or not. Returns
+        their names. The next checkpoint and ``free`` delete them."""
+        released = {**self._released, **self._freeable}
+        # Rows of earlier versions do not hold the segment's name.
+        found = [chunk for chunk, record in released.items() if record.segment in (segment, "")]
+        for chunk in found:
+            self._to_wipe[chunk] = None
+            self._container.rows.put(records.wipe_key(self._container.index, chunk), b"")
+            self._container.blocks.forget(chunk)
+        return found
 
     def is_pending(self, chunk: str) -> bool:
         """Whether a chunk that was to be wiped is still there."""
@@ -163,17 +185,19 @@ class Reclaimer:
     async def free(self) -> None:
         """Delete the files that may go by now. Raises what the chunk storage raises; the rest is for the next time."""
         async with self._lock:
-            await self._drop_expired()
+            self._container.leases.drop_expired()
             for chunk in [name for name in self._discarded if name not in self._container.tiering.writing]:
                 await self._delete(chunk)
                 self._discarded.pop(chunk, None)
             await self._container.imports.free()
-            if not any(key in self._leases for key in self._old_leases):
+            if not self._container.leases.has_recovered:
                 for chunk in list(self._orphans):
+                    if chunk in self._to_wipe:  # The row that names its segment is damaged.
+                        await self._container.chunks.wipe(chunk)
                     await self._delete(chunk)
                     self._orphans.pop(chunk, None)
             # A lease taken from here on is none on these: no segment names them any more.
-            leased = self._leased()
+            leased = self._container.leases.segments()
             for chunk, record in list(self._freeable.items()):
                 wipe = chunk in self._to_wipe
                 if chunk in self._container.tiering.writing or (record.uid in leased and not wipe):
@@ -188,38 +212,57 @@ class Reclaimer:
                 self._container.rows.delete(records.free_key(self._container.index, chunk))
                 self._add_pending(record, -record.size_bytes)
                 self._count_freed(record.uid, record.size_bytes)
-            for uid in [uid for uid in self._committed_heads if uid not in self._leased()]:
+            for uid in [uid for uid in self._committed_heads if uid not in self._container.leases.segments()]:
                 del self._committed_heads[uid]
                 segment = self._container.segments.by_uid.get(uid)
                 if segment is not None:
-                    await self._free_head(segment)
+                    try:
+                        await self._free_head(segment)
+                    except BaseException:
+                        self._committed_heads[uid] = None
+                        raise
 
     async def scanned(self) -> None:
         """Return once what this opening found that nothing names is known."""
         await self._scanned.wait()
 
-    async def sweep(self, uid: int) -> None:
-        """Overwrite and delete what nothing names and may hold bytes of this segment that were erased: what failed writes
-        have left, what an earlier opening had written and a crash took the row of, what was written to be imported and was
-        not adopted. No lease on the segment keeps them.
+    async def sweep(self, uid: int | None) -> None:
+        """Overwrite and delete orphans that may hold erased bytes of this segment (None: of a deleted one). These are
+        remains of failed writes, chunks of earlier openings whose row a crash lost, and chunks written for an import that
+        was never adopted. No lease on the segment keeps them.
 
-        Raises what the chunk storage raises, UnavailableError where it could not be listed.
+        Raises what the chunk storage raises, UnavailableError where it could not be listed, CorruptDataError where metadata
+        is damaged and a chunk may hold bytes of the segment: a damaged row may name it for another one.
         """
         await self.scanned()
         self._container.check_online()
         if self._scan_failed:
             await self.collect_orphans()
+        if self._unscanned is not None:
+            await self._check_doubtful(self._unscanned, uid)
         if self._scan_failed:
             raise UnavailableError("tier 2 cannot be listed, so what nothing names in it is not known; try again")
         async with self._lock:
             await self._wipe_each(self._discarded, list(self._discarded))
             await self._wipe_each(
-                self._orphans, [chunk for chunk in list(self._orphans) if await self._may_hold(chunk, uid)]
+                self._orphans,
+                [
+                    chunk
+                    for chunk in list(self._orphans)
+                    if await may_hold(self._container, self._container.leases, chunk, uid)
+                ],
             )
             await self._container.imports.sweep()
             # Copies that went before, when nothing was to be erased yet, were not overwritten: a power loss must not bring
             # their names back.
             await self._container.chunks.sync_deletes(f"{self._container.index:x}")
+
+    async def _check_doubtful(self, why: CorruptDataError, uid: int | None) -> None:
+        if self._doubtful is None:
+            raise CorruptDataError(why.message, **why.fields)
+        for chunk in self._doubtful:
+            if await may_hold(self._container, self._container.leases, chunk, uid):
+                raise CorruptDataError(why.message, **why.fields, chunk=chunk)
 
     async def _wipe_each(self, names: dict[str, None], chosen: Sequence[str]) -> None:
         for chunk in chosen:
@@ -227,19 +270,6 @@ class Reclaimer:
                 await self._container.chunks.wipe(chunk)
                 await self._delete(chunk)
                 names.pop(chunk, None)
-
-    async def _may_hold(self, orphan: str, uid: int) -> bool:
-        """Whether an orphan may hold bytes of the segment: it is its own, or of one that is gone, perhaps merged into it.
-        What was leased of that one alone was not: a merge brings the leases along."""
-        name = parse_chunk_name(orphan) or parse_import_name(orphan)
-        if name is None or name.uid == uid:
-            return True
-        container = self._container
-        if name.uid in container.segments.by_uid:
-            return False
-        if await container.rows.get(records.uid_key(records.TAG_SEGMENT, container.index, name.uid)) is not None:
-            return False
-        return all((lease, uid) in self._leases for lease, leased in self._leases if leased == name.uid)
 
     async def _delete(self, chunk: str) -> None:
         # The index first: an index without its chunk is found as an orphan, a chunk without index is not told apart.
@@ -257,20 +287,20 @@ class Reclaimer:
         chunk = segment.chunks.items[0] if segment.chunks.items else None
         if chunk is None:
             return
-        upto = await self._dead_bytes(segment, chunk)
-        if upto == chunk.freed or not segment.chunks.holds(chunk):
-            return
-        if segment.uid in self._leased():
-            self._committed_heads[segment.uid] = None
-            return
-        await self._container.chunks.free_head(chunk.name, upto)
-        freed, chunk.freed = upto - chunk.freed, upto
-        if segment.chunks.holds(chunk):
-            index = self._container.index
-            self._container.rows.put(
-                records.chunk_key(index, segment.uid, chunk.start), records.encode_chunk(chunk.record())
-            )
-            self._count_freed(segment.uid, freed)
+        # If the segment left memory and was loaded again, it may have released the chunk: its row would name a deleted file.
+        with segment.pinned():
+            upto = await self._dead_bytes(segment, chunk)
+            if upto == chunk.freed or not segment.chunks.holds(chunk):
+                return
+            if segment.uid in self._container.leases.segments():
+                self._committed_heads[segment.uid] = None
+                return
+            await self._container.chunks.free_head(chunk.name, upto)
+            freed, chunk.freed = upto - chunk.freed, upto
+            if segment.chunks.holds(chunk):
+                row = records.chunk_key(self._container.index, segment.uid, chunk.start)
+                self._container.rows.put(row, records.encode_chunk(chunk.record()))
+                self._count_freed(segment.uid, freed)
 
     async def _dead_bytes(self, segment: Segment, chunk: Chunk) -> int:
         """Up to where the chunk's head can be given back: the beginning of the block that holds the first kept byte, for
@@ -280,9 +310,14 @@ class Reclaimer:
             return chunk.freed  # An object goes whole, or not at all.
         if segment.kept_offset - chunk.start - chunk.freed < least_bytes:
             return chunk.freed
-        dead = chunk.freed
-        for block in await named_blocks(self._container, segment, chunk) or ():
-            if block.end_offset > segment.kept_offset - chunk.start:
+        dead, head = chunk.freed, segment.kept_offset - chunk.start
+        try:
+            blocks = await named_blocks(self._container, segment, chunk)
+        except CorruptDataError as error:
+            self._report(chunk.name, str(error))
+            return chunk.freed  # Block bounds are unknown, so nothing more is freed until the whole chunk is deleted.
+        for block in blocks or ():
+            if block.end_offset > head:
                 break
             dead = max(dead, block.end_offset)
         return dead if dead - chunk.freed >= least_bytes else chunk.freed
@@ -291,22 +326,30 @@ class Reclaimer:
 
     async def space(self, segment: Segment) -> SegmentSpace:
         """See ``SegmentService.spaces``."""
-        head_bytes = partial_bytes = 0
         first = segment.chunks.items[0] if segment.chunks.items else None
-        if first is not None and first.start + first.freed < segment.kept_offset:
-            dead = await self._dead_bytes(segment, first)
-            # Nothing is awaited from here on. A chunk that is named no more is among those released.
-            if segment.chunks.holds(first):
-                head_bytes = min(segment.kept_offset, first.end) - first.start - first.freed
-                partial_bytes = head_bytes - max(0, dead - first.freed)
+        dead: int | None = None
+        with segment.pinned():
+            if first is not None and first.start + first.freed < segment.kept_offset:
+                dead = await self._dead_bytes(segment, first)
+            return self._space(segment, first, dead)
+
+    def _space(self, segment: Segment, first: Chunk | None, dead: int | None) -> SegmentSpace:
+        """Accounts of one instant. ``dead``: the offset up to which the first chunk's head can be freed; None: no head."""
+        head_bytes = partial_bytes = 0
+        # If the segment no longer names the chunk, the chunk counts among those released.
+        if first is not None and dead is not None and segment.chunks.holds(first):
+            head_bytes = min(segment.kept_offset, first.end) - first.start - first.freed
+            partial_bytes = head_bytes - max(0, dead - first.freed)
         kept = tiered = 0
         for chunk in segment.chunks.items:
             tiered += chunk.end - min(chunk.end, max(chunk.start, segment.start_offset))
             kept += max(0, min(chunk.end, segment.start_offset) - max(chunk.start, segment.kept_offset))
         released, leased, leases = self._released_bytes(segment.name)
-        if segment.uid in self._leased():
+        if segment.uid in self._container.leases.segments():
             leased += head_bytes - partial_bytes
-            leases = self._leases_on({segment.uid: 0} | dict.fromkeys(self._pending_bytes.get(segment.name, ())))
+            leases = self._container.leases.on(
+                {segment.uid: 0} | dict.fromkeys(self._pending_bytes.get(segment.name, ()))
+            )
         if not leased:
             leases = ()
         return SegmentSpace(
@@ -341,81 +384,9 @@ class Reclaimer:
     def _released_bytes(self, name: str) -> tuple[int, int, Sequence[Lease]]:
         """Bytes of chunks that nothing names; how many of them leases hold, and which."""
         by_uid = self._pending_bytes.get(name, {})
-        held = self._leased()
+        held = self._container.leases.segments()
         leased = {uid: size for uid, size in by_uid.items() if uid in held}
-        return sum(by_uid.values()), sum(leased.values()), self._leases_on(leased)
-
-    def _leases_on(self, uids: Mapping[int, object]) -> Sequence[Lease]:
-        """The leases on any of the segments, each once, the one that ends last first."""
-        found: dict[int, _Lease] = {}
-        for (lease, uid), held in self._leases.items():
-            if uid in uids and (lease not in found or found[lease].until_ms < held.until_ms):
-                found[lease] = held
-        order = sorted(found, key=lambda lease: (-found[lease].until_ms, lease))
-        return tuple(
-            Lease(id=UUID(int=lease), until_ms=found[lease].until_ms, holder=found[lease].holder) for lease in order
-        )
-
-    # --- leases -------------------------------------------------------------------------------------------
-
-    async def lease(self, segment: Segment, lease: int, until_ms: int, holder: str) -> None:
-        """Hold the segment's chunks. In force at once, durable when this returns; repeating extends.
-
-        Raises: InvalidArgumentError (longer than allowed, in time or words), ThrottledError (too many).
-        """
-        if len(holder.encode()) > HOLDER_MAX_BYTES:
-            raise InvalidArgumentError("holder of a lease is told in too many words", limit_bytes=HOLDER_MAX_BYTES)
-        container, settings = self._container, self._container.settings
-        now_ms = container.clock.now_ms()
-        if until_ms - now_ms > settings.max_lease_ms:
-            raise InvalidArgumentError("lease is too long", until_ms=until_ms, limit_ms=settings.max_lease_ms)
-        key = (lease, segment.uid)
-        if key not in self._leases and len(self._leases) >= settings.max_leases:
-            raise ThrottledError("too many leases", resource="leases", limit=settings.max_leases)
-        held = self._leases.get(key)
-        until_ms = max(until_ms, held.until_ms if held else 0)
-        loop_until = asyncio.get_running_loop().time() + max(0, until_ms - now_ms) / 1000
-        now_held = _Lease(
-            until_ms=until_ms, loop_until=loop_until, holder=holder or (held.holder if held is not None else "")
-        )
-        self._leases[key] = now_held
-        row = records.lease_key(container.index, lease, segment.uid)
-        await container.keyvalue.commit([(row, now_held.encoded())])
-
-    async def release_lease(self, lease: int) -> None:
-        keys = [key for key in self._leases if key[0] == lease]
-        if keys:
-            index = self._container.index
-            await self._container.keyvalue.commit([], [records.lease_key(index, *key) for key in keys])
-            for key in keys:
-                self._leases.pop(key, None)
-                # A merge may have left the lease's row among the changes.
-                self._container.rows.delete(records.lease_key(index, *key))
-            self._container.checkpointer.ask()
-
-    def lease_follows(self, source: Segment, target: Segment) -> None:
-        """The source's chunks are the target's now: so are the leases on them."""
-        for (lease, uid), held in list(self._leases.items()):
-            if uid == source.uid:
-                own = self._leases.get((lease, target.uid))
-                if own is None or own.until_ms < held.until_ms:
-                    self._leases[lease, target.uid] = held
-                    row = records.lease_key(self._container.index, lease, target.uid)
-                    self._container.rows.put(row, held.encoded())
-
-    def _leased(self) -> Mapping[int, None]:
-        """The segments that a lease holds."""
-        return {uid: None for _, uid in self._leases}
-
-    async def _drop_expired(self) -> None:
-        now, now_ms = asyncio.get_running_loop().time(), self._container.clock.now_ms()
-        expired = [key for key, lease in self._leases.items() if lease.until_ms <= now_ms and lease.loop_until <= now]
-        if expired:
-            for key in expired:
-                del self._leases[key]
-            await self._container.keyvalue.commit(
-                [], [records.lease_key(self._container.index, *key) for key in expired]
-            )
+        return sum(by_uid.values()), sum(leased.values()), self._container.leases.on(leased)
 
     # --- merges and orphans -------------------------------------------------------------------------------
 
@@ -423,9 +394,14 @@ class Reclaimer:
         """Forget merges that nobody will repeat any more."""
         container = self._container
         start, _ = records.range_of(records.prefix(records.TAG_MERGED_TIME, container.index))
-        before_ms = max(0, container.clock.now_ms() - container.settings.merge_memory_ms)
+        now_ms = container.clock.now_ms()
+        if self._born is not None:
+            # If the clock was set ahead, a merge must not look older than it is.
+            now_ms = min(now_ms, self._born[0] + int((asyncio.get_running_loop().time() - self._born[1]) * 1000))
+        before_ms = max(0, now_ms - container.settings.merge_memory_ms)
         end = records.merged_time_key(container.index, before_ms, 0, "")
-        for key, _value in await container.rows.scan((start, end), limit=_MERGES_PER_PASS):
+        damaged: list[bytes] = []
+        for key, _value in await container.rows.scan((start, end), limit=_MERGES_PER_PASS, damaged=damaged):
             uid, source = records.parse_merged_time_key(key)
             container.rows.delete(key)
             container.rows.delete(records.uid_key(records.TAG_MERGED, container.index, uid, source))
@@ -448,10 +424,18 @@ class Reclaimer:
                 *await container.imports.orphan_candidates(listed),
             ]
             if candidates:
-                named = await self._named_chunks()
-                for chunk in orphans(candidates, named, self._moved, self._released, self._freeable):
+                named, doubt = await named_chunks(container)
+                found = list(orphans(candidates, named, self._moved, self._released, self._freeable))
+                if doubt is not None:
+                    self._unscanned, self._doubtful = doubt, found
+                    self._report("chunks", str(doubt))
+                    return
+                for chunk in found:
                     self._orphans[chunk] = None
                     container.telemetry.add("orphan_chunks")
+        except CorruptDataError as error:
+            self._unscanned = error
+            self._report("chunks", str(error))
         except (OSError, UnavailableError):
             container.telemetry.add("orphan_scan_failures")
             self._scan_failed = True
@@ -459,15 +443,3 @@ class Reclaimer:
             self._moved = None
             self.orphans_known = True
             self._scanned.set()
-
-    async def _named_chunks(self) -> set[str]:
-        """Names in the chunk rows. Only looked up in, never walked."""
-        container = self._container
-        start, end = records.range_of(records.prefix(records.TAG_CHUNK, container.index))
-        named: set[str] = set()
-        while True:
-            page: Sequence[tuple[bytes, bytes]] = await container.rows.scan((start, end), limit=_PAGE)
-            named.update(records.decode_chunk(value).name for _, value in page)
-            if len(page) < _PAGE:
-                return named
-            start = page[-1][0] + b"\0"

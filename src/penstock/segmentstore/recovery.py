@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
@@ -9,15 +10,18 @@ from typing import TYPE_CHECKING, assert_never
 from penstock.codec import operation_frames as frames
 from penstock.codec import operations as codec
 from penstock.codec import records
-from penstock.model.errors import CorruptDataError, InternalError, InvalidArgumentError
+from penstock.model.errors import CorruptDataError, DamagedRowError, InternalError, InvalidArgumentError
 from penstock.ports.durable_log import DurableLog
 from penstock.ports.keyvalue import KeyValueStore
 from penstock.ports.segment_service import NO_EVENT
 from penstock.segmentstore import imports, transitions
-from penstock.segmentstore.segment import Segment
+from penstock.segmentstore.segment import AttributeState, Segment
+from penstock.segmentstore.set_aside import SetAside
 
 if TYPE_CHECKING:
     from penstock.segmentstore.container import Container
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +65,26 @@ async def recover(containers: Sequence[Container], total: int, *, log: DurableLo
         _check_log_reaches(container, log)
     for recovery in recoveries.values():
         await recovery.finish()
-    if is_new:
-        await keyvalue.commit([(records.STORE_KEY, records.encode_store(total))])
+    if is_new or await _row_or_copy(keyvalue, records.STORE_COPY_KEY, records.STORE_KEY) is None:
+        row = records.encode_store(total)
+        await keyvalue.commit([(records.STORE_KEY, row), (records.STORE_COPY_KEY, row)])
+
+
+async def _row_or_copy(keyvalue: KeyValueStore, key: bytes, copy: bytes | None = None) -> bytes | None:
+    """A row, or its copy if the row is damaged; None if neither exists. Raises DamagedRowError: there is no copy."""
+    try:
+        (row,) = await keyvalue.get_many([key])
+    except DamagedRowError as error:
+        row = None if copy is None else await _row_or_copy(keyvalue, copy)
+        if row is None:
+            raise
+        _log.error("row of the metadata is damaged, its copy is used", extra={"key": error.fields["key"]})
+    return row
 
 
 async def _check_total(total: int, keyvalue: KeyValueStore) -> bool:
     """Whether the metadata is empty, as that of a new store."""
-    (row,) = await keyvalue.get_many([records.STORE_KEY])
+    row = await _row_or_copy(keyvalue, records.STORE_KEY, records.STORE_COPY_KEY)
     if row is None:
         return True
     if records.decode_store(row) != total:
@@ -102,12 +119,14 @@ class Recovery:
         self._complete_upto = 0
         self._pieces: dict[int, list[_Piece]] = {}
         self._settled = False
+        self._aside = SetAside(container)
 
     async def begin(self) -> None:
         """Load the checkpoint. Raises CorruptDataError where the log is not the one that the rows go with."""
         container = self._container
-        row = await container.keyvalue.get_many([records.prefix(records.TAG_CONTAINER, container.index)])
-        record = None if row[0] is None else records.decode_container(row[0])
+        key, copy = records.prefix(records.TAG_CONTAINER, container.index), records.container_copy_key(container.index)
+        row = await _row_or_copy(container.keyvalue, key, copy)
+        record = None if row is None else records.decode_container(row)
         if record is not None:
             if record.epoch >= container.log.epoch:
                 raise CorruptDataError(
@@ -120,6 +139,7 @@ class Recovery:
         container.applied_address = self._complete_upto
         await container.catalogue.recover(record)
         await container.reclaimer.recover()
+        await self._aside.recover(self._complete_upto)
 
     async def replay(self, address: int, header: frames.FrameHeader, frame: bytes) -> None:
         """Take up one frame of the container; frames come in order."""
@@ -135,6 +155,7 @@ class Recovery:
                     await self._append(change, address, header.time_ms)
                 else:
                     await self._apply(change, header.time_ms)
+        self._aside.hold(address, header.time_ms, frame)
         container.applied_address = max(container.applied_address, address)
 
     async def finish(self) -> None:
@@ -145,7 +166,8 @@ class Recovery:
         for segment in container.segments.loaded():
             segment.forget_pending()
             _check_complete(segment)
-        container.checkpointer.recovered(self._complete_upto, container.tiering.lowest_address())
+        lowest = [address for address in (container.tiering.lowest_address(), self._aside.put_rows()) if address]
+        container.checkpointer.recovered(self._complete_upto, min(lowest, default=None))
 
     # --- before the checkpoint's address ------------------------------------------------------------------
 
@@ -163,6 +185,9 @@ class Recovery:
                 )
                 await self._keep(operation.uid, piece)
             case codec.MergeOperation():
+                target = await self._find(operation.uid)
+                if target is None and operation.uid in self._aside and await self._find(operation.source) is not None:
+                    return  # The target was already damaged at the merge, so the source still exists.
                 for piece in self._pieces.pop(operation.source, []):
                     shifted = _Piece(
                         offset=piece.offset + operation.offset,
@@ -180,6 +205,9 @@ class Recovery:
     async def _keep(self, uid: int, piece: _Piece) -> None:
         """Keep what is not tiered. Of a segment that the rows do not know all is kept: it was merged or deleted."""
         segment = await self._find(uid)
+        if segment is None and uid in self._aside:
+            self._aside.hold_bytes(uid, piece.offset, piece.data, piece.count, piece.address, piece.time_ms)
+            return
         if segment is not None and (piece.end <= segment.kept_offset or segment.chunks.covers(piece.offset, piece.end)):
             return
         self._pieces.setdefault(uid, []).append(piece)
@@ -199,43 +227,62 @@ class Recovery:
                     self._container.tiering.add(segment)
                     segment.cache.append(piece.offset, piece.data, piece.count, piece.address, piece.time_ms)
                     if piece.writer is not None:
-                        before = await self._number_before(segment, piece.writer)
+                        before = await self._number_before(segment, piece.writer, piece.number - piece.count)
                         segment.cache.wrote(piece.writer, piece.number, before)
 
-    async def _number_before(self, segment: Segment, writer: int) -> int:
-        """The writer's last number in the bytes that were tiered at the checkpoint."""
+    async def _number_before(self, segment: Segment, writer: int, counted: int) -> int:
+        """The writer's last number in the bytes that were tiered at the checkpoint; ``counted`` if its row is damaged."""
         known = segment.cache.behind.get(writer)
         if known is not None:
             return known
-        row = await self._container.rows.get(records.flushed_key(self._container.index, segment.uid, writer))
+        try:
+            row = await self._container.rows.get(records.flushed_key(self._container.index, segment.uid, writer))
+        except DamagedRowError:
+            return counted
         return NO_EVENT if row is None else records.decode_int(row)
 
     async def _find(self, uid: int) -> Segment | None:
+        """The segment; None if it does not exist or was set aside."""
         known = self._container.segments.by_uid.get(uid)
-        if known is None:
-            known = await self._container.segments.load(uid)
+        if known is None and uid not in self._aside:
+            try:
+                known = await self._container.segments.load(uid)
+            except CorruptDataError as error:
+                self._aside.add(uid, error)
             if known is not None:
                 self._container.segments.show(known)
         return known
 
     # --- behind it ----------------------------------------------------------------------------------------
 
-    async def _require(self, uid: int) -> Segment:
+    async def _require(self, uid: int) -> Segment | None:
+        """The segment; None if it was set aside. Then the operation is held for it."""
         segment = await self._find(uid)
-        if segment is None:
+        if segment is None and uid not in self._aside:
             raise CorruptDataError("log changes an unknown segment", container=self._container.index, uid=uid)
         return segment
 
     async def _append(self, run: frames.AppendRun, address: int, time_ms: int) -> None:
         segments = self._container.segments
         segment = segments.by_uid.get(run.uid) or await self._require(run.uid)
+        if segment is None:
+            return
         for writer in run.last:
             if segment.attributes.get(writer) is None:
-                await segments.attribute(segment, writer)
+                before = next(number - count for _, count, who, number in run.items if who == writer)
+                await self._attribute(segment, writer, before)
         if segments.by_uid.get(run.uid) is not segment:
             raise InternalError("segment left memory while the log was replayed", segment=segment.name)
         _expect(segment, run.offset)
         transitions.append_run(self._container, segment, run, address, time_ms)
+
+    async def _attribute(self, segment: Segment, key: int, otherwise: int) -> AttributeState:
+        """State of an attribute that the log is about to change; ``otherwise`` if its row is damaged."""
+        try:
+            return await self._container.segments.attribute(segment, key)
+        except DamagedRowError:
+            state = segment.attributes[key] = AttributeState(otherwise)
+            return state
 
     async def _apply(self, operation: codec.Change, time_ms: int) -> None:
         container = self._container
@@ -243,6 +290,10 @@ class Recovery:
             _create(container, operation, time_ms)
             return
         segment = await self._require(operation.uid)
+        if segment is None:
+            if isinstance(operation, codec.DeleteOperation):
+                await self._aside.free_name(operation.uid)
+            return
         match operation:
             case codec.SealOperation():
                 transitions.seal(container, segment, time_ms)
@@ -257,12 +308,16 @@ class Recovery:
             case codec.DeleteOperation():
                 transitions.delete(container, segment)
             case codec.AttributeOperation():
-                state = await container.segments.attribute(segment, operation.attribute)
+                state = await self._attribute(segment, operation.attribute, NO_EVENT)
                 state.pending = operation.value
                 transitions.attribute(container, segment, state, operation.attribute, operation.value)
             case codec.MergeOperation():
                 source = await self._require(operation.source)
                 _expect(segment, operation.offset)
+                if source is None:
+                    name = await self._aside.free_name(operation.source)
+                    transitions.merge_damaged(container, segment, operation.source, name, operation.length, time_ms)
+                    return
                 _expect(source, operation.length)
                 transitions.merge(container, segment, source, operation.offset, time_ms)
             case codec.AdoptOperation():

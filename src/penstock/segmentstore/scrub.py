@@ -21,6 +21,7 @@ from penstock.ports.integrity import CheckedLog, CheckedRows, ScrubPage
 from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
 from penstock.segmentstore.blocks import checksum_of
+from penstock.segmentstore.chunk_gaps import missing_chunk, missing_ranges
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.rebuild import blocks_of, list_catalogue, read_object
 
@@ -255,6 +256,7 @@ class Scrubber:
         if not at.second and not at.third:
             tally.count("segments")
             await self._check_name(rows, index, uid, segment, tally)
+            await self._check_gaps(index, uid, segment, tally)
         first = records.chunk_key(index, uid, at.second)
         _, end = records.range_of(records.uid_key(records.TAG_CHUNK, index, uid))
         found = await rows.scan((first, end), limit=1)
@@ -267,6 +269,10 @@ class Scrubber:
         if reached is None:
             return replace(at, second=begin + 1, third=0)
         return replace(at, second=begin, third=reached)
+
+    async def _check_gaps(self, index: int, uid: int, segment: records.SegmentRecord, tally: _Tally) -> None:
+        for start, end in await missing_ranges(self._rows[index], index, uid):
+            tally.damage.append(missing_chunk(index, uid, segment.name, start, end))
 
     async def _check_name(
         self, rows: MetadataRows, index: int, uid: int, segment: records.SegmentRecord, tally: _Tally
@@ -329,7 +335,7 @@ class _ChunkCheck:
             await self._check_index(blocks, tally)
         progressed = False
         for begin, block in blocks:
-            if begin < position or block.end <= self._chunk.freed:
+            if begin < position or block.end <= self._dead(self._chunk, self._segment):
                 continue
             if progressed and tally.left <= 0:
                 return begin  # At least one block a page, however small that is.
@@ -387,15 +393,20 @@ class _ChunkCheck:
         row = await self._rows.get(records.chunk_key(self._container, self._uid, self._start))
         return row is not None and records.decode_chunk(row).name == self._chunk.name
 
+    def _dead(self, chunk: records.ChunkRecord, segment: records.SegmentRecord) -> int:
+        """The offset in the chunk before which no reader reads. That part may be a hole: the row is written afterwards."""
+        return max(chunk.freed, segment.kept_offset - self._start)
+
     async def _tell(self, kind: DamageKind, why: str, begin: int, end: int, tally: _Tally) -> None:
         row = await self._rows.get(records.chunk_key(self._container, self._uid, self._start))
         if row is None:
             return
         now = records.decode_chunk(row)
-        if now.name != self._chunk.name or end <= now.freed:
-            return
         state = await self._rows.get(records.uid_key(records.TAG_SEGMENT, self._container, self._uid))
-        head = self._segment.start_offset if state is None else records.decode_segment(state).start_offset
+        segment = self._segment if state is None else records.decode_segment(state)
+        if now.name != self._chunk.name or end <= self._dead(now, segment):
+            return
+        head = segment.start_offset
         first, last = self._start + begin, self._start + end
         dead = last <= head
         tally.damage.append(

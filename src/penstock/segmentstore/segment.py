@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -173,7 +175,8 @@ class Segment:
     ``is_part``: made to be merged, of a transaction or transient. ``gate`` is asked before appends, where they are limited.
     ``change_mark``: the mark at which the segment was last noted as changed. ``marks``: what the rows say of writers with
     bytes not tiered (``segmentstore.flushed``); False: there are none, None: not known. ``stored``: the key-value store may
-    hold rows of it; not so of one that was created since the last checkpoint, all of which is in memory.
+    hold rows of it; not so of one that was created since the last checkpoint, all of which is in memory. ``pins``: how many
+    calls keep it in memory (``pinned``).
     """
 
     __slots__ = (
@@ -204,6 +207,7 @@ class Segment:
         "next_start",
         "open_chunk",
         "pending_operations",
+        "pins",
         "rollover_bytes",
         "sealed",
         "start_offset",
@@ -246,6 +250,7 @@ class Segment:
         self.open_chunk: Chunk | None = None
         self.waiters: dict[Waiter, None] = {}
         self.pending_operations = 0
+        self.pins = 0
         self.touched = True
         self.untiered_since = 0.0
 
@@ -319,9 +324,27 @@ class Segment:
         for waiter in waiters:
             waiter.wake()
 
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """Keep the segment in memory. Across an await it stays the object that all other code sees and changes.
+
+        Enter it with no await since the lookup. Operations still change a pinned segment. After an await, check ``gone`` and
+        ``chunks.holds`` again. Without a pin the object may be replaced, and its answers are outdated (``is_current``).
+        """
+        self.pins += 1
+        try:
+            yield
+        finally:
+            self.pins -= 1
+
     @property
     def is_idle(self) -> bool:
-        """Everything of it is in the key-value store and the chunks: it may leave memory."""
+        """All of it is in the key-value store and the chunks, and nothing works with it, so it may leave memory."""
         return not (
-            self.dirty or self.dirty_attributes or self.pending_operations or self.waiters or self.cache.untiered
+            self.dirty
+            or self.dirty_attributes
+            or self.pending_operations
+            or self.pins
+            or self.waiters
+            or self.cache.untiered
         )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
@@ -11,15 +14,18 @@ from penstock.codec import operations as codec
 from penstock.codec import records
 from penstock.model.errors import (
     AlreadyExistsError,
+    ConditionFailedError,
+    DamagedRowError,
     InternalError,
     InvalidArgumentError,
     PenstockError,
     SegmentNotFoundError,
     SegmentSealedError,
 )
+from penstock.ports.segment_service import AttributeChange
 from penstock.segmentstore import transitions
 from penstock.segmentstore.mutations import Mutation, OperationMutation, refusal
-from penstock.segmentstore.segment import KIND_PLAIN, Segment
+from penstock.segmentstore.segment import KIND_PLAIN, AttributeState, Segment
 
 if TYPE_CHECKING:
     from penstock.segmentstore.container import Container
@@ -95,23 +101,53 @@ def submit_creation(
     operation = codec.CreateOperation(
         uid=segment.uid, kind=kind, key_bytes=key_bytes, rollover_bytes=rollover_bytes, name=name
     )
+    prepared = Prepared(container, segment, operation, lambda now_ms: transitions.create(container, segment, now_ms))
     container.segments.announce(segment)
-    answer = Answer()
-    container.submit(
-        OperationMutation(segment, operation, lambda now_ms: transitions.create(container, segment, now_ms), answer)
-    )
-    return answer
+    prepared.submit()
+    return prepared.answer
 
 
-async def _perform(
-    container: Container,
-    segment: Segment,
-    operation: codec.Operation,
-    act: Any,
-) -> Any:
-    answer = Answer()
-    container.submit(OperationMutation(segment, operation, act, answer))
-    return await answer.future
+class Prepared:
+    """An operation on a segment that could be encoded, and is not queued yet. Raises InvalidArgumentError if it cannot be
+    encoded, or if no frame of the log can hold it. So no argument of a caller can end the container.
+
+    It is created before pending state changes. Otherwise an operation that cannot be written could change pending state, and
+    later decisions would depend on state that the log never holds. No await is allowed between the change and ``submit``.
+    """
+
+    __slots__ = ("_container", "_mutation", "answer")
+
+    def __init__(
+        self,
+        container: Container,
+        segment: Segment,
+        operation: codec.Operation,
+        act: Callable[[int], object],
+        *,
+        other: Segment | None = None,
+        before: Sequence[codec.Operation] = (),
+    ) -> None:
+        self.answer = Answer()
+        self._container = container
+        try:
+            self._mutation = OperationMutation(segment, operation, act, self.answer, other=other, before=before)
+        except (struct.error, OverflowError, UnicodeEncodeError) as error:
+            raise InvalidArgumentError(
+                "operation has a value that cannot be stored", segment=segment.name, reason=str(error)
+            ) from error
+        limit_bytes = container.log.operation_max_bytes
+        if self._mutation.size_bytes > limit_bytes:
+            raise InvalidArgumentError(
+                "operation is larger than one log frame; split it",
+                segment=segment.name,
+                size_bytes=self._mutation.size_bytes,
+                limit_bytes=limit_bytes,
+            )
+
+    def submit(self) -> asyncio.Future[Any]:
+        """Queue the operation. The future resolves to its answer."""
+        self._container.submit(self._mutation)
+        return self.answer.future
 
 
 async def find(container: Container, name: str) -> Segment:
@@ -128,7 +164,8 @@ async def setup_append(container: Container, name: str, writer: UUID) -> int:
     await container.parked_decided(name)
     while True:
         segment = (await find(container, name)).require_plain()
-        state = await container.segments.attribute(segment, writer.int)
+        with segment.pinned():
+            state = await container.segments.attribute(segment, writer.int)
         if container.segments.is_current(segment):
             await agree(container, segment, None)
             return state.durable
@@ -138,11 +175,10 @@ async def seal(container: Container, name: str) -> int:
     segment = (await find(container, name)).require_plain()
     if segment.next_sealed:
         return int(await agree(container, segment, segment.next_length))
-    segment.next_sealed = True
     operation = codec.SealOperation(uid=segment.uid)
-    return int(
-        await _perform(container, segment, operation, lambda now_ms: transitions.seal(container, segment, now_ms))
-    )
+    prepared = Prepared(container, segment, operation, lambda now_ms: transitions.seal(container, segment, now_ms))
+    segment.next_sealed = True
+    return int(await prepared.submit())
 
 
 async def truncate(container: Container, name: str, offset: int, *, keep: bool = False) -> None:
@@ -156,14 +192,16 @@ async def truncate(container: Container, name: str, offset: int, *, keep: bool =
     if offset <= segment.next_start:
         await agree(container, segment, None)
         return
-    segment.next_start = offset
+    operation: codec.Operation
     if keep:
-        kept = codec.KeepOperation(uid=segment.uid, offset=offset)
-        await _perform(container, segment, kept, lambda _: transitions.keep(container, segment, offset))
-        return
-    segment.next_kept = offset
-    dropped = codec.TruncateOperation(uid=segment.uid, offset=offset)
-    await _perform(container, segment, dropped, lambda _: transitions.truncate(container, segment, offset))
+        operation = codec.KeepOperation(uid=segment.uid, offset=offset)
+        prepared = Prepared(container, segment, operation, lambda _: transitions.keep(container, segment, offset))
+    else:
+        operation = codec.TruncateOperation(uid=segment.uid, offset=offset)
+        prepared = Prepared(container, segment, operation, lambda _: transitions.truncate(container, segment, offset))
+        segment.next_kept = offset
+    segment.next_start = offset
+    await prepared.submit()
 
 
 async def release(container: Container, name: str, offset: int) -> None:
@@ -177,9 +215,10 @@ async def release(container: Container, name: str, offset: int) -> None:
     if offset <= segment.next_kept:
         await agree(container, segment, None)
         return
-    segment.next_kept = offset
     operation = codec.ReleaseOperation(uid=segment.uid, offset=offset)
-    await _perform(container, segment, operation, lambda _: transitions.release(container, segment, offset))
+    prepared = Prepared(container, segment, operation, lambda _: transitions.release(container, segment, offset))
+    segment.next_kept = offset
+    await prepared.submit()
 
 
 async def restore(container: Container, name: str, offset: int) -> int:
@@ -190,9 +229,10 @@ async def restore(container: Container, name: str, offset: int) -> int:
     start = max(offset, segment.next_kept)
     if start >= segment.next_start:
         return int(await agree(container, segment, segment.next_start))
-    segment.next_start = start
     operation = codec.RestoreOperation(uid=segment.uid, offset=start)
-    return int(await _perform(container, segment, operation, lambda _: transitions.restore(container, segment, start)))
+    prepared = Prepared(container, segment, operation, lambda _: transitions.restore(container, segment, start))
+    segment.next_start = start
+    return int(await prepared.submit())
 
 
 async def delete(container: Container, name: str) -> None:
@@ -202,25 +242,38 @@ async def delete(container: Container, name: str) -> None:
 
 async def remove(container: Container, segment: Segment) -> None:
     """Delete a segment or a table."""
-    container.segments.doom(segment)
     operation = codec.DeleteOperation(uid=segment.uid)
-    await _perform(container, segment, operation, lambda _: transitions.delete(container, segment))
+    prepared = Prepared(container, segment, operation, lambda _: transitions.delete(container, segment))
+    container.segments.doom(segment)
+    await prepared.submit()
 
 
-async def merge(container: Container, target_name: str, source_name: str) -> int:
-    """See ``SegmentService.merge``."""
+async def merge(
+    container: Container, target_name: str, source_name: str, updates: Sequence[AttributeChange] = ()
+) -> int:
+    """See ``LocalSegmentService.merge``."""
     while True:
         source = await container.segments.find(source_name)
-        target = (await find(container, target_name)).require_plain()
-        merged = None
-        if source is None:
-            key = records.uid_key(records.TAG_MERGED, container.index, target.uid, source_name.encode())
-            merged = await container.rows.get(key)
-        # Both were looked up over awaits: either may have gone.
-        if container.segments.is_current(target) and (source is None or container.segments.is_current(source)):
+        # Pinned, so that looking for one of them does not make the other leave memory.
+        with source.pinned() if source is not None else nullcontext():
+            target = (await find(container, target_name)).require_plain()
+            merged = False
+            with target.pinned():
+                if source is None:
+                    merged = await _was_merged(container, target, source_name)
+                states = {
+                    item.attribute: await container.segments.attribute(target, item.attribute.int) for item in updates
+                }
+        # All were looked up over awaits: either segment may have gone, an attribute may have left memory.
+        known = all(target.attributes.get(key.int) is state for key, state in states.items())
+        if (
+            known
+            and container.segments.is_current(target)
+            and (source is None or container.segments.is_current(source))
+        ):
             break
     if source is None:
-        return await _merge_again(container, target, source_name, known=merged is not None)
+        return await _merge_again(container, target, source_name, known=merged)
     source.require_plain()
     error: PenstockError | None = None
     if target is source:
@@ -229,16 +282,36 @@ async def merge(container: Container, target_name: str, source_name: str) -> int
         error = SegmentSealedError("segment is sealed", segment=target_name, length_bytes=target.next_length)
     elif source.next_start > 0:
         error = InvalidArgumentError("truncated segment cannot be merged", segment=source_name)
+    else:
+        error = _unmet(states, updates)
     if error is not None:
         await refuse(container, target, error)
-    return await _merge(container, target, source)
+    return int(await _submit_merge(container, target, source, states, updates).future)
+
+
+def _unmet(states: Mapping[UUID, AttributeState], updates: Sequence[AttributeChange]) -> PenstockError | None:
+    """What the first change that is not allowed meets, each after those before it."""
+    values = {attribute: state.pending for attribute, state in states.items()}
+    for item in updates:
+        if item.expected is not None and values[item.attribute] != item.expected:
+            return ConditionFailedError("attribute", expected=item.expected, actual=values[item.attribute])
+        values[item.attribute] = item.value
+    return None
 
 
 async def merge_run(container: Container, target_name: str, source_names: Sequence[str]) -> int:
     """See ``SegmentStore.merge_run``."""
     while True:
-        found = [await container.segments.find(name) for name in source_names]
-        target = (await find(container, target_name)).require_plain()
+        found: list[Segment | None] = []
+        with ExitStack() as stack:
+            for name in source_names:
+                source = await container.segments.find(name)
+                found.append(source)
+                if source is None:
+                    break
+                # So that the lookups of the others do not evict it.
+                stack.enter_context(source.pinned())
+            target = (await find(container, target_name)).require_plain()
         if container.segments.is_current(target) and all(
             source is None or container.segments.is_current(source) for source in found
         ):
@@ -248,48 +321,68 @@ async def merge_run(container: Container, target_name: str, source_names: Sequen
     for source in found:
         if source is None or source is target or source.table is not None or source.next_start or target.next_sealed:
             break
+        if source.next_gone:
+            break  # The source is named twice, and is already merged.
         answers.append(_submit_merge(container, target, source))
     for answer in answers:
         await answer.future
     return len(answers)
 
 
-async def _merge(container: Container, target: Segment, source: Segment) -> int:
-    return int(await _submit_merge(container, target, source).future)
-
-
-def _submit_merge(container: Container, target: Segment, source: Segment) -> Answer:
+def _submit_merge(
+    container: Container,
+    target: Segment,
+    source: Segment,
+    states: Mapping[UUID, AttributeState] = MappingProxyType({}),
+    updates: Sequence[AttributeChange] = (),
+) -> Answer:
     offset = target.next_length
     operation = codec.MergeOperation(uid=target.uid, source=source.uid, offset=offset, length=source.next_length)
+    changes = [
+        codec.AttributeOperation(uid=target.uid, attribute=item.attribute.int, value=item.value) for item in updates
+    ]
+
+    def act(now_ms: int) -> object:
+        for item in updates:
+            transitions.attribute(container, target, states[item.attribute], item.attribute.int, item.value)
+        return transitions.merge(container, target, source, offset, now_ms)
+
+    prepared = Prepared(container, target, operation, act, other=source, before=changes)
+    for item in updates:
+        states[item.attribute].pending = item.value
     target.next_length += source.next_length
     target.next_events += source.next_events
     if target.gate is not None:
         target.gate.count(target, source.next_length, source.next_events)
     container.segments.doom(source)
-    answer = Answer()
-
-    def act(now_ms: int) -> object:
-        return transitions.merge(container, target, source, offset, now_ms)
-
-    container.submit(OperationMutation(target, operation, act, answer, other=source))
-    return answer
+    prepared.submit()
+    return prepared.answer
 
 
 async def _merge_again(container: Container, target: Segment, source: str, *, known: bool) -> int:
     """The source is gone: merged already, by a call whose answer was lost or is still on its way; or never there."""
-    await agree(container, target, None)
-    key = records.uid_key(records.TAG_MERGED, container.index, target.uid, source.encode())
-    if known or await container.rows.get(key) is not None:
-        return target.length
+    with target.pinned():
+        await agree(container, target, None)
+        if known or await _was_merged(container, target, source):
+            return target.length
     raise SegmentNotFoundError("no such segment", segment=source)
+
+
+async def _was_merged(container: Container, target: Segment, source: str) -> bool:
+    key = records.uid_key(records.TAG_MERGED, container.index, target.uid, source.encode())
+    try:
+        return await container.rows.get(key) is not None
+    except DamagedRowError:
+        return True  # The row's presence is the answer; its value is a time.
 
 
 async def get_attribute(container: Container, name: str, attribute: UUID) -> int:
     while True:
         segment = (await container.segments.find_visible(name)).require_plain()
-        state = await container.segments.attribute(segment, attribute.int)
-        if not segment.gone:
-            return state.durable
+        with segment.pinned():
+            state = await container.segments.attribute(segment, attribute.int)
+            if not segment.gone:
+                return state.durable
 
 
 async def update_attribute(
@@ -298,15 +391,15 @@ async def update_attribute(
     key = attribute.int
     while True:
         segment = (await find(container, name)).require_plain()
-        state = await container.segments.attribute(segment, key)
+        with segment.pinned():
+            state = await container.segments.attribute(segment, key)
         if container.segments.is_current(segment):
             break
     if expected is not None and state.pending != expected:
         return bool(await agree(container, segment, False))
-    state.pending = value
     operation = codec.AttributeOperation(uid=segment.uid, attribute=key, value=value)
-    return bool(
-        await _perform(
-            container, segment, operation, lambda _: transitions.attribute(container, segment, state, key, value)
-        )
+    prepared = Prepared(
+        container, segment, operation, lambda _: transitions.attribute(container, segment, state, key, value)
     )
+    state.pending = value
+    return bool(await prepared.submit())

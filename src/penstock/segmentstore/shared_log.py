@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from penstock.codec import operation_frames as frames
+from penstock.codec import operations as codec
+from penstock.core.append_rules import APPEND_MAX_BYTES
 from penstock.model.errors import PenstockError, StorageFullError
 from penstock.ports.durable_log import DurableLog, LogAddress
 from penstock.ports.files import Buffer
@@ -45,6 +48,9 @@ class SharedLog:
         self._due: dict[Committer, None] = {}
         self.filled: Callable[[], None] | None = None
         self.last_address = 0
+        self.operation_max_bytes = log.max_frame_bytes - frames.FRAME.size
+        """Size of the largest operation that may be queued. A larger one would fit no frame, and end its container."""
+        self.append_max_bytes = min(APPEND_MAX_BYTES, self.operation_max_bytes - codec.APPEND.size)
         self.shortage = Shortage(log.refuse_waits, pause_s=pause_s)
 
     def commit_soon(self, committer: Committer) -> None:

@@ -7,10 +7,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from uuid import UUID
 
+from penstock.core.append_rules import fits_int64, is_text
 from penstock.core.placement import container_of
 from penstock.model.errors import (
     ContainerOfflineError,
+    CorruptDataError,
     InvalidArgumentError,
+    InvalidNameError,
     NotFoundError,
     SegmentNotFoundError,
     UnsupportedError,
@@ -31,6 +34,7 @@ from penstock.ports.segment_service import (
     AppendDone,
     Appended,
     AppendLimit,
+    AttributeChange,
     ChunkRange,
     DiskSpace,
     ErasedChunk,
@@ -38,9 +42,11 @@ from penstock.ports.segment_service import (
     SegmentInfo,
     SegmentRead,
     SegmentSpace,
+    TableCheck,
     TableDelta,
     TableEntry,
     TableKind,
+    TableLength,
     TablePut,
     TableRemoval,
     Watch,
@@ -186,6 +192,8 @@ class SegmentStore:
         if container is None:
             if len(self._routes) >= self.settings.max_loaded_segments * len(self.containers):
                 self._routes.clear()
+            if not is_text(name):
+                raise InvalidNameError("segment name is not text", segment=name.encode(errors="replace")[:200])
             index = container_of(name, self._total)
             container = self._by_index.get(index)
             if container is None:
@@ -257,13 +265,13 @@ class SegmentStore:
         await segment_calls.create(container, name)
         return name
 
-    async def merge(self, target: str, source: str) -> int:
+    async def merge(self, target: str, source: str, *, updates: Sequence[AttributeChange] = ()) -> int:
         container = self._container(target)
         if self._container(source) is not container:
             raise InvalidArgumentError(
                 "source must be a transaction or transient segment of the target", target=target, source=source
             )
-        return await segment_calls.merge(container, target, source)
+        return await segment_calls.merge(container, target, source, updates)
 
     async def merge_run(self, target: str, sources: Sequence[str]) -> int:
         """Merge sources in their order, by one sync; returns how many. At the first that is not there, or that ``merge``
@@ -284,13 +292,13 @@ class SegmentStore:
     async def delete_table(self, name: str, *, must_be_empty: bool = False) -> None:
         await tables.delete(self._container(name), name, must_be_empty=must_be_empty)
 
-    async def table_update(self, name: str, puts: Sequence[TablePut]) -> Sequence[int]:
+    async def table_update(self, name: str, puts: Sequence[TablePut | TableCheck | TableLength]) -> Sequence[int]:
         return await tables.change(self._container(name), name, puts)
 
-    async def table_remove(self, name: str, removals: Sequence[TableRemoval]) -> None:
+    async def table_remove(self, name: str, removals: Sequence[TableRemoval | TableLength]) -> None:
         await tables.change(self._container(name), name, removals)
 
-    async def table_change(self, name: str, changes: Sequence[TablePut | TableRemoval]) -> Sequence[int]:
+    async def table_change(self, name: str, changes: Sequence[TablePut | TableRemoval | TableCheck]) -> Sequence[int]:
         """As ``table_update`` and ``table_remove`` in one step. Not of the port: the wire has no such request."""
         return await tables.change(self._container(name), name, changes)
 
@@ -327,14 +335,16 @@ class SegmentStore:
             await wipe_log(self, self._shared_log, self.containers[0].index, self._clock.now_ms())
 
     async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int, holder: str = "") -> None:
+        if not fits_int64(until_ms) or not is_text(holder):
+            raise InvalidArgumentError("lease has an end or a holder that cannot be stored", until_ms=until_ms)
         container = self._container(name)
         segment = (await container.segments.find_visible(name)).require_plain()
-        await container.reclaimer.lease(segment, lease.int, until_ms, holder)
+        await container.leases.take(segment, lease.int, until_ms, holder)
 
     async def release_lease(self, lease: UUID) -> None:
         for container in self.containers:
             container.check_online()
-            await container.reclaimer.release_lease(lease.int)
+            await container.leases.release(lease.int)
 
     async def grant_import(self, name: str) -> ImportGrant:
         """See ``ports.chunk_imports.ChunkImports``."""
@@ -414,8 +424,11 @@ class SegmentStore:
                     self._limits.set(limit, [segment for segment in known if segment is not None])
                     break
                 for name in missing:
-                    if await self._container(name).segments.find(name) is None:
-                        absent[name] = None
+                    try:
+                        if await self._container(name).segments.find(name) is None:
+                            absent[name] = None
+                    except CorruptDataError:
+                        absent[name] = None  # Its metadata is damaged: it takes no appends, and does not limit others.
 
     async def limits_reached(self) -> Sequence[str]:
         return await self._limits.reached()

@@ -10,6 +10,7 @@ from penstock.codec import operations as codec
 from penstock.codec import records
 from penstock.model.errors import (
     BadKeyVersionError,
+    ConditionFailedError,
     EventTooLargeError,
     InvalidArgumentError,
     KeyNotFoundError,
@@ -21,19 +22,22 @@ from penstock.model.errors import (
 )
 from penstock.ports.segment_service import (
     ANY_VERSION,
+    DAMAGED_VERSION,
     KEY_ABSENT,
     KEY_MAX_BYTES,
     TABLE_BATCH_MAX,
     VALUE_MAX_BYTES,
+    DamagedEntry,
     SegmentInfo,
+    TableCheck,
     TableDelta,
     TableEntry,
     TableKind,
+    TableLength,
     TablePut,
     TableRemoval,
 )
 from penstock.segmentstore import segment_calls, transitions
-from penstock.segmentstore.mutations import OperationMutation
 from penstock.segmentstore.segment import KIND_SORTED, TABLE_KINDS, Segment, TableState
 
 if TYPE_CHECKING:
@@ -61,40 +65,49 @@ async def delete(container: Container, name: str, *, must_be_empty: bool) -> Non
     await segment_calls.remove(container, segment)
 
 
-async def change(container: Container, name: str, changes: Sequence[TablePut | TableRemoval]) -> Sequence[int]:
+async def change(
+    container: Container, name: str, asked: Sequence[TablePut | TableRemoval | TableCheck | TableLength]
+) -> Sequence[int]:
     """See ``SegmentService.table_update`` and ``table_remove``: a version for each change."""
+    lengths = [item.length for item in asked if isinstance(item, TableLength)]
+    changes = [item for item in asked if not isinstance(item, TableLength)]
     if len(changes) > TABLE_BATCH_MAX:
         raise InvalidArgumentError("batch has too many items", items=len(changes), limit=TABLE_BATCH_MAX)
     await _room(container)
     while True:
         segment = await segment_calls.find(container, name)
         table = segment.require_table()
-        items = [(bytes(item.key), bytes(item.value) if isinstance(item, TablePut) else None) for item in changes]
-        _check_sizes(segment, items)
-        versions = await _versions(container, segment, table, [key for key, _ in items])
-        if versions is not None:
+        items = [
+            (bytes(item.key), bytes(item.value) if isinstance(item, TablePut) else None)
+            for item in changes
+            if not isinstance(item, TableCheck)
+        ]
+        checked = [bytes(item.key) for item in changes if isinstance(item, TableCheck)]
+        _check_sizes(segment, [*items, *((key, None) for key in checked)])
+        with segment.pinned():
+            versions = await _versions(container, segment, table, [*(key for key, _ in items), *checked])
+        if versions is not None and container.segments.is_current(segment):
             break
-    if not changes:
+    # No await is allowed between the conditions and the change.
+    error = _other_length(segment, lengths) or _condition_failed(name, changes, versions)
+    if error is None and not changes:
         return list(await segment_calls.agree(container, segment, []))
-    error = _condition_failed(name, changes, versions) or _throttled(container)
+    error = error or _throttled(container)
     if error is not None:
         await segment_calls.refuse(container, segment, error)
+    if not items:
+        return list(await segment_calls.agree(container, segment, [versions[key] for key in checked]))
     operation = codec.TableOperation(
         uid=segment.uid,
         position=segment.next_length,
         items=tuple(codec.TableItem(key=key, value=value, previous=versions[key]) for key, value in items),
     )
-    _foresee(segment, table, operation)
-    answer = segment_calls.Answer()
-    container.submit(
-        OperationMutation(
-            segment,
-            operation,
-            lambda now_ms: transitions.table_change(container, segment, operation, now_ms),
-            answer,
-        )
+    prepared = segment_calls.Prepared(
+        container, segment, operation, lambda now_ms: transitions.table_change(container, segment, operation, now_ms)
     )
-    return list(await answer.future)
+    _foresee(segment, table, operation)
+    written = iter(await prepared.submit())
+    return [versions[bytes(item.key)] if isinstance(item, TableCheck) else next(written) for item in changes]
 
 
 def _check_sizes(segment: Segment, items: Sequence[tuple[bytes, bytes | None]]) -> None:
@@ -123,7 +136,9 @@ async def _versions(
     while True:
         unknown = [key for key in distinct if key not in table.next_versions]
         generation = container.rows.generation
-        fetched = dict(zip(unknown, await container.rows.get_many([rows[key] for key in unknown]), strict=True))
+        damaged: list[bytes] = []
+        stored = await container.rows.get_many([rows[key] for key in unknown], damaged=damaged)
+        fetched = dict(zip(unknown, stored, strict=True))
         if not container.segments.is_current(segment):
             return None
         versions: dict[bytes, int] = {}
@@ -132,6 +147,8 @@ async def _versions(
             changed, row = container.rows.peek(rows[key])
             if pending is not None:
                 versions[key] = pending[0]
+            elif not changed and rows[key] in damaged:
+                versions[key] = DAMAGED_VERSION
             elif changed or key in fetched:
                 value = row if changed else fetched[key]
                 versions[key] = KEY_ABSENT if value is None else records.decode_entry(value)[0]
@@ -140,8 +157,17 @@ async def _versions(
             return versions
 
 
+def _other_length(segment: Segment, lengths: Sequence[int]) -> PenstockError | None:
+    for length in lengths:
+        if length != segment.next_length:
+            return ConditionFailedError(
+                "table has another length", segment=segment.name, expected=length, actual=segment.next_length
+            )
+    return None
+
+
 def _condition_failed(
-    name: str, changes: Sequence[TablePut | TableRemoval], versions: dict[bytes, int]
+    name: str, changes: Sequence[TablePut | TableRemoval | TableCheck], versions: dict[bytes, int]
 ) -> PenstockError | None:
     for item in changes:
         actual = versions[bytes(item.key)]
@@ -207,8 +233,13 @@ async def get(container: Container, name: str, keys: Sequence[bytes]) -> Sequenc
     keys = [bytes(key) for key in keys]
     for key in keys:
         _check_key(segment, key)
-    values = await container.rows.get_many([_entry_key(container, segment, key) for key in keys])
-    return [_entry(key, value) for key, value in zip(keys, values, strict=True)]
+    rows = [_entry_key(container, segment, key) for key in keys]
+    damaged: list[bytes] = []
+    values = await container.rows.get_many(rows, damaged=damaged)
+    return [
+        DamagedEntry(key=key) if row in damaged else _entry(key, value)
+        for key, row, value in zip(keys, rows, values, strict=True)
+    ]
 
 
 def _check_key(segment: Segment, key: bytes) -> None:
@@ -237,8 +268,15 @@ async def scan(
         start = max(start, _entry_key(container, segment, bytes(after)) + b"\0")
     if last is not None:
         end = min(end, _entry_key(container, segment, bytes(last)) + b"\0")
-    rows = await container.rows.scan((start, end), limit=min(limit, _PAGE_MAX))
-    return [_entry(key[head:], value) for key, value in rows]
+    damaged: list[bytes] = []
+    rows = await container.rows.scan((start, end), limit=min(limit, _PAGE_MAX), damaged=damaged)
+    if not damaged:
+        return [_entry(key[head:], value) for key, value in rows]
+    found = {key: _entry(key[head:], value) for key, value in rows}
+    found.update((key, DamagedEntry(key=key[head:])) for key in damaged)
+    # If more sound rows may follow, the page ends at the last sound row: the next page starts after its last key.
+    full = len(rows) == min(limit, _PAGE_MAX)
+    return [found[key] for key in sorted(found) if not full or key <= rows[-1][0]][:limit]
 
 
 async def delta(container: Container, name: str, position: int, limit: int) -> TableDelta:
@@ -253,9 +291,10 @@ async def delta(container: Container, name: str, position: int, limit: int) -> T
     reached = segment.length
     limit = min(limit, _PAGE_MAX)
     base = records.uid_key(records.TAG_CHANGE, container.index, segment.uid)
+    base_of_entries = _entry_key(container, segment, b"")
     _, end = records.range_of(base)
     changes = await container.rows.scan((base + records.number(position), end), limit=limit)
-    values = await container.rows.get_many([_entry_key(container, segment, key) for _, key in changes])
+    values = await container.rows.get_many([base_of_entries + key for _, key in changes])
     entries: list[TableEntry] = []
     for (row, key), value in zip(changes, values, strict=True):
         entry = _entry(key, value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -233,21 +233,29 @@ class TierWriter:
     async def _tier_together(self, segments: Sequence[Segment]) -> None:
         """Tier what each of several segments holds when its turn comes, with one wait for all their bytes, and one for their
         records. A failure is of its own segment, and raised in the end."""
-        failed: BaseException | None = None
-        async with self._lock:
-            goals = {segment: segment.length for segment in segments if segment.cache.untiered}
-            runs = [self._begin_run(segment, goal, 1) for segment, goal in goals.items()]
-            for run, outcome in zip(runs, await self._write_together(runs), strict=True):
-                if outcome is None:
-                    self._record(run)
-                else:
-                    failed = failed or outcome
-            for segment, goal in goals.items():
-                # A gap that a merge left, or a bound of blocks, has cut the run.
-                if failed is None and segment.cache.untiered and segment.cache.untiered[0].start < goal:
-                    await self._tier_upto(segment, goal, 1)
+        with ExitStack() as stack:
+            for segment in segments:
+                stack.enter_context(segment.pinned())
+            async with self._lock:
+                failed = await self._tier_each(segments)
         if failed is not None:
             raise failed
+
+    async def _tier_each(self, segments: Sequence[Segment]) -> BaseException | None:
+        """Tier pinned segments. The caller holds the lock. Returns the first failure."""
+        failed: BaseException | None = None
+        goals = {segment: segment.length for segment in segments if segment.cache.untiered}
+        runs = [self._begin_run(segment, goal, 1) for segment, goal in goals.items()]
+        for run, outcome in zip(runs, await self._write_together(runs), strict=True):
+            if outcome is None:
+                self._record(run)
+            else:
+                failed = failed or outcome
+        for segment, goal in goals.items():
+            # A gap that a merge left, or a block boundary, has split the run.
+            if failed is None and segment.cache.untiered and segment.cache.untiered[0].start < goal:
+                await self._tier_upto(segment, goal, 1)
+        return failed
 
     async def _try(self, work: Callable[[], Coroutine[None, None, None]]) -> BaseException | None:
         """Tier what a segment has by now. Returns what made it fail, if trying again may help.
@@ -267,8 +275,9 @@ class TierWriter:
 
     async def tier(self, segment: Segment, *, least_bytes: int = 1) -> None:
         """Tier what the segment holds when this is called, run by run, while that is ``least_bytes`` or more."""
-        async with self._lock:
-            await self._tier(segment, least_bytes)
+        with segment.pinned():
+            async with self._lock:
+                await self._tier(segment, least_bytes)
 
     async def _tier(self, segment: Segment, least_bytes: int) -> None:
         """As ``tier``, for whoever holds the lock, for one segment or several: each is tiered once at a time."""
@@ -276,22 +285,24 @@ class TierWriter:
 
     async def _tier_upto(self, segment: Segment, goal: int, least_bytes: int) -> None:
         cache = segment.cache
-        while cache.untiered and cache.untiered_bytes >= least_bytes and cache.untiered[0].start < goal:
-            await self._tier_run(segment, goal, least_bytes)
+        with segment.pinned():
+            while cache.untiered and cache.untiered_bytes >= least_bytes and cache.untiered[0].start < goal:
+                await self._tier_run(segment, goal, least_bytes)
 
     # --- one run of blocks --------------------------------------------------------------------------------
 
     async def _tier_run(self, segment: Segment, goal: int, least_bytes: int) -> None:
         run = self._begin_run(segment, goal, least_bytes)
-        try:
-            run.check(await checksums_of(self._container.offload, run.parts))
-            await self._write(run)
-        except BaseException:
-            self._abandon(segment, run.chunk)
-            raise
-        finally:
-            del self.writing[run.chunk.name]
-        self._record(run)
+        with segment.pinned():
+            try:
+                run.check(await checksums_of(self._container.offload, run.parts))
+                await self._write(run)
+            except BaseException:
+                self._abandon(segment, run.chunk)
+                raise
+            finally:
+                del self.writing[run.chunk.name]
+            self._record(run)
 
     def _begin_run(self, segment: Segment, goal: int, least_bytes: int) -> TierRun:
         chunk, run = self._next_run(segment, goal, least_bytes)

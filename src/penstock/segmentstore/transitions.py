@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.codec import operation_frames as frames
 from penstock.codec import operations as codec
 from penstock.codec import records
+from penstock.core.garbage import gap_name
 from penstock.ports.files import Buffer
 from penstock.ports.segment_service import KEY_ABSENT
 from penstock.segmentstore.segment import KIND_HASH, AttributeState, Chunk, Segment
@@ -19,7 +20,10 @@ def create(container: Container, segment: Segment, now_ms: int) -> None:
     """The segment becomes visible."""
     segment.modified_ms = now_ms
     container.segments.show(segment)
-    container.rows.put_new(records.name_key(container.index, segment.name), records.number(segment.uid))
+    key = records.name_key(container.index, segment.name)
+    container.rows.put_new(key, records.number(segment.uid))
+    if segment.table is not None:
+        container.rows.put_new(records.copy_key(key), records.number(segment.uid))
     container.mark_dirty(segment)
 
 
@@ -153,15 +157,43 @@ def merge(container: Container, target: Segment, source: Segment, offset: int, n
     target.event_count += source.event_count
     target.modified_ms = now_ms
     container.changes.note(target)
-    container.rows.put(
-        records.uid_key(records.TAG_MERGED, container.index, target.uid, source.name.encode()),
-        records.encode_int(now_ms),
-    )
-    container.rows.put(records.merged_time_key(container.index, now_ms, target.uid, source.name), b"")
-    container.reclaimer.lease_follows(source, target)
+    _remember_merge(container, target, source.name, now_ms)
+    container.leases.follow(source, target)
     container.mark_dirty(target)
     _vanish(container, source)
     return target.length
+
+
+def _remember_merge(container: Container, target: Segment, source: str, now_ms: int) -> None:
+    """Record the merge, so that a repeated call gets the same answer."""
+    key = records.uid_key(records.TAG_MERGED, container.index, target.uid, source.encode())
+    container.rows.put(key, records.encode_int(now_ms))
+    container.rows.put(records.merged_time_key(container.index, now_ms, target.uid, source), b"")
+
+
+def merge_damaged(
+    container: Container, target: Segment, source: int, name: str | None, length: int, now_ms: int
+) -> None:
+    """As ``merge``, for a source whose metadata is damaged. Its bytes keep their range, and reads of them are refused.
+    ``name``: None if the row of its name is damaged as well.
+
+    The range belongs to a chunk that nobody has written, and that has one block without a row. The source's own chunks stay
+    where they are, and its rows name them.
+    """
+    if length:
+        gap = str(gap_name(container.index, source))
+        chunk = Chunk(gap, target.length, length=length, block_count=1, event_count=0, joined_ms=now_ms)
+        target.chunks.add(chunk)
+        container.rows.put(
+            records.chunk_key(container.index, target.uid, chunk.start), records.encode_chunk(chunk.record())
+        )
+    if name is not None:
+        _remember_merge(container, target, name, now_ms)
+    target.open_chunk = None
+    target.length += length
+    target.modified_ms = now_ms
+    container.changes.note(target)
+    container.mark_dirty(target)
 
 
 def table_change(container: Container, segment: Segment, operation: codec.TableOperation, now_ms: int) -> list[int]:
@@ -228,5 +260,8 @@ def _vanish(container: Container, segment: Segment) -> None:
         container.rows.delete_range(records.range_of(records.flushed_key(index, uid)))
         container.rows.delete(records.uid_key(records.TAG_SEGMENT, index, uid))
     container.rows.delete(records.name_key(index, segment.name))
+    if segment.table is not None:
+        for key in (records.name_key(index, segment.name), records.uid_key(records.TAG_SEGMENT, index, uid)):
+            container.rows.delete(records.copy_key(key))
     container.dirty.pop(segment, None)
     container.segments.hide(segment)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self, TextIO
 
 from penstock.model.errors import CorruptDataError, DirectoryInUseError, InvalidArgumentError, VersionTooNewError
-from penstock.storage.real_calls import replace_file, sync_directory
+from penstock.storage.real_calls import make_directories, replace_file
 
 FORMAT_VERSION = 1
 _VERSION = "VERSION"
@@ -28,6 +29,7 @@ class DataDirectory:
     def __init__(self, path: Path, *locks: TextIO | _DirectoryLock) -> None:
         self.path = path
         self._locks = locks
+        self._pid = os.getpid()
         self.held[str(path.resolve())] = os.getpid()
 
     @classmethod
@@ -41,8 +43,7 @@ class DataDirectory:
         directory = Path(path).absolute()
         _check(directory)
         if not directory.exists():
-            directory.mkdir(mode=0o700, parents=True)
-            sync_directory(directory.parent)
+            make_directories(directory)
         lock = _take_lock(directory)
         itself: _DirectoryLock | None = None
         try:
@@ -52,9 +53,10 @@ class DataDirectory:
             if not (directory / _VERSION).exists():
                 replace_file(directory / _VERSION, f"{FORMAT_VERSION}\n".encode())
         except BaseException:
-            lock.close()
-            if itself is not None:
-                itself.close()
+            for taken in (lock, itself):
+                if taken is not None:
+                    _unlock(taken)
+                    taken.close()
             raise
         return cls(directory, lock, itself)
 
@@ -87,10 +89,16 @@ class DataDirectory:
         return cls(directory, *locks)
 
     def close(self) -> None:
-        """Let others take the directory. The LOCK file stays: without it nobody can tell whose the lock is."""
+        """Let others open the directory. The LOCK file stays: without it nobody can identify the owner of the lock.
+
+        A fork shares the lock with its parent, and the lock lasts as long as one of them has it open. So the process that
+        locked the directory unlocks it, even if others have it open. A fork only closes its own descriptors.
+        """
         if not self._locks[0].closed:
             self.held.pop(str(self.path.resolve()), None)
             for lock in self._locks:
+                if self._pid == os.getpid():
+                    _unlock(lock)
                 lock.close()
 
     def __enter__(self) -> Self:
@@ -115,6 +123,12 @@ class _DirectoryLock:
     def close(self) -> None:
         os.close(self._descriptor)
         self.closed = True
+
+
+def _unlock(lock: TextIO | _DirectoryLock) -> None:
+    # Some file systems cannot lock directories: then there is nothing to unlock.
+    with suppress(OSError):
+        fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 def _check(directory: Path) -> None:

@@ -143,6 +143,10 @@ class LocalLog:
         self._pool.start()
         self._committer = asyncio.create_task(self._commit_all())
 
+    @property
+    def max_frame_bytes(self) -> int:
+        return self._limits.max_frame_bytes
+
     async def append(self, parts: Sequence[Buffer], *, vital: bool = False) -> LogAddress:
         """As the port says; ``parts`` are bytes or views of bytes."""
         size = sum(map(len, parts))

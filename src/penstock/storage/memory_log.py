@@ -70,6 +70,10 @@ class MemoryLog:
     def last(self) -> LogAddress:
         return LogAddress(self._state.last)
 
+    @property
+    def max_frame_bytes(self) -> int:
+        return self._max_frame_bytes
+
     async def append(self, parts: Sequence[Buffer], *, vital: bool = False) -> LogAddress:
         if not self._replayed:
             raise InternalError("log is appended to before it was replayed")

@@ -30,6 +30,17 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_directories(path: Path) -> None:
+    """Create a directory durably, with missing parent directories. Blocks. Raises OSError.
+
+    Each name is an entry of its parent directory. Unless the parent is synced, a power loss may remove the name and its tree.
+    """
+    missing = [step for step in (*reversed(path.parents), path) if not step.is_dir()]
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for step in missing:
+        sync_directory(step.parent)
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Write ``data`` as the whole file, atomically and durably. Blocks. Raises StorageFullError, OSError."""
     temporary = path.with_name(path.name + ".tmp")

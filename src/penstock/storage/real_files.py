@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
 from penstock.model.errors import InternalError, InvalidArgumentError
+from penstock.ports import forks
 from penstock.ports.files import Buffer, FileWrite
 from penstock.ports.offload import Offload
 from penstock.storage.real_calls import (
     allocated_below,
+    make_directories,
     punch_hole,
     read_all,
     read_cached,
@@ -95,6 +97,7 @@ class RealFile:
         self._meter = meter
         self._placement = placement
         self._unsynced_bytes = 0
+        self._owner = forks.current()
         self._direct = DirectWriter(descriptor, partial(write_all, descriptor, path)) if direct else None
 
     async def write_at(self, offset: int, parts: Sequence[Buffer]) -> None:
@@ -223,6 +226,7 @@ class RealFile:
             os.close(descriptor)
 
     def _descriptor(self) -> int:
+        forks.check(self._owner)
         if self._fd < 0:
             raise InternalError("file is used after close", path=self._path)
         return self._fd
@@ -262,6 +266,7 @@ class RealFiles:
         self._habit = SyncHabit()
         self._opens = OpenHabit()
         self._room = OpenRoom()
+        self._owner = forks.current()
 
     async def open(self, path: str, *, create: bool = False, direct: bool = False) -> RealFile:
         target = self._resolve(path)
@@ -341,8 +346,11 @@ class RealFiles:
             for step in (*reversed(target.parents), target):
                 if step.is_relative_to(self._root) and not step.is_dir():
                     try:
-                        # The root may have parents of the user's; those are made the usual way.
-                        step.mkdir(mode=0o700, parents=step == self._root, exist_ok=True)
+                        if step == self._root:
+                            # No other code syncs the directories above it.
+                            make_directories(step)
+                        else:
+                            step.mkdir(mode=0o700, exist_ok=True)
                     except OSError as error:
                         raise translated(error, directory) from error
 
@@ -394,6 +402,7 @@ class RealFiles:
         return await self._offload.run(work)
 
     def _resolve(self, path: str) -> Path:
+        forks.check(self._owner)
         if not _PATH.match(path) or path.startswith("/") or ".." in path.split("/"):
             raise InternalError("path was not made by us", path=repr(path[:200]))
         return self._root / path

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from penstock.model.errors import InternalError
+from penstock.ports import forks
 
 T = TypeVar("T")
 
@@ -34,9 +35,25 @@ class ThreadOffload:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
+        self._owner = forks.current()
+        self._waiting: dict[asyncio.Future[Any], None] = {}
+        forks.register(self)
+
+    def abandon_in_child(self) -> None:
+        """See ``ports.forks.Handle``. The child has no threads: work that waits for one fails."""
+        for done in self._waiting:
+            if not done.done():
+                done.set_exception(forks.refusal())
+                done.exception()
+        self._running = 0
+        self._idle.set()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run ``work`` in a thread. Cancelled: it still runs to its end, and holds its place until then."""
+        """Run ``work`` in a thread. If cancelled, it still runs to its end, and holds its place until then.
+
+        Raises ForkedError in a forked child.
+        """
+        forks.check(self._owner)
         if self._closed:
             raise InternalError("work is offloaded after close")
         await self._slots.acquire()
@@ -51,6 +68,7 @@ class ThreadOffload:
         done: asyncio.Future[T] = loop.create_future()
         self._running += 1
         self._idle.clear()
+        self._waiting[done] = None
         self._calls.put(_Call(work, loop, done, self._finish))
         return await done
 
@@ -63,6 +81,7 @@ class ThreadOffload:
 
     def _finish(self, done: asyncio.Future[T], result: T, error: BaseException | None) -> None:
         self._slots.release()
+        del self._waiting[done]
         self._running -= 1
         if self._running == 0:
             self._idle.set()
@@ -74,8 +93,10 @@ class ThreadOffload:
             done.set_result(result)
 
     async def close(self) -> None:
-        """Refuse new work, wait for the running, end the threads."""
+        """Refuse new work, wait for the running, end the threads. In a forked child there are none."""
         self._closed = True
+        if self._owner is not forks.current():
+            return
         await self._idle.wait()
         for _ in self._threads:
             self._calls.put(None)

@@ -79,6 +79,9 @@ class WorkerCounts:
         self._workers = workers
         self._rows: dict[str, int] = {}
         self._words: memoryview | None = None
+        self._maps: list[mmap.mmap] = []
+        """All maps so far, each twice as large as the one before. They are kept because a collected map closes a copy of
+        the descriptor, and then the kernel drops all locks that this process holds on the memory."""
 
     def assign(self, stream: str, row: int | None) -> None:
         """The row of the stream's counts, as the owner of the memory says; None: it has no limit any more."""
@@ -97,7 +100,8 @@ class WorkerCounts:
     def _mapped(self, words: int) -> memoryview:
         if self._words is None or len(self._words) < words:
             # Views of the smaller map stay good: they are of the same memory.
-            self._words = memoryview(mmap.mmap(self.descriptor, 0)).cast("q")
+            self._maps.append(mmap.mmap(self.descriptor, 0))
+            self._words = memoryview(self._maps[-1]).cast("q")
             if len(self._words) < words:
                 raise InternalError("counts lie behind the end of their memory", words=words)
         return self._words

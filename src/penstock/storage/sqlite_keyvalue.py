@@ -15,12 +15,14 @@ from crc32c import crc32c
 
 from penstock.model.errors import (
     CorruptDataError,
+    DamagedRowError,
     InternalError,
     PenstockError,
     StorageFullError,
     UnavailableError,
     VersionTooNewError,
 )
+from penstock.ports import forks
 from penstock.ports.integrity import RowCheck
 from penstock.ports.offload import Offload
 from penstock.storage.real_calls import sync_directory
@@ -68,6 +70,11 @@ class SqliteKeyValue:
         self._writes = Serial(offload)
         self._scans = Serial(offload)
         self._closed = False
+        self._owner = forks.current()
+        forks.register(self)
+
+    def abandon_in_child(self) -> None:
+        """See ``ports.forks.Handle``. SQLite forbids even closing a connection in the child, so it is kept."""
 
     @classmethod
     async def open(cls, path: str | os.PathLike[str], offload: Offload, *, room: bool = True) -> Self:
@@ -199,7 +206,7 @@ class SqliteKeyValue:
     def _unsealed(self, key: bytes, stored: object) -> bytes:
         if isinstance(stored, bytes) and _is_sound(key, stored):
             return stored[_CRC_BYTES:]
-        raise CorruptDataError("value fails its checksum", file=str(self._path), key=key.hex()[:120])
+        raise DamagedRowError("value fails its checksum", file=str(self._path), key=key.hex())
 
     def _guard(self, work: Callable[[], T]) -> T:
         try:
@@ -208,6 +215,7 @@ class SqliteKeyValue:
             raise _translated(error, self._path) from error
 
     def _check_open(self) -> None:
+        forks.check(self._owner)
         if self._closed:
             raise InternalError("key-value store is used after close", file=str(self._path))
 

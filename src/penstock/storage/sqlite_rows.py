@@ -11,6 +11,12 @@ from penstock.model.errors import CorruptDataError
 
 CRC_BYTES = 4
 
+_ZERO = crc32c(b"\0")
+_TABLE = [crc32c(bytes((byte,))) ^ _ZERO for byte in range(256)]
+"""How a difference in the last byte changes the checksum."""
+_BY_TOP = {change >> 24: byte for byte, change in enumerate(_TABLE)}
+_LAST_BYTE = frozenset(_TABLE[1 << bit] for bit in range(8))
+
 
 def refuse_hidden_rows(connection: sqlite3.Connection, path: Path, *, unsealed: bytes) -> None:
     """Look at the pages, and at every row's checksum over its key and value (``unsealed`` is the key of one without).
@@ -45,10 +51,11 @@ def _value_explains(key: object, stored: object) -> bool:
     difference = crc32c(value, crc32c(key)) ^ wanted
     if difference.bit_count() == 1:
         return True
-    # What a flipped bit changes in a checksum depends on how far it lies from the end, and on nothing else.
-    for behind in range(len(value)):
-        zeros = bytes(behind)
-        base = crc32c(b"\0" + zeros)
-        if any(crc32c(bytes((1 << bit,)) + zeros) ^ base == difference for bit in range(8)):
+    # The effect of a flipped bit on a checksum depends only on its distance from the end. So the search steps back
+    # once for each byte: a megabyte takes a third of a second.
+    for _ in range(len(value)):
+        if difference in _LAST_BYTE:
             return True
+        index = _BY_TOP[difference >> 24]
+        difference = ((difference ^ _TABLE[index]) << 8 | index) & 0xFFFFFFFF
     return False

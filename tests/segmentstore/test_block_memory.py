@@ -1,0 +1,23 @@
+"""Memory that blocks of chunks are read into is used again only when nobody looks at it."""
+
+from __future__ import annotations
+
+import random
+
+from penstock.segmentstore.block_memory import BlockMemory
+
+
+def test_memory_of_blocks_in_use_is_never_reused():
+    memory = BlockMemory(4 << 20)
+    rng = random.Random(1)
+    held: list[tuple[int, memoryview]] = []
+    for number in range(3000):
+        room = memory.room(rng.randrange(1, 1 << 20))
+        room[0] = room[-1] = number % 251
+        held.append((number % 251, room))
+        del room
+        while len(held) > 3:
+            mark, view = held.pop(rng.randrange(len(held)))
+            assert view[0] == mark
+            assert view[-1] == mark
+            del view

@@ -1,0 +1,206 @@
+"""Nothing that a caller's arguments can cause ends a container: values and sizes of every kind, against every call."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from importer import PARENT, TXN, write_chunks
+from store_world import World, append, content, run, writer
+
+from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.ports.chunk_imports import ImportedChunk
+from penstock.ports.segment_service import (
+    ANY_VERSION,
+    Append,
+    AppendLimit,
+    LimitAction,
+    TableCheck,
+    TableKind,
+    TablePut,
+    TableRemoval,
+)
+from penstock.storage.memory_log import MemoryLog
+
+LIMIT = 20_000
+NAMES = [PARENT, TXN, "s/h", "s/o", "s/none", "", "x" * 5000, "s/\udcff", "s/a\0b/1", "#epoch.", "s/é/0.#epoch.0"]
+NUMBERS = [
+    0,
+    1,
+    -1,
+    7,
+    2500,
+    LIMIT,
+    1 << 31,
+    1 << 32,
+    (1 << 63) - 1,
+    1 << 63,
+    -(1 << 63),
+    -(1 << 63) - 1,
+    1 << 70,
+    -(1 << 70),
+]
+BYTES = [b"", b"k", b"kk", b"v" * 600, b"v" * (LIMIT - 100), b"v" * LIMIT, b"v" * (1 << 20), b"\xff" * 9000]
+
+
+class SmallFrames(World):
+    def make_log(self) -> MemoryLog:
+        return MemoryLog(self.log_state, max_frame_bytes=LIMIT)
+
+
+def small_frames(test: Any) -> None:
+    async def main() -> None:
+        world = SmallFrames()
+        await world.open()
+        try:
+            await test(world)
+        finally:
+            await world.store.close(checkpoint=False)
+
+    asyncio.run(main())
+
+
+def some(rng: random.Random, values: list[Any], most: int = 4) -> list[Any]:
+    """None, one, some, repeated ones, or very many."""
+    count = rng.choice([0, 1, 2, most, 300])
+    return [rng.choice(values) for _ in range(count)] if rng.random() < 0.7 else [rng.choice(values)] * count
+
+
+def calls(rng: random.Random, store: Any) -> list[Any]:
+    name, other, n, m = rng.choice(NAMES), rng.choice(NAMES), rng.choice(NUMBERS), rng.choice(NUMBERS)
+    data, who = rng.choice(BYTES), writer(rng.randrange(4))
+    ranges = [(rng.choice(NUMBERS), rng.choice(NUMBERS)) for _ in range(rng.randrange(4))]
+    request = Append(
+        segment=name,
+        writer=who,
+        data=data,
+        event_number=n,
+        event_count=rng.choice([1, 1, m]),
+        previous=rng.choice([-(1 << 63), m]),
+        expected_offset=rng.choice([None, None, m]),
+    )
+    puts = [
+        TablePut(key=rng.choice(BYTES), value=rng.choice(BYTES), version=rng.choice([ANY_VERSION, n]))
+        for _ in some(rng, [0])
+    ]
+    puts += [TableCheck(key=rng.choice(BYTES), version=m) for _ in range(rng.randrange(2))]
+    chunks = [
+        ImportedChunk(
+            name=rng.choice(["", "0/i1-1-1-0", "a" * 70_000, other]), size_bytes=n, event_count=m, index_crc32c=m
+        )
+        for _ in some(rng, [0])
+    ]
+    limit = AppendLimit(
+        stream=name,
+        segments=tuple(some(rng, NAMES)),
+        action=rng.choice(list(LimitAction)),
+        total_bytes=rng.choice([None, n]),
+        total_events=rng.choice([None, m]),
+    )
+    return [
+        lambda: store.create_segment(name, rollover_bytes=n),
+        lambda: store.setup_append(name, who),
+        lambda: store.append(request),
+        lambda: store.read(name, n, m, wait=False),
+        lambda: store.info(name),
+        lambda: store.infos(some(rng, NAMES)),
+        lambda: store.seal("s/none"),
+        lambda: store.truncate(name, n if n > 3000 or n < 0 else 0, keep=rng.random() < 0.5),
+        lambda: store.release(name, n),
+        lambda: store.restore(name, n),
+        lambda: store.count_events(name, n, m),
+        lambda: store.delete("s/none"),
+        lambda: store.create_transient(name, who),
+        lambda: store.merge(name, rng.choice(["s/none", "", name, other if other != TXN else ""])),
+        lambda: store.get_attribute(name, who),
+        lambda: store.update_attribute(name, who, n, expected=rng.choice([None, m])),
+        lambda: store.create_table(name, kind=rng.choice(list(TableKind)), key_bytes=n),
+        lambda: store.table_update(name, puts),
+        lambda: store.table_remove(
+            name, [TableRemoval(key=key, version=rng.choice([ANY_VERSION, n])) for key in some(rng, BYTES)]
+        ),
+        lambda: store.table_get(name, some(rng, BYTES)),
+        lambda: store.table_scan(
+            name, after=rng.choice([None, data]), limit=n, first=rng.choice([None, data]), last=rng.choice([None, data])
+        ),
+        lambda: store.table_delta(name, n, m),
+        lambda: store.table_info(name),
+        lambda: store.chunk_ranges(name, n, m),
+        lambda: store.lease_chunks(name, who, until_ms=n, holder=rng.choice(["", "h" * 600, "\udcff"])),
+        lambda: store.release_lease(who),
+        lambda: store.next_event_boundary(name, n),
+        lambda: store.event_ranges(name, some(rng, NUMBERS)),
+        lambda: store.erase("s/none", ranges, erasure="e"),
+        lambda: store.erased_ranges(name, n, m),
+        lambda: store.spaces(some(rng, NAMES)),
+        lambda: store.changed_segments(n),
+        lambda: store.grant_import(name),
+        lambda: store.adopt_chunks(name, n, chunks),
+        lambda: store.limit_appends([limit] * rng.randrange(3)),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_argument_of_any_call_ends_a_container(seed: int) -> None:
+    rng = random.Random(seed)
+
+    async def body(world: World) -> None:
+        store = world.store
+        for name in (PARENT, TXN):
+            await store.create_segment(name)
+            await append(store, name, b"a" * 900, number=100)
+        await store.create_table("s/h")
+        await store.create_table("s/o", kind=TableKind.SORTED, key_bytes=2)
+        for _ in range(40):
+            for call in calls(rng, store):
+                try:
+                    async with asyncio.timeout(10):
+                        await call()
+                except PenstockError:
+                    pass
+                assert store.offline is None
+        last = [f"q/{number}/0.#epoch.0" for number in range(6)]
+        for name in last:
+            await store.create_segment(name)
+            await append(store, name, b"on")
+        store = await world.crash()
+        assert [await content(store, name) for name in last] == [b"on"] * 6
+
+    small_frames(body)
+
+
+def test_an_adoption_of_more_blocks_than_a_frame_takes_is_refused() -> None:
+    async def body(world: World) -> None:
+        store = world.store
+        await store.create_segment(PARENT)
+        await store.create_segment(TXN)
+        grant = await store.grant_import(TXN)
+        chunks = await write_chunks(world.chunks, grant, [[b"e"] * 400 for _ in range(6)])
+        with pytest.raises(InvalidArgumentError) as refused:
+            await store.adopt_chunks(TXN, 0, chunks)
+        assert refused.value.fields["limit_bytes"] < LIMIT < refused.value.fields["size_bytes"]
+        assert store.offline is None
+        half = await store.adopt_chunks(TXN, 0, chunks[:3])
+        assert await store.adopt_chunks(TXN, half, chunks[3:]) == sum(item.size_bytes for item in chunks)
+        await append(store, PARENT, b"on")
+
+    small_frames(body)
+
+
+def test_a_number_that_the_log_cannot_hold_is_refused_before_it_is_queued() -> None:
+    async def body(world: World) -> None:
+        store = world.store
+        await store.create_segment(PARENT)
+        await append(store, PARENT, b"a")
+        for number in (1 << 63, 1 << 70):
+            with pytest.raises(InvalidArgumentError):
+                await store.append(Append(segment=PARENT, writer=writer(1), data=b"b", event_number=number, previous=0))
+            with pytest.raises(InvalidArgumentError):
+                await store.update_attribute(PARENT, writer(2), number, expected=None)
+            with pytest.raises(InvalidArgumentError):
+                await store.create_segment("s/b/0.#epoch.0", rollover_bytes=number)
+        assert await append(store, PARENT, b"b") == 2
+
+    run(body)

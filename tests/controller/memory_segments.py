@@ -41,6 +41,7 @@ from penstock.ports.segment_service import (
     SegmentInfo,
     SegmentRead,
     SegmentSpace,
+    TableCheck,
     TableEntry,
     TableKind,
 )
@@ -407,10 +408,13 @@ class MemorySegments:
             if len(puts) > TABLE_BATCH_MAX:
                 raise InvalidArgumentError("too many items", items=len(puts))
             for put in puts:
-                assert len(put.value) <= VALUE_MAX_BYTES
+                assert isinstance(put, TableCheck) or len(put.value) <= VALUE_MAX_BYTES
                 self._check_version(table, put.key, put.version)
             versions = []
             for put in puts:
+                if isinstance(put, TableCheck):
+                    versions.append(put.version)
+                    continue
                 table.position += 17 + len(put.key) + len(put.value)
                 table.entries[put.key] = (put.value, table.position)
                 versions.append(table.position)
@@ -439,6 +443,9 @@ class MemorySegments:
                 self._check_version(table, item.key, item.version)
             versions = []
             for item in changes:
+                if isinstance(item, TableCheck):
+                    versions.append(item.version)
+                    continue
                 value = getattr(item, "value", None)
                 table.position += 17 + len(item.key) + len(value or b"")
                 versions.append(table.position)

@@ -4,7 +4,7 @@ import asyncio
 import random
 from contextlib import suppress
 
-from controller_world import SeededRng
+from controller_world import Counters, SeededRng
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_segments import MemorySegments
@@ -12,6 +12,7 @@ from memory_segments import MemorySegments
 from penstock.controller import retention_keys
 from penstock.controller.buckets import Buckets
 from penstock.controller.metadata import Metadata
+from penstock.controller.set_aside import SetAside
 from penstock.core.buckets import bucket_of
 from penstock.model.errors import ContainerOfflineError, StorageFullError
 from penstock.model.names import StreamName
@@ -29,7 +30,7 @@ class Time:
 
 
 def controller(metadata, time, seed, *, lease_ms=LEASE_MS, count=COUNT):
-    return Buckets(metadata, SeededRng(seed), time, count=count, lease_ms=lease_ms)
+    return Buckets(metadata, SeededRng(seed), time, SetAside(Counters()), count=count, lease_ms=lease_ms)
 
 
 async def turns(time, controllers, times=1, step_s=0.2):

@@ -1,6 +1,7 @@
 """The audit stream: one entry for each decision, in order, exactly once, whatever crashes; and nobody's but the store's."""
 
 import asyncio
+import random
 from contextlib import suppress
 from dataclasses import replace
 
@@ -19,11 +20,13 @@ from penstock.model.errors import (
     NotEmptyError,
     PenstockError,
     StorageFullError,
+    ThrottledError,
     UnavailableError,
 )
 from penstock.model.names import segment_name
 from penstock.model.retention import PolicyDocument, Retain
 from penstock.model.segments import even_ranges, make_segment_id
+from penstock.ports.segment_service import TablePut
 
 SEGMENT = segment_name(AUDIT_STREAM, make_segment_id(0, 0))
 
@@ -164,20 +167,83 @@ def test_a_gap_is_told_by_the_next_life_and_only_once():
     asyncio.run(run())
 
 
-def test_a_decision_made_again_after_a_lost_race_is_counted_once():
+def test_only_what_became_durable_is_counted():
+    """After any number of failed decisions, the next one has its entry, and no gap is reported for the failed ones."""
+
     async def run():
         segments = MemorySegments()
-        async with opened(segments, settings=replace(QUIET, audit_outbox_max=1)) as controller:
+        async with opened(segments, settings=replace(QUIET, audit_outbox_max=2)) as controller:
             audit = controller._ctx.audit
             entry = AuditEntry(kind=AuditKind.TRUNCATE, target="s/t", fields={"after": {"0": 5}})
-            audit.puts([entry])
-            for _ in range(3):
-                puts = audit.puts([entry])
-            await controller._ctx.metadata.put(*puts)
-            other = AuditEntry(kind=AuditKind.TRUNCATE, target="s/t", fields={"after": {"0": 6}})
-            await controller._ctx.metadata.put(*audit.puts([other]))
-            (gap,) = [entry for entry in await audit_entries(controller, segments) if entry["kind"] == "gap"]
-            assert gap["entries"] == 2
+            for _ in range(10):
+                audit.puts([entry])
+            assert audit.waiting == 0
+            for _ in range(4):
+                await controller._ctx.metadata.put(*audit.puts([entry]))
+            for _ in range(10):
+                # There is no room for these, so they are never written.
+                audit.puts([entry])
+            assert audit.waiting == 2
+            entries = await audit_entries(controller, segments)
+            assert [item["kind"] for item in entries] == ["truncate", "truncate", "gap"]
+            assert entries[2]["entries"] == 2
+
+    asyncio.run(run())
+
+
+class FlakySegments(FullSegments):
+    """Some updates of the table fail: before any effect, or with an answer that leaves the outcome open."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.rng, self.failing = random.Random(seed), False
+
+    async def table_update(self, name, puts):
+        fails = self.rng.random() if self.failing and any(put.key.startswith(b"audit") for put in puts) else 1.0
+        if fails < 0.4:
+            raise ThrottledError("store is behind", resource="metadata", limit=1)
+        if fails < 0.5:
+            raise UnavailableError("connection lost before the call")
+        answer = await super().table_update(name, puts)
+        if fails < 0.6:
+            raise UnavailableError("connection lost after the call")
+        return answer
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_durable_decision_is_reported_or_counted_despite_failures(seed):
+    async def run():
+        segments, rng = FlakySegments(seed), random.Random(seed)
+        async with opened(segments, settings=replace(QUIET, audit_outbox_max=3)) as controller:
+            metadata, audit = controller._ctx.metadata, controller._ctx.audit
+            uncertain = 0
+
+            async def one(number):
+                nonlocal uncertain
+                entry = AuditEntry(kind=AuditKind.TRUNCATE, target="s/t", fields={"after": {"0": number}})
+                key = f"decided/{number}".encode()
+                try:
+                    await metadata.put(TablePut(key=key, value=b"{}"), *audit.puts([entry]))
+                except ThrottledError:
+                    return
+                except UnavailableError:
+                    uncertain += 1
+
+            for number in range(60):
+                segments.full, segments.failing = rng.random() < 0.6, rng.random() < 0.7
+                await asyncio.gather(*(one(3 * number + more) for more in range(rng.randrange(1, 4))))
+                if rng.random() < 0.3:
+                    segments.failing = False
+                    with suppress(StorageFullError):
+                        await controller.drain_audit()
+            segments.full = segments.failing = False
+            entries = await audit_entries(controller, segments)
+            durable = sum(key.startswith(b"decided/") for key in segments.tables[keys.TABLE].entries)
+            told = [entry for entry in entries if entry["kind"] == "truncate"]
+            assert len({entry["after"]["0"] for entry in told}) == len(told), "each once"
+            counted = sum(entry["entries"] for entry in entries if entry["kind"] == "gap")
+            assert durable <= len(told) + counted <= durable + uncertain
+            assert audit.waiting == 0
 
     asyncio.run(run())
 

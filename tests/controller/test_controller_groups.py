@@ -23,6 +23,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
+from penstock.model.retention import Idle, PolicyDocument, Retain
 from penstock.ports.controller_service import ReaderGroupConfig
 
 ID = UUID(int=7)
@@ -116,6 +117,8 @@ def test_publications_are_checked_in_the_order_of_the_protocol() -> None:
         async with with_stream(segments, 2, clock) as controller:
             await controller.create_reader_group(group())
             await controller.update_reader_group(group())
+            for segment in (seg(0, 0), seg(0, 1)):
+                segments.write(name_of(segment), b"x" * 9)
             good = {seg(0, 0): 4, seg(0, 1): 2}
 
             async def publish(subscriber="s/g", group_id=ID, generation=1, positions=good, stream=STREAM) -> None:
@@ -157,6 +160,7 @@ def test_updates_need_generation_and_id_and_move_subscriptions() -> None:
             await controller.create_stream(SECOND, config())
             with pytest.raises(ReaderGroupNotFoundError):
                 await controller.update_reader_group(group())
+            segments.write(name_of(seg(0, 0)), b"x" * 3)
             await controller.create_reader_group(group(starts={STREAM: {seg(0, 0): 3}}))
             for stale in (group(generation=1), group(group_id=OTHER)):
                 with pytest.raises(GenerationMismatchError):
@@ -295,5 +299,75 @@ def test_generations_and_cuts_follow_the_model(steps) -> None:
                     found = [(info.generation, info.cut) for info in infos]
                     assert found == ([(generation, cut)] if subscribed else [])
                 position += 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ended_by", ["a person", "the rule on idle subscribers"])
+def test_creating_a_group_again_registers_a_subscription_that_was_ended(ended_by: str) -> None:
+    async def run() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with with_stream(segments, 2, clock) as controller:
+            positions = {seg(0, 0): 0, seg(0, 1): 0}
+            for name, start in (("explicit", positions), ("silent", {})):
+                await controller.create_reader_group(group(starts={STREAM: start}, name=name))
+            await controller.create_reader_group(group(NONE, name="none"))
+            for segment in positions:
+                segments.write(name_of(segment), b"x" * 10)
+            if ended_by == "a person":
+                for name in await controller.list_subscribers(STREAM):
+                    await controller.remove_subscriber(STREAM, name)
+            else:
+                idle = PolicyDocument(retain=Retain(min_bytes=1000), idle=Idle(subscriber_s=100))
+                await controller.set_policy(STREAM, idle)
+                clock.ms += 100_000
+                await controller.run_retention(STREAM)
+            assert await controller.list_subscribers(STREAM) == ()
+            await controller.truncate_stream(STREAM, cut_at({seg(0, 0): 10, seg(0, 1): 4}))
+            segments.write(name_of(seg(0, 0)), b"x" * 10)
+            stored = await controller.get_reader_group("s", "explicit")
+            again = group(starts={STREAM: {seg(0, 0): 12, seg(0, 1): 5}}, name="explicit", group_id=OTHER)
+            assert await controller.create_reader_group(again) == stored
+            await controller.create_reader_group(group(name="silent", group_id=OTHER))
+            await controller.create_reader_group(group(NONE, name="none", group_id=OTHER))
+            explicit, silent = await controller.describe_subscribers(STREAM)
+            # Its own start, not that of the second create call: unread data may lie between the two.
+            assert (explicit.name, explicit.cut) == ("s/explicit", await controller.head(STREAM))
+            assert (silent.name, silent.cut) == ("s/silent", None)
+            assert explicit.updated_ms == silent.updated_ms == clock.ms
+            await check_invariants(controller, segments)
+
+    asyncio.run(run())
+
+
+def test_creating_a_group_again_neither_moves_nor_renews_an_existing_subscription() -> None:
+    """A program that fails at every start does not look alive."""
+
+    async def run() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            segments.write(name_of(seg(0, 0)), b"x" * 10)
+            await controller.create_reader_group(group(starts={STREAM: {seg(0, 0): 0}}))
+            await controller.update_subscriber_cut("s/g", group_id=ID, generation=0, cut=cut_at({seg(0, 0): 6}))
+            published_ms = clock.ms
+            clock.ms += 50_000
+            await controller.create_reader_group(group(starts={STREAM: {seg(0, 0): 0}}))
+            (known,) = await controller.describe_subscribers(STREAM)
+            assert (known.cut, known.updated_ms) == (cut_at({seg(0, 0): 6}), published_ms)
+
+    asyncio.run(run())
+
+
+def test_a_group_is_not_registered_with_a_stream_that_was_created_again() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments) as controller:
+            made = await controller.create_reader_group(group(starts={STREAM: {seg(0, 0): 0}}))
+            await controller.seal_stream(STREAM)
+            await controller.delete_stream(STREAM)
+            assert await controller.create_reader_group(group(starts={STREAM: {seg(0, 0): 0}})) == made
+            await controller.create_stream(STREAM, config())
+            assert await controller.create_reader_group(group(starts={STREAM: {seg(0, 0): 0}})) == made
+            assert await controller.list_subscribers(STREAM) == ()
 
     asyncio.run(run())

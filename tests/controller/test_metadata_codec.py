@@ -144,6 +144,10 @@ GOLDEN = [
         + TXN_TEXT.encode()
         + b'"}',
     ),
+    (
+        TransactionRecord(state=TransactionState.OPEN, epoch=1, expires_ms=5, deadline_ms=6, incarnation=7),
+        b'{"v":1,"state":"open","epoch":1,"expires_ms":5,"deadline_ms":6,"pin":null,"incarnation":7}',
+    ),
     (JoinRecord(transaction=TXN), b'{"v":1,"txn":"' + TXN_TEXT.encode() + b'"}'),
     (
         CompletedRecord(state=TransactionState.COMMITTED, completed_ms=8),
@@ -154,6 +158,10 @@ GOLDEN = [
         b'{"v":1,"commit":true,"txns":["' + TXN_TEXT.encode() + b'"]}',
     ),
     (BatchRecord(batch=4, transactions=()), b'{"v":1,"batch":4,"txns":[]}'),
+    (
+        BatchRecord(batch=4, transactions=(), query="q", run="r3", past_runs=("r2", "r1")),
+        b'{"v":1,"batch":4,"txns":[],"query":"q","run":"r3","past_runs":["r2","r1"]}',
+    ),
     (
         GroupRecord(
             state=GroupState.ACTIVE,

@@ -4,13 +4,14 @@ import asyncio
 import random
 
 import pytest
-from controller_world import FakeClock
+from controller_world import Counters, FakeClock
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_segments import MemorySegments
 
 from penstock.controller.metadata import Metadata
 from penstock.controller.retention_clock import RetentionClock
+from penstock.controller.set_aside import SetAside
 
 HOUR_MS = 3_600_000
 SLACK_MS = HOUR_MS
@@ -30,7 +31,9 @@ class Machine:
 
     async def boot(self):
         await self.metadata.bootstrap()
-        clock = RetentionClock(self.metadata, self.wall, lambda: self.real_ms / 1000, slack_ms=SLACK_MS)
+        clock = RetentionClock(
+            self.metadata, self.wall, lambda: self.real_ms / 1000, SetAside(Counters()), slack_ms=SLACK_MS
+        )
         await clock.start()
         return clock
 
@@ -194,7 +197,7 @@ def test_a_life_that_never_began_leaves_what_was_recorded_alone():
         await clock.record()
         before = clock.now_ms()
         machine.wall.ms += 100 * HOUR_MS
-        failed = RetentionClock(machine.metadata, machine.wall, lambda: 0.0, slack_ms=SLACK_MS)
+        failed = RetentionClock(machine.metadata, machine.wall, lambda: 0.0, SetAside(Counters()), slack_ms=SLACK_MS)
         await failed.record()
         machine.wall.ms -= 100 * HOUR_MS
         assert (await machine.boot()).now_ms() == before

@@ -63,7 +63,9 @@ def test_ids_out_of_range_are_refused() -> None:
     pings=st.lists(st.tuples(st.integers(0, 50_000_000), st.integers(1, 600_000)), max_size=20),
 )
 def test_no_sequence_of_renewals_outlives_the_lifetime_or_shortens_a_lease(now_ms, lease_ms, pings) -> None:
-    current = open_record(0, now_ms=now_ms, lease_ms=lease_ms, lifetime_leases=1000, lifetime_max_ms=86_400_000)
+    current = open_record(
+        0, incarnation=0, now_ms=now_ms, lease_ms=lease_ms, lifetime_leases=1000, lifetime_max_ms=86_400_000
+    )
     end = now_ms + min(1000 * lease_ms, 86_400_000)
     for pause_ms, wanted_ms in pings:
         now_ms += pause_ms

@@ -13,7 +13,7 @@ from penstock.codec.metadata import MarkerRecord, StreamState
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.facts import Snapshot, look
-from penstock.controller.metadata import overwrite
+from penstock.controller.metadata import changing, overwrite
 from penstock.controller.tasks import each
 from penstock.core.cut_order import size_till
 from penstock.core.retention import decide
@@ -45,7 +45,8 @@ class AppendLimits:
     async def restore(self) -> int:
         """Tell the store the limits of all marked streams; returns how many. To be called before it takes appends."""
         ctx, prefix = self._ctx, b"quota/"
-        names = [StreamName.parse(entry.key[len(prefix) :].decode()) async for entry in ctx.metadata.scan_all(prefix)]
+        found = [ctx.set_aside.stream(entry, prefix) async for entry in ctx.metadata.scan_all(prefix)]
+        names = [name for name in found if name is not None]
 
         async def restore_one(name: StreamName) -> None:
             try:
@@ -87,8 +88,8 @@ class AppendLimits:
         """Tell the store how far writers may go. The mark is durable before the limit is in force, and goes after it."""
         ctx, name = self._ctx, found.name
         marked = found.policy.limits_backlog
-        if marked and not found.has_quota_mark:
-            await ctx.metadata.put(overwrite(keys.quota(name), MarkerRecord()))
+        if marked and not found.has_quota_mark and not await self._mark(found):
+            return
         open_ended = verdict.state is WriterState.OPEN or found.view.record.state is not StreamState.ACTIVE
         if not open_ended:
             await self._tell(_limit(found, verdict))
@@ -97,6 +98,19 @@ class AppendLimits:
             await self.lift(name)
         if found.has_quota_mark and not marked:
             await ctx.metadata.remove_keys([keys.quota(name)])
+
+    async def _mark(self, found: Snapshot) -> bool:
+        """Mark the stream. False if another stream has the name now: the mark must not outlive its stream."""
+        ctx, name = self._ctx, found.name
+
+        async def attempt() -> bool:
+            view = await ctx.any_stream(name)
+            if view is None or view.record.incarnation != found.view.record.incarnation:
+                return False
+            await ctx.metadata.put(overwrite(keys.quota(name), MarkerRecord()), view.check())
+            return True
+
+        return await changing(attempt)
 
     async def hold(self, found: Snapshot, rule: str) -> None:
         """Let nobody append to the stream from here on."""

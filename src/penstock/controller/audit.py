@@ -21,9 +21,10 @@ from penstock.codec.metadata import ScopeRecord, StreamRecord
 from penstock.codec.retention_records import GapRecord, OutboxRecord
 from penstock.controller import keys, retention_keys
 from penstock.controller.metadata import Metadata, changing, create, overwrite, stored
+from penstock.controller.set_aside import UNREADABLE, SetAside
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import OwnedTasks
-from penstock.model.errors import InvalidArgumentError, PenstockError, UnavailableError, WriterFencedError
+from penstock.model.errors import InvalidArgumentError, PenstockError, WriterFencedError
 from penstock.model.names import SYSTEM_SCOPE, StreamName, segment_name
 from penstock.model.policies import RetentionPolicy, RetentionType, StreamConfig
 from penstock.model.segments import make_segment_id
@@ -40,7 +41,6 @@ WRITER = UUID(int=0x50_45_4E_53_54_4F_43_4B_61_75_64_69_74_00_00_01)
 _SEGMENT = segment_name(AUDIT_STREAM, make_segment_id(0, 0))
 _BATCH_ENTRIES = 200
 _BATCH_BYTES = 512 << 10
-_REMEMBERED = 64
 _FENCED_TRIES = 8
 
 
@@ -80,6 +80,7 @@ class Audit:
         tasks: OwnedTasks,
         telemetry: Telemetry,
         settings: ControllerSettings,
+        set_aside: SetAside,
     ) -> None:
         self._metadata = metadata
         self._segments = segments
@@ -87,19 +88,25 @@ class Audit:
         self._tasks = tasks
         self._telemetry = telemetry
         self._settings = settings
+        self._set_aside = set_aside
         self._life = rng.uuid().hex
         self._next = 0
-        self._waiting = 0
-        self._gap: GapRecord | None = None
-        self._counted: list[tuple[str, str, str]] = []
+        self._waiting: dict[bytes, None] = {}
+        """Known keys of the outbox. An entry may be seen there before its decision returns."""
+        self._appended = -1
+        """Version up to which all entries were appended and removed from the outbox."""
+        self._is_certain = True
+        self._without_room: GapRecord | None = None
+        """The durable count of entries of this life that the audit stream will never get."""
+        metadata.watch(self._written)
         self._create: Callable[[StreamName, StreamConfig], Awaitable[None]] | None = None
         self._draining = asyncio.Lock()
         self._asked = False
 
     @property
     def waiting(self) -> int:
-        """About how many entries wait for their append."""
-        return self._waiting
+        """About how many entries wait for their append; at least one if the number is not known."""
+        return len(self._waiting) if self._is_certain else max(1, len(self._waiting))
 
     async def start(self, create_stream: Callable[[StreamName, StreamConfig], Awaitable[None]], *, now: bool) -> None:
         """Begin: what an earlier life has left in the outbox is appended.
@@ -108,21 +115,16 @@ class Audit:
         wait for its first entry; else with the first entry.
         """
         self._create = create_stream
-        self._waiting = await self._count()
+        self._waiting = {entry.key: None async for entry in self._metadata.scan_all(retention_keys.OUTBOX)}
         if now:
             try:
                 await self._ensure()
-            except UnavailableError as error:
-                # A store that cannot make it now, for want of space, must start all the same: that is when it is needed.
+            except PenstockError as error:
+                # The audit stream cannot be created now: space is short, or its record is damaged. The store must start
+                # anyway. Entries wait, and each drain tries again.
                 log.warning("audit stream could not be made yet", extra={"error": str(error)})
         if self._waiting:
             self.soon()
-
-    async def _count(self) -> int:
-        count = 0
-        async for _ in self._metadata.scan_all(retention_keys.OUTBOX):
-            count += 1
-        return count
 
     async def _ensure(self) -> None:
         if self._create is None:
@@ -152,26 +154,36 @@ class Audit:
         """What makes the entries part of a decision: to be written in the same step. Made anew for each attempt."""
         found: list[TablePut] = []
         now_ms = self._clock.now_ms()
-        for entry in entries:
-            if self._waiting >= self._settings.audit_outbox_max:
-                found.append(self._counting(entry, now_ms))
-                continue
-            self._waiting += 1
+        room = max(0, self._settings.audit_outbox_max - len(self._waiting))
+        for entry in entries[:room]:
             self._next += 1
             event = encode_entry(entry, at_ms=now_ms).decode()
             found.append(create(retention_keys.outbox(self._life, self._next), OutboxRecord(event=event)))
+        if len(entries) > room:
+            found.append(self._counting(len(entries) - room, now_ms))
         return found
 
-    def _counting(self, entry: AuditEntry, now_ms: int) -> TablePut:
-        """Count an entry that has no room. One that is decided again after a lost race counts once."""
-        known = self._gap or GapRecord(count=0, first_ms=now_ms, last_ms=now_ms)
-        what = (entry.kind.value, entry.target, str(entry.fields.get("after", entry.fields)))
-        if what not in self._counted:
-            self._counted = [*self._counted[1 - _REMEMBERED :], what]
-            known = GapRecord(count=known.count + 1, first_ms=known.first_ms, last_ms=now_ms)
-            self._telemetry.add("audit_entries_without_room")
-        self._gap = known
-        return overwrite(retention_keys.gap(self._life), known)
+    def _counting(self, count: int, now_ms: int) -> TablePut:
+        """Count entries that have no room. If two such decisions overlap, or one fails, the record is wrong until a gap is
+        reported. ``_without_room`` has the right count; the record is used after a crash."""
+        known = self._without_room or GapRecord(count=0, first_ms=now_ms, last_ms=now_ms)
+        record = GapRecord(count=known.count + count, first_ms=known.first_ms, last_ms=now_ms, added=count)
+        return overwrite(retention_keys.gap(self._life), record)
+
+    def _written(self, put: TablePut, version: int | None) -> None:
+        """Count what became durable. If that is unknown, the next drain counts an entry, and an entry without room counts
+        now: the report is rather one too high than one too low."""
+        if put.key.startswith(retention_keys.OUTBOX):
+            if version is None:
+                self._is_certain = False
+            elif version > self._appended:
+                self._waiting[put.key] = None
+        elif put.key == retention_keys.gap(self._life):
+            record = GapRecord.decode(put.value)
+            known = self._without_room or GapRecord(count=0, first_ms=record.first_ms, last_ms=record.last_ms)
+            total = known.count + record.added
+            self._without_room = GapRecord(count=total, first_ms=known.first_ms, last_ms=record.last_ms)
+            self._telemetry.add("audit_entries_without_room", record.added)
 
     # --- out -----------------------------------------------------------------------------------------------------
 
@@ -187,7 +199,7 @@ class Audit:
             await self.drain()
         except PenstockError as error:
             # It stays in the outbox; whoever looks next tries again.
-            log.warning("audit entries wait for their append", extra={"waiting": self._waiting, "error": str(error)})
+            log.warning("audit entries wait for their append", extra={"waiting": self.waiting, "error": str(error)})
 
     async def drain(self) -> int:
         """Append what waits, now; returns how many entries. Raises StorageFullError and its like; nothing is lost then."""
@@ -202,13 +214,15 @@ class Audit:
                 if found:
                     await self._append(found)
                     await self._metadata.remove_keys([item.key for item in found])
-                    self._waiting = max(0, self._waiting - len(found))
+                    self._appended = found[-1].version
+                    for item in found:
+                        self._waiting.pop(item.key, None)
                     count += len(found)
 
     async def _oldest(self) -> list[_Waiting]:
         """The first entries in order of decision, as many as make one append."""
         seen = await self._scan()
-        self._waiting = len(seen)
+        self._waiting, self._is_certain = {item.key: None for item in seen}, True
         if not seen:
             return []
         # A scan takes a while: it may miss an entry decided before one that it sees. A second look finds all of those.
@@ -222,10 +236,12 @@ class Audit:
         return certain[:end]
 
     async def _scan(self) -> list[_Waiting]:
-        return [
-            _Waiting(entry.key, entry.version, OutboxRecord.decode(entry.value).event.encode())
-            async for entry in self._metadata.scan_all(retention_keys.OUTBOX)
-        ]
+        found: list[_Waiting] = []
+        async for entry in self._metadata.scan_all(retention_keys.OUTBOX):
+            record = self._set_aside.read(entry, OutboxRecord)
+            if record is not None:
+                found.append(_Waiting(entry.key, entry.version, record.event.encode()))
+        return found
 
     async def _append(self, found: Sequence[_Waiting]) -> None:
         await self._ensure()
@@ -256,17 +272,25 @@ class Audit:
         """Put entries that tell of those without room into the outbox, which is empty; returns whether there were any."""
         told = False
         async for entry in self._metadata.scan_all(retention_keys.GAPS):
-            life = entry.key[len(retention_keys.GAPS) :].decode()
-            told = await changing(partial(self._tell_gap, life)) or told
+            life = entry.key[len(retention_keys.GAPS) :].decode("utf-8", "replace")
+            try:
+                told = await changing(partial(self._tell_gap, life)) or told
+            except UNREADABLE as error:
+                self._set_aside.note(entry, error)
         return told
 
     async def _tell_gap(self, life: str) -> bool:
         entries = await self._metadata.entries([retention_keys.gap(life), retention_keys.gap_told(life)])
         gap, told = stored(entries[0], GapRecord).value, stored(entries[1], GapRecord)
+        if life == self._life:
+            gap = self._without_room
         if gap is None:
             return False
         before = told.value or GapRecord(count=0, first_ms=gap.first_ms, last_ms=gap.first_ms)
         if gap.count == before.count:
+            if life != self._life and self._settings.bucket_lease_ms is None:
+                # All entries of an ended life are reported. A life that runs beside this one continues from its record.
+                await self._metadata.remove_keys([retention_keys.gap(life), retention_keys.gap_told(life)])
             return False
         fields = {"entries": gap.count - before.count, "from_ms": before.last_ms, "to_ms": gap.last_ms}
         entry = AuditEntry(kind=AuditKind.GAP, target="", fields=fields)

@@ -8,7 +8,9 @@ decision meets it. Source: docs/design/0006-controller.md, "Batches".
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from penstock.codec.metadata import BatchRecord, DecisionRecord, StreamState, TransactionRecord
@@ -17,12 +19,24 @@ from penstock.controller.context import Context
 from penstock.controller.decisions import NO_BATCH, LoadedTransactions, abort_if_open, load_transactions, put_queued
 from penstock.controller.metadata import Stored, changing
 from penstock.controller.workflows import exclusive, settle_soon, settled
+from penstock.core.batch_memory import JOBS_KEPT, is_one_job, jobs_to_forget
+from penstock.core.query_source import BatchPlace, classify_batch, owned_by
 from penstock.core.transactions import BatchVerdict, decide_batch, pinned
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.model.names import StreamName
+from penstock.model.policies import LONG_MAX
+from penstock.model.queries import UNKNOWN_QUERY, QuerySource
+from penstock.ports.segment_service import TableRemoval
+
+log = logging.getLogger(__name__)
 
 TRANSACTIONS_MAX = 10_000
+FORGET_EVERY = 100
+"""Number of job commits to a stream between two checks of how many jobs it remembers."""
+
+_STREAMS_MAX = 100_000
 WRITER_MAX_BYTES = 1024
+_NONE = BatchRecord(batch=NO_BATCH, transactions=())
 
 
 class Batches:
@@ -30,21 +44,42 @@ class Batches:
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
+        self._jobs: dict[StreamName, int] = {}
 
-    async def last(self, name: StreamName, *, writer: str) -> int | None:
-        """The last batch that the writer committed, or None."""
+    async def last(self, name: StreamName, *, writer: str, source: QuerySource | None = None) -> int | None:
+        """The last batch that the writer committed, or None. Also None for a source that takes the name over.
+
+        Raises: WriterInUseError (the name belongs to another query, or another run of it).
+        """
         await self._ctx.stream(name)
-        found = await self._ctx.metadata.get(keys.batch(name, _checked_writer(writer)), BatchRecord)
-        return None if found.value is None or found.value.batch == NO_BATCH else found.value.batch
+        known = (await self._ctx.metadata.get(keys.batch(name, _checked_writer(writer)), BatchRecord)).value
+        if known is None:
+            return None
+        if source is not None and known.query:
+            # Ask as for the next batch, because only that batch's number decides whether it is a repeat.
+            taken_over = classify_batch(known, known.batch + 1, source, writer=writer) is BatchPlace.TAKEN_OVER
+        else:
+            taken_over = source is not None and source.replaces == UNKNOWN_QUERY
+        return None if taken_over or known.batch == NO_BATCH else known.batch
 
-    async def commit(self, name: StreamName, *, writer: str, batch: int, transactions: Sequence[UUID]) -> bool:
+    async def commit(
+        self,
+        name: StreamName,
+        *,
+        writer: str,
+        batch: int,
+        transactions: Sequence[UUID],
+        source: QuerySource | None = None,
+    ) -> bool:
         """True once the transactions are readable; False where the writer has committed the batch otherwise.
 
-        Raises: TransactionNotFoundError (nothing is committed), InvalidArgumentError.
+        A source without transactions only records that it writes under the name, not the batch's number.
+        Raises: TransactionNotFoundError (nothing is committed), InvalidArgumentError; WriterInUseError and ConflictError (the
+        name belongs to another source, or the checkpoint is an older copy; nothing is committed).
         """
         _checked_writer(writer)
-        if batch < 0:
-            raise InvalidArgumentError("batch number is negative", batch=batch)
+        if not 0 <= batch <= LONG_MAX:
+            raise InvalidArgumentError("batch number is not legal", batch=batch, rule=f"0 to {LONG_MAX}")
         if len(transactions) > TRANSACTIONS_MAX:
             raise InvalidArgumentError(
                 "batch has too many transactions", transactions=len(transactions), most=TRANSACTIONS_MAX
@@ -52,17 +87,54 @@ class Batches:
         if len(set(transactions)) != len(transactions):
             raise InvalidArgumentError("batch names a transaction twice", writer=writer, batch=batch)
         await self._ctx.stream(name)
-        return await self._ctx.tasks.run(self._commit(name, writer, batch, tuple(transactions)))
+        if source is not None and not transactions:
+            return await self._ctx.tasks.run(self._claim(name, writer, batch, source))
+        return await self._ctx.tasks.run(self._commit(name, writer, batch, tuple(transactions), source))
 
-    async def _commit(self, name: StreamName, writer: str, batch: int, txns: tuple[UUID, ...]) -> bool:
+    async def _claim(self, name: StreamName, writer: str, batch: int, source: QuerySource) -> bool:
+        """Record the owner, as the commit of a batch does. False if the writer has already committed the batch."""
+
+        async def attempt() -> bool:
+            known = await self._ctx.metadata.get(keys.batch(name, writer), BatchRecord)
+            place = classify_batch(known.value, batch, source, writer=writer)
+            if known.value is None:
+                return True  # Nothing was written under the name, so nobody owns it yet.
+            if place is BatchPlace.TAKEN_OVER:
+                return await self._take_over(name, known, source)
+            await self._put_owner(known, known.value, source)
+            return place is not BatchPlace.REPEAT
+
+        return await changing(attempt)
+
+    async def _take_over(self, name: StreamName, known: Stored[BatchRecord], source: QuerySource) -> bool:
+        """Give the name to the source, with no batch committed.
+
+        Until a decided batch is performed, only this record says that its transactions are committed. So the queue is emptied
+        first. A batch that is decided later changes the record, and this attempt fails.
+        """
+        async with exclusive(self._ctx, name):
+            await settled(self._ctx, name)
+            await self._put_owner(known, replace(known.value or _NONE, batch=NO_BATCH, transactions=()), source)
+        return True
+
+    async def _put_owner(self, known: Stored[BatchRecord], record: BatchRecord, source: QuerySource | None) -> None:
+        owned = owned_by(record, source)
+        if owned != known.value:
+            await self._ctx.metadata.put(known.put(owned))
+
+    async def _commit(
+        self, name: StreamName, writer: str, batch: int, txns: tuple[UUID, ...], source: QuerySource | None
+    ) -> bool:
         # What was decided earlier is finished first: the writer's record can name the transactions of one batch only.
         async with exclusive(self._ctx, name):
             view = await settled(self._ctx, name)
             if view.record.state is StreamState.SEALED:
                 for txn in txns:
                     await abort_if_open(self._ctx, name, txn)
-            verdict = await changing(lambda: self._decide(name, writer, batch, txns))
+            verdict = await changing(lambda: self._decide(name, writer, batch, txns, source))
             await settled(self._ctx, name)
+            if is_one_job(writer):
+                await self._forget_jobs(name)
         if verdict is not BatchVerdict.SUPERSEDED:
             return True
         for txn in txns:
@@ -70,22 +142,48 @@ class Batches:
         settle_soon(self._ctx, name)
         return False
 
-    async def _decide(self, name: StreamName, writer: str, batch: int, txns: tuple[UUID, ...]) -> BatchVerdict:
+    async def _forget_jobs(self, name: StreamName) -> None:
+        """Delete records of jobs beyond the number that is kept. The stream's lock is held and its queue is empty, so no
+        transaction needs the record to know that it was decided."""
+        seen = self._jobs.get(name)
+        if seen is not None and seen < FORGET_EVERY:
+            self._jobs[name] = seen + 1
+            return
+        if len(self._jobs) >= _STREAMS_MAX:
+            self._jobs.clear()
+        self._jobs[name] = 1
+        metadata, prefix = self._ctx.metadata, keys.batches(name)
+        try:
+            entries = {entry.key[len(prefix) :].decode(): entry async for entry in metadata.scan_all(prefix)}
+            gone = jobs_to_forget([(writer, entry.version) for writer, entry in entries.items()], kept=JOBS_KEPT)
+            await metadata.remove_if_unchanged(
+                [TableRemoval(key=entries[writer].key, version=entries[writer].version) for writer in gone]
+            )
+        except PenstockError as error:
+            # The batch is committed. A later call deletes the records.
+            log.info("old jobs are deleted later", extra={"stream": str(name), "error": str(error)})
+
+    async def _decide(
+        self, name: StreamName, writer: str, batch: int, txns: tuple[UUID, ...], source: QuerySource | None
+    ) -> BatchVerdict:
         ctx = self._ctx
         # The writer's record is read before the transactions: whoever aborts one of them changes it.
         known = await ctx.metadata.get(keys.batch(name, writer), BatchRecord)
         loaded = await load_transactions(ctx, name, txns)
-        verdict = decide_batch(known.value, batch, loaded.facts)
+        verdict = decide_batch(known.value, batch, loaded.facts, source, writer=writer)
+        if verdict is BatchVerdict.SUPERSEDED and known.value is not None:
+            # A restarted run repeats the last batch: from here on earlier runs are refused.
+            await self._put_owner(known, known.value, source)
         if verdict is not BatchVerdict.COMMIT:
             return verdict
         if await self._pin(loaded, writer, batch):
             # Pinned now. Only a look that finds them all pinned may decide.
-            return await self._decide(name, writer, batch, txns)
+            return await self._decide(name, writer, batch, txns, source)
         await put_queued(
             ctx,
             name,
             DecisionRecord(commit=True, transactions=txns),
-            known.put(BatchRecord(batch=batch, transactions=txns)),
+            known.put(owned_by(replace(known.value or _NONE, batch=batch, transactions=txns), source)),
         )
         ctx.telemetry.add("batches_committed")
         return verdict

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from penstock.codec.metadata import CounterRecord
 from penstock.codec.retention_records import BucketRecord, HeartbeatRecord
 from penstock.controller import retention_keys
-from penstock.controller.metadata import Metadata, Stored, changing, stored
+from penstock.controller.metadata import Metadata, R, Stored, changing
+from penstock.controller.set_aside import SetAside
 from penstock.core.buckets import bucket_of, distribute
 from penstock.model.errors import BadKeyVersionError, KeyNotFoundError, PenstockError, UnavailableError
 from penstock.model.names import StreamName
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import KEY_ABSENT
+from penstock.ports.segment_service import KEY_ABSENT, TableEntry
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +45,17 @@ class Buckets:
     """
 
     def __init__(
-        self, metadata: Metadata, rng: Rng, steady: Callable[[], float], *, count: int, lease_ms: int | None
+        self,
+        metadata: Metadata,
+        rng: Rng,
+        steady: Callable[[], float],
+        set_aside: SetAside,
+        *,
+        count: int,
+        lease_ms: int | None,
     ) -> None:
         self._metadata = metadata
+        self._set_aside = set_aside
         self._steady = steady
         self._lease_s = None if lease_ms is None else lease_ms / 1000
         self.controller = rng.uuid().hex
@@ -97,7 +106,8 @@ class Buckets:
             self._fresh.add(number)
 
     async def _fix_count(self) -> int:
-        found = await self._metadata.get(retention_keys.BUCKET_COUNT, CounterRecord)
+        (entry,) = await self._metadata.entries([retention_keys.BUCKET_COUNT])
+        found = self._read(entry, CounterRecord)
         if found.value is None:
             await self._metadata.put(found.put(CounterRecord(value=self.count)))
             return self.count
@@ -134,9 +144,10 @@ class Buckets:
         """Controllers that are alive as far as this one can tell."""
         now_s, found = self._steady(), dict[str, _Seen]()
         async for entry in self._metadata.scan_all(retention_keys.HEARTBEATS):
-            name = entry.key[len(retention_keys.HEARTBEATS) :].decode()
-            record = stored(entry, HeartbeatRecord)
-            beat = 0 if record.value is None else record.value.beat
+            name = entry.key[len(retention_keys.HEARTBEATS) :].decode("utf-8", "replace")
+            record = self._read(entry, HeartbeatRecord)
+            # The version of an unreadable record still shows life: the controller that writes it is alive.
+            beat = entry.version if record.value is None else record.value.beat
             before = self._seen.get(name)
             changed_s = before.changed_s if before is not None and before.beat == beat else now_s
             found[name] = _Seen(beat, changed_s, record)
@@ -194,7 +205,12 @@ class Buckets:
 
     async def _records(self) -> dict[int, Stored[BucketRecord]]:
         entries = await self._metadata.entries([retention_keys.bucket(number) for number in range(self.count)])
-        return {number: stored(entry, BucketRecord) for number, entry in enumerate(entries)}
+        return {number: self._read(entry, BucketRecord) for number, entry in enumerate(entries)}
+
+    def _read(self, entry: TableEntry, kind: type[R]) -> Stored[R]:
+        """A record that cannot be read counts as free: the controller that takes the bucket replaces it."""
+        value = None if entry.version == KEY_ABSENT else self._set_aside.read(entry, kind)
+        return Stored(key=entry.key, value=value, version=entry.version)
 
     async def close(self) -> None:
         """Let others take over at once. What cannot be written now they find out after a lease."""

@@ -6,6 +6,7 @@ remembered as completed, so that whoever comes next, in whatever process, finish
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -13,7 +14,9 @@ from uuid import UUID
 from penstock.codec.metadata import (
     CompletedRecord,
     DecisionRecord,
+    EpochEntry,
     MarkerRecord,
+    StreamRecord,
     TransactionState,
     Work,
     WorkKind,
@@ -26,11 +29,13 @@ from penstock.controller.metadata import CHUNK, overwrite, stored
 from penstock.controller.tasks import each
 from penstock.core.history import EpochRecord
 from penstock.core.scaling import rolling_epochs
-from penstock.core.transactions import commit_runs, merge_targets, transaction_epoch
+from penstock.core.transactions import TransactionFacts, commit_runs, is_stray, merge_targets, transaction_epoch
 from penstock.model.errors import InternalError, SegmentNotFoundError
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.segments import SegmentId, number_of
 from penstock.ports.segment_service import KEY_ABSENT, TABLE_BATCH_MAX, TablePut, TableRemoval
+
+log = logging.getLogger(__name__)
 
 ENTRIES = 64
 """Queue entries performed together: enough to share the syncs of their completion."""
@@ -68,11 +73,19 @@ async def _next(ctx: Context, name: StreamName) -> Sequence[tuple[bytes, Decisio
 
 
 async def _perform(ctx: Context, view: StreamView, entries: Sequence[tuple[bytes, DecisionRecord]]) -> StreamView:
-    decided = {txn: entry.commit for _, entry in entries for txn in entry.transactions}
+    decided: dict[UUID, bool] = {}
+    for _, entry in entries:
+        for txn in entry.transactions:
+            # The first decision counts: no later entry undoes it.
+            decided.setdefault(txn, entry.commit)
     facts = (await load_transactions(ctx, view.name, list(decided))).facts
+    strays = await _strays(ctx, view, facts)
+    # A transaction of an earlier stream of the name was deleted with that stream, whatever was decided about it.
+    outcomes: dict[UUID, TransactionState] = dict.fromkeys(strays, TransactionState.ABORTED)
     # One that is completed already, and only its entry was left, is not looked at again: its segments are gone.
-    living = [item.txn for item in facts if item.completed is None and item.record is not None]
-    outcomes: dict[UUID, TransactionState] = {}
+    living = [
+        item.txn for item in facts if item.completed is None and item.record is not None and item.txn not in outcomes
+    ]
     aborted = [txn for txn in living if not decided[txn]]
     if aborted:
         await remove_transaction_segments(ctx, view.name, aborted)
@@ -90,6 +103,22 @@ async def _perform(ctx: Context, view: StreamView, entries: Sequence[tuple[bytes
     await _complete(ctx, view.name, outcomes, list(decided), gone, [key for key, _ in entries])
     await _prune_sometimes(ctx, view.name, len(decided))
     return view
+
+
+async def _strays(ctx: Context, view: StreamView, facts: Sequence[TransactionFacts]) -> list[UUID]:
+    def found(record: StreamRecord) -> list[UUID]:
+        known = {"incarnation": record.incarnation, "active_epoch": record.epoch}
+        return [item.txn for item in facts if item.record is not None and is_stray(item.txn, item.record, **known)]
+
+    strays = found(view.record)
+    if not strays:
+        return []
+    # Another controller may have scaled the stream since the view was read.
+    now = await ctx.any_stream(view.name)
+    strays = found(view.record if now is None else now.record)
+    for txn in strays:
+        log.warning("transaction of a deleted stream is skipped", extra={"stream": str(view.name), "txn": str(txn)})
+    return strays
 
 
 async def _targets(ctx: Context, view: StreamView, epoch: int) -> Mapping[SegmentId, SegmentId] | None:
@@ -176,19 +205,22 @@ def _duplicates(original: EpochRecord, copy: EpochRecord) -> dict[SegmentId, Seg
 
 
 async def remove_transaction_segments(ctx: Context, name: StreamName, txns: Sequence[UUID]) -> None:
-    """Delete the segments of transactions that will never be merged."""
-    epochs = {epoch: await load_epoch(ctx, name, epoch) for epoch in sorted({transaction_epoch(txn) for txn in txns})}
+    """Delete the segments of transactions that will never be merged. A transaction of an unknown epoch has none."""
+    numbers = sorted({transaction_epoch(txn) for txn in txns})
+    entries = await ctx.metadata.entries([keys.epoch(name, epoch) for epoch in numbers])
+    epochs = {epoch: stored(entry, EpochEntry).value for epoch, entry in zip(numbers, entries, strict=True)}
     await ctx.delete_segments(
         [
             transaction_segment_name(segment_name(name, item.segment), txn)
             for txn in txns
-            for item in epochs[transaction_epoch(txn)].segments
+            if (epoch := epochs[transaction_epoch(txn)]) is not None
+            for item in epoch.segments
         ]
     )
 
 
 async def _remember(ctx: Context, name: StreamName, txns: Sequence[UUID], state: TransactionState) -> None:
-    now_ms = ctx.clock.now_ms()
+    now_ms = ctx.retention_clock.now_ms()
     entries = await ctx.metadata.entries([keys.completed(name, txn) for txn in txns])
     # Remembered once: a repeat after a crash must not list the transaction twice, at two times.
     fresh = [txn for txn, entry in zip(txns, entries, strict=True) if stored(entry, CompletedRecord).value is None]
@@ -212,7 +244,7 @@ async def _complete(
 
     One step where it fits into a batch; else the entries go last, so that whoever comes next finds what is left to do.
     """
-    now_ms = ctx.clock.now_ms()
+    now_ms = ctx.retention_clock.now_ms()
     gone = [TableRemoval(key=key) for key in last]
     for start in range(0, len(txns), ENTRIES):
         part = txns[start : start + ENTRIES]
@@ -249,9 +281,10 @@ async def _prune_sometimes(ctx: Context, name: StreamName, completed: int) -> No
 
 async def prune_completed(ctx: Context, name: StreamName, *, limit: int) -> int:
     """Forget up to ``limit`` outcomes older than ``completed_ms``, and tell how many."""
-    latest = keys.completion(name, ctx.clock.now_ms() - ctx.settings.completed_ms, UUID(int=(1 << 128) - 1))
+    latest = keys.completion(name, ctx.retention_clock.now_ms() - ctx.settings.completed_ms, UUID(int=(1 << 128) - 1))
     old = await ctx.metadata.scan(keys.completions(name), after=latest, limit=limit)
     if old:
-        outcomes = [keys.completed(name, keys.txn_of(entry.key)) for entry in old]
-        await ctx.metadata.remove_keys([*outcomes, *(entry.key for entry in old)])
+        found = [(entry.key, ctx.set_aside.key(entry, keys.txn_of)) for entry in old]
+        gone = [key for at, txn in found if txn is not None for key in (keys.completed(name, txn), at)]
+        await ctx.metadata.remove_keys(gone)
     return len(old)

@@ -13,6 +13,7 @@ from penstock.controller.decision_queues import DecisionQueues
 from penstock.controller.metadata import Metadata, Stored, overwrite, stored
 from penstock.controller.outcomes import Outcomes
 from penstock.controller.retention_clock import RetentionClock
+from penstock.controller.set_aside import SetAside
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import NamedLocks, OwnedTasks, each
 from penstock.model.errors import (
@@ -26,7 +27,7 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName, parse_segment_name
 from penstock.ports.clock import Clock
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import KEY_ABSENT, SegmentService, TablePut, TableRemoval
+from penstock.ports.segment_service import KEY_ABSENT, SegmentService, TableCheck, TablePut, TableRemoval
 from penstock.ports.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -52,6 +53,10 @@ class StreamView:
 
     def put(self, record: StreamRecord) -> TablePut:
         return TablePut(key=keys.stream(self.name), value=record.encode(), version=self.version)
+
+    def check(self) -> TableCheck:
+        """Return a condition that refuses the batch if the record has changed since it was read. It changes nothing."""
+        return TableCheck(key=keys.stream(self.name), version=self.version)
 
     def changed(self, record: StreamRecord, version: int, *, marker: int | None = None) -> StreamView:
         """The same stream after a put that gave ``version``."""
@@ -108,6 +113,7 @@ class Context:
     sets: RetentionSets
     events: EventCounts
     audit: Audit
+    set_aside: SetAside
     retention_clock: RetentionClock
     tasks: OwnedTasks
     attention: Attention = field(default_factory=Unattended)
@@ -117,6 +123,8 @@ class Context:
     outcomes: Outcomes = field(default_factory=Outcomes)
     unpruned: dict[StreamName, int] = field(default_factory=dict)
     """Transactions completed since a stream last forgot old outcomes."""
+    deletions: int = 0
+    """Streams deleted by this controller."""
     decoded: dict[StreamName, tuple[bytes, StreamRecord]] = field(default_factory=dict)
     soon: set[StreamName] = field(default_factory=set)
 
@@ -178,6 +186,10 @@ class Context:
                 segment=segment,
                 stream=str(name),
             )
+
+    async def removals_passed(self, target: str) -> None:
+        """Wait until every removal by segment (``Holds.removal``) that has begun in the scope or stream has ended."""
+        await self.locks.passed(f"removal/{target}/")
 
     async def stream_and_head(self, name: StreamName) -> tuple[StreamView, Stored[HeadRecord]]:
         """As ``stream``, with the head as of the same moment."""

@@ -28,12 +28,14 @@ from penstock.controller.policies import Policies
 from penstock.controller.queries import Queries
 from penstock.controller.reader_groups import ReaderGroups
 from penstock.controller.reclaim import reclaim_report
+from penstock.controller.repair import repair_stream
 from penstock.controller.retention_answers import facts_told
 from penstock.controller.retention_clock import RetentionClock
 from penstock.controller.retention_cycle import RetentionCycle
 from penstock.controller.retention_loop import RetentionLoop
 from penstock.controller.retention_sets import RetentionSets
 from penstock.controller.scopes import Scopes
+from penstock.controller.set_aside import SetAside
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.streams import Streams
 from penstock.controller.subscribers import Subscribers
@@ -45,6 +47,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import PenstockError
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention, StreamConfig
+from penstock.model.queries import QuerySource
 from penstock.model.retention import EffectivePolicy, HoldInfo, PolicyDocument, PolicyTarget
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 from penstock.ports.clock import Clock
@@ -91,7 +94,7 @@ class Controller:
         self._erasures = Erasures(ctx)
         self._subscribers = Subscribers(ctx)
         self._groups = ReaderGroups(ctx, self._streams, self._subscribers)
-        self._sweeper = Sweeper(ctx, self._scopes, self._groups, self._holds)
+        self._sweeper = Sweeper(ctx, self._scopes, self._groups, self._holds, self._erasures)
 
     async def start(self) -> None:
         """Create the table if need be, finish what was left half done, then begin the background work."""
@@ -129,6 +132,10 @@ class Controller:
     async def run_retention_cycles(self) -> int:
         """One retention cycle of every stream with a policy, now; returns how many were looked at."""
         return await self._loop.run_once()
+
+    async def repair_stream(self, stream: StreamName) -> Mapping[str, Any]:
+        """Remove records that block the stream: see ``controller.repair.repair_stream``."""
+        return await repair_stream(self._ctx, stream)
 
     async def drain_audit(self) -> int:
         """Append now what waits to be told by the audit stream; returns how many entries."""
@@ -248,11 +255,19 @@ class Controller:
     async def list_completed_transactions(self, stream: StreamName) -> Sequence[tuple[UUID, TransactionStatus]]:
         return await self._transactions.completed(stream)
 
-    async def commit_batch(self, stream: StreamName, *, writer: str, batch: int, transactions: Sequence[UUID]) -> bool:
-        return await self._batches.commit(stream, writer=writer, batch=batch, transactions=transactions)
+    async def commit_batch(
+        self,
+        stream: StreamName,
+        *,
+        writer: str,
+        batch: int,
+        transactions: Sequence[UUID],
+        source: QuerySource | None = None,
+    ) -> bool:
+        return await self._batches.commit(stream, writer=writer, batch=batch, transactions=transactions, source=source)
 
-    async def last_batch(self, stream: StreamName, *, writer: str) -> int | None:
-        return await self._batches.last(stream, writer=writer)
+    async def last_batch(self, stream: StreamName, *, writer: str, source: QuerySource | None = None) -> int | None:
+        return await self._batches.last(stream, writer=writer, source=source)
 
     # --- reader groups and subscribers ---------------------------------------------------------------------------
 
@@ -285,9 +300,15 @@ class Controller:
         return await self._subscribers.names(stream)
 
     async def update_subscriber_cut(
-        self, subscriber: str, *, group_id: UUID | None, generation: int | None, cut: StreamCut
+        self,
+        subscriber: str,
+        *,
+        group_id: UUID | None,
+        generation: int | None,
+        cut: StreamCut,
+        source: QuerySource | None = None,
     ) -> None:
-        await self._subscribers.publish(subscriber, group_id=group_id, generation=generation, cut=cut)
+        await self._subscribers.publish(subscriber, group_id=group_id, generation=generation, cut=cut, source=source)
         self._cycle.refresh_limit_soon(cut.stream)
 
     # --- policies ------------------------------------------------------------------------------------------------
@@ -369,6 +390,17 @@ class Controller:
         if is_transaction_name(segment) or (offset is None and not is_transient_name(segment)):
             await self._ctx.check_not_of_a_stream(parent_name(segment))
 
+    @asynccontextmanager
+    async def client_removal(self, segment: str, offset: int | None) -> AsyncIterator[None]:
+        """Within the block a client may remove the bytes: what ``check_client_removal`` found stays true until its end.
+
+        Placing a hold on the segment's stream or scope, and creating its stream, waits for the end of the block. Raises
+        what ``check_client_removal`` raises, before the block begins.
+        """
+        async with self._holds.removal(segment):
+            await self.check_client_removal(segment, offset)
+            yield
+
     # --- erasures ------------------------------------------------------------------------------------------------
 
     async def erase(
@@ -430,6 +462,7 @@ async def open_controller(
     metadata = Metadata(segments)
     tasks = OwnedTasks()
     passed = steady or asyncio.get_running_loop().time
+    set_aside = SetAside(telemetry)
     audit = Audit(
         metadata=metadata,
         segments=segments,
@@ -438,6 +471,7 @@ async def open_controller(
         tasks=tasks,
         telemetry=telemetry,
         settings=settings,
+        set_aside=set_aside,
     )
     ctx = Context(
         metadata=metadata,
@@ -447,13 +481,14 @@ async def open_controller(
         telemetry=telemetry,
         settings=settings,
         histories=Histories(metadata, limit=settings.histories_max),
-        sets=RetentionSets(metadata, limit=settings.histories_max),
+        sets=RetentionSets(metadata, set_aside, limit=settings.histories_max),
         events=EventCounts(segments),
         audit=audit,
-        retention_clock=RetentionClock(metadata, clock, passed, slack_ms=settings.clock_slack_ms),
+        set_aside=set_aside,
+        retention_clock=RetentionClock(metadata, clock, passed, set_aside, slack_ms=settings.clock_slack_ms),
         tasks=tasks,
     )
-    buckets = Buckets(metadata, rng, passed, count=settings.buckets, lease_ms=settings.bucket_lease_ms)
+    buckets = Buckets(metadata, rng, passed, set_aside, count=settings.buckets, lease_ms=settings.bucket_lease_ms)
     controller = Controller(ctx, buckets, endpoint_of)
     try:
         await controller.start()

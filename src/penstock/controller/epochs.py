@@ -20,7 +20,7 @@ from penstock.controller.context import Context, StreamView
 from penstock.controller.metadata import Metadata, create, overwrite
 from penstock.controller.tasks import collect
 from penstock.core.history import EpochRecord, StreamHistory
-from penstock.model.errors import InternalError
+from penstock.model.errors import InternalError, StreamNotFoundError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId, number_of
 from penstock.ports.segment_service import TablePut
@@ -85,6 +85,8 @@ class Histories:
             events.update(sealed.events or {})
         self._events[name] = events
         if not epochs or epochs[-1].epoch != last:
+            if await self._was_deleted(view):
+                raise StreamNotFoundError("stream was deleted", stream=str(name))
             raise InternalError("epoch of a stream is missing", stream=str(name), epoch=last)
         return StreamHistory(epochs=tuple(epochs), sealed_lengths=lengths)
 
@@ -93,6 +95,13 @@ class Histories:
         self._known.move_to_end(name)
         if len(self._known) > self._limit:
             self.forget(next(iter(self._known)))
+
+    async def _was_deleted(self, view: StreamView) -> bool:
+        """Whether the stream of ``view``, which may be read without its lock, is being deleted or gone since."""
+        now = (await self._metadata.get(keys.stream(view.name), StreamRecord)).value
+        if now is None or now.incarnation != view.record.incarnation:
+            return True
+        return now.state is StreamState.DELETING and view.record.state is not StreamState.DELETING
 
     def forget(self, name: StreamName) -> None:
         self._known.pop(name, None)

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.codec.erasure_records import ErasurePartRecord
+from penstock.codec.erasure_records import ErasurePartRecord, ErasureRecord
 from penstock.codec.retention_records import GraceState
 from penstock.controller import keys
 from penstock.controller.context import Context, StreamView
 from penstock.controller.grace_records import load_grace
 from penstock.controller.holds import Placed
 from penstock.core.erasure import Range, joined, size_of
-from penstock.core.erasure_receipt import canonical, plain, ranges_digest
+from penstock.core.erasure_receipt import (
+    canonical,
+    digest_of,
+    plain,
+    positions_digest,
+    ranges_digest,
+    request_digest,
+)
+from penstock.core.history import StreamHistory
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import ErasedChunk
+from penstock.ports.segment_service import VALUE_MAX_BYTES, ErasedChunk
 
 ID_MAX = 64
 TEXT_MAX = 1024
 _WHAT_MAX_BYTES = 64 << 10
+_RECEIPT_REST_BYTES = 64 << 10
+"""Upper bound of the receipt's fields whose size is not known when the erasure is decided."""
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 
 
@@ -62,6 +74,82 @@ def chunk_fields(segment: SegmentId, item: ErasedChunk) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request of a caller. ``asked`` is stored and returned: plain JSON. ``attempt`` is the caller's token for this
+    run; ``events`` and ``positions_sha256`` define the complete set of its pages."""
+
+    stream: StreamName
+    asked: Mapping[str, Any]
+    attempt: str
+    events: int
+    positions_sha256: str
+
+    @property
+    def erasure(self) -> str:
+        return str(self.asked["erasure"])
+
+    @property
+    def digest(self) -> str:
+        return request_digest(str(self.stream), self.asked, self.positions_sha256)
+
+    def run(self, incarnation: int) -> str:
+        """Key under which this run keeps its pages: no other run, request or incarnation of the stream shares it."""
+        return digest_of([self.attempt, incarnation, self.digest])[:32]
+
+    def fields(self) -> dict[str, Any]:
+        """The fields that the record and the receipt hold."""
+        return {"events": self.events, "positions_sha256": self.positions_sha256, "sha256": self.digest}
+
+
+def checked_request(
+    stream: StreamName, asked: Mapping[str, Any], positions: Mapping[SegmentId, Sequence[int]], *, is_whole: bool
+) -> Request:
+    """``is_whole``: these positions are all of the request. Raises InvalidArgumentError."""
+    checked = checked_asked(stream, {name: value for name, value in asked.items() if name != "run"})
+    run = asked.get("run")
+    if run is None and is_whole:
+        count, digest = positions_digest(positions)
+        return Request(stream=stream, asked=checked, attempt="", events=count, positions_sha256=digest)
+    try:
+        attempt, events, digest = str(run["attempt"]), int(run["events"]), str(run["positions_sha256"])  # type: ignore[index]
+    except (TypeError, LookupError, ValueError, OverflowError) as error:
+        raise InvalidArgumentError(
+            "an erasure in several pages needs 'run' with 'attempt', 'events' and 'positions_sha256'", field="run"
+        ) from error
+    if not 0 < len(attempt) <= ID_MAX or not attempt.isprintable() or not _SHA256.match(digest):
+        raise InvalidArgumentError("token or digest of a run is not legal", field="run")
+    return Request(stream=stream, asked=checked, attempt=attempt, events=events, positions_sha256=digest)
+
+
+def check_receipt_fits(decided: ErasureRecord, parts: Sequence[ErasurePartRecord]) -> None:
+    """Raises InvalidArgumentError if the record with the receipt would be larger than a table value."""
+    receipt = {"where": where_of(parts, ()), "asked": decided.asked, "request": decided.request}
+    size_bytes = len(replace(decided, receipt=receipt).encode()) + _RECEIPT_REST_BYTES
+    if size_bytes > VALUE_MAX_BYTES:
+        raise InvalidArgumentError(
+            "an erasure has too many segments for one receipt: split its positions by segment into several erasures",
+            segments=len({part.segment for part in parts}),
+            size_bytes=size_bytes,
+            limit_bytes=VALUE_MAX_BYTES,
+        )
+
+
+def check_complete(request: Request, parts: Sequence[ErasurePartRecord]) -> None:
+    """Raises InvalidArgumentError unless the pages hold exactly the positions of the request."""
+    found: dict[SegmentId, list[int]] = {}
+    for part in parts:
+        found.setdefault(part.segment, []).extend(part.offsets)
+    count, digest = positions_digest(found)
+    if (count, digest) != (request.events, request.positions_sha256):
+        raise InvalidArgumentError(
+            "pages of positions are missing or differ; run the erasure again from its first page",
+            erasure=request.erasure,
+            events=count,
+            expected=request.events,
+        )
+
+
 def checked_asked(stream: StreamName, asked: Mapping[str, Any]) -> dict[str, Any]:
     """What is asked for, as it is stored and given back: plain JSON. Raises InvalidArgumentError."""
     erasure = asked.get("erasure")
@@ -91,28 +179,21 @@ def checked_asked(stream: StreamName, asked: Mapping[str, Any]) -> dict[str, Any
     return found
 
 
-def check_no_hold(holds: Sequence[Placed], parts: Sequence[ErasurePartRecord]) -> None:
+def check_no_hold(history: StreamHistory, holds: Sequence[Placed], parts: Sequence[ErasurePartRecord]) -> None:
     """Raises RetentionHoldError where a hold covers what is to be erased."""
     for hold in holds:
-        cut = hold.record.cut
         for part in parts:
-            if not part.ranges:
-                continue
-            if cut is None:
-                raise hold.refuse("the erasure")
-            if part.segment in cut:
-                held = part.ranges[-1][1] > max(0, cut[part.segment])
-            else:
-                # Older than all of the cut: passed by it. Any other counts as held, lest one be taken for passed.
-                held = part.segment > min(cut)
-            if held:
+            if part.ranges and hold.covers(history, part.segment, part.ranges[-1][1]):
                 raise hold.refuse("the erasure")
 
 
 async def remains_of(ctx: Context, view: StreamView | None, stream: StreamName) -> list[dict[str, Any]]:
     """What may hold the bytes still, why, and until when."""
     found: list[dict[str, Any]] = [
-        {"what": "copies that others made: backups, snapshots of disks, versions kept by a bucket, rows of jobs"}
+        {
+            "what": "copies that others made: backups, snapshots of disks, versions kept by a bucket, "
+            "parts of uploads to a bucket that were cut off, rows of jobs"
+        }
     ]
     if view is None:
         return found

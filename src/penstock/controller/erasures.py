@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
@@ -22,39 +23,41 @@ from penstock.codec.erasure_records import (
     ErasureRecord,
     ErasureState,
 )
+from penstock.codec.events import HEADER_BYTES
 from penstock.controller import keys
 from penstock.controller.context import Context, StreamView
 from penstock.controller.erasure_facts import (
     ID_MAX,
+    Request,
+    check_complete,
     check_no_hold,
-    checked_asked,
+    check_receipt_fits,
+    checked_request,
     chunk_fields,
     remains_of,
     where_of,
 )
-from penstock.controller.holds import holds_of
+from penstock.controller.erasure_repeats import Repeats
+from penstock.controller.holds import guard_of, holds_of
 from penstock.controller.metadata import Stored, changing, overwrite
 from penstock.controller.tails import head_positions
 from penstock.controller.workflows import exclusive, settled
 from penstock.core.erasure import Range, joined, size_of
 from penstock.core.erasure_receipt import digest_of, sealed
 from penstock.model.errors import (
-    AlreadyExistsError,
     ConflictError,
     InvalidArgumentError,
     NotFoundError,
     PenstockError,
     SegmentNotFoundError,
-    StreamNotFoundError,
 )
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import ErasedChunk, TableRemoval
+from penstock.ports.segment_service import KEY_ABSENT, ErasedChunk, TableRemoval
 
 log = logging.getLogger(__name__)
 
 PAGE_POSITIONS_MAX = 50_000
-_CALL_RANGES = 20_000
 _CHUNKS_PER_RECORD = 1000
 _GATHERED_MS = 24 * 3600 * 1000
 _RETRY_MAX_S = 30.0
@@ -64,7 +67,8 @@ _Lists: TypeAlias = tuple[list[bytes], list[bytes]]
 
 _SENTENCES = {
     "cache": "the blanked bytes are in no cache of the store",
-    "chunks": "chunks that held them were written anew; the old files were overwritten and deleted, old objects deleted",
+    "chunks": "chunks that held them were written anew, or belonged to segments that were deleted; the old files were "
+    "overwritten and deleted, old objects deleted, leased or not",
     "log": "log files that held them were overwritten, files that wait to be used again included",
     "metadata": "metadata and the catalogue of tier 2 never hold payloads of events",
 }
@@ -79,19 +83,34 @@ class Erasures:
         self._failures: dict[str, str] = {}
         self._progress: dict[str, dict[str, Any]] = {}
         self._listed: dict[str, _Lists] = {}
+        self._repeats = Repeats(ctx.metadata)
 
     async def start(self) -> None:
         """Go on with what was decided and is not done; forget what was gathered long ago and never decided."""
         ctx = self._ctx
         async for entry in ctx.metadata.scan_all(keys.ERASURE_MARKS):
-            erasure = entry.key[len(keys.ERASURE_MARKS) :].decode()
-            found = await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)
-            if found.value is None:
+            erasure = entry.key[len(keys.ERASURE_MARKS) :].decode("utf-8", "replace")
+            (of,) = await ctx.metadata.entries([keys.erasure(erasure)])
+            if of.version == KEY_ABSENT:
                 await ctx.metadata.remove_keys([entry.key])
-            elif found.value.state is ErasureState.ASKED:
+                continue
+            record = ctx.set_aside.read(of, ErasureRecord)
+            if record is None:
+                continue
+            if record.state is ErasureState.ASKED:
                 self._perform_soon(erasure)
-            elif ctx.clock.now_ms() - found.value.asked_ms > _GATHERED_MS:
+            elif ctx.retention_clock.now_ms() - ctx.retention_clock.stamped_ms(record.asked_ms) > _GATHERED_MS:
                 await self._forget(erasure)
+
+    async def resume(self) -> None:
+        """Perform what was decided and is not under way, for instance because the answer to the decision was lost."""
+        ctx = self._ctx
+        async for entry in ctx.metadata.scan_all(keys.ERASURE_MARKS):
+            erasure = entry.key[len(keys.ERASURE_MARKS) :].decode("utf-8", "replace")
+            (of,) = await ctx.metadata.entries([keys.erasure(erasure)])
+            record = None if of.version == KEY_ABSENT else ctx.set_aside.read(of, ErasureRecord)
+            if record is not None and record.state is ErasureState.ASKED:
+                self._perform_soon(erasure)
 
     # --- asking -------------------------------------------------------------------------------------------
 
@@ -106,19 +125,17 @@ class Erasures:
         dry_run: bool,
     ) -> Mapping[str, Any]:
         """See ``ControllerService.erase``."""
-        asked = checked_asked(stream, asked)
-        erasure = asked["erasure"]
+        request = checked_request(stream, asked, positions, is_whole=last and not page)
         if sum(map(len, positions.values())) > PAGE_POSITIONS_MAX:
             raise InvalidArgumentError("a page of positions is too long", limit=PAGE_POSITIONS_MAX)
         if dry_run:
             return await self._look(stream, positions)
-        work = self._take(stream, erasure, asked, positions, page=page, last=last)
-        return await self._ctx.tasks.run(work)
+        return await self._ctx.tasks.run(self._take(request, positions, page=page or 0, last=last))
 
     async def _look(self, stream: StreamName, positions: Mapping[SegmentId, Sequence[int]]) -> Mapping[str, Any]:
         view = await self._ctx.stream(stream)
         parts = [await self._part(view, segment, offsets) for segment, offsets in sorted(positions.items())]
-        check_no_hold(await holds_of(self._ctx, view), parts)
+        check_no_hold(await self._ctx.histories.of(view), await holds_of(self._ctx, view), parts)
         return {
             "stream": str(stream),
             "state": "dry run",
@@ -134,74 +151,85 @@ class Erasures:
             raise InvalidArgumentError(
                 "no such segment of the stream", stream=str(view.name), segment=segment
             ) from error
-        return ErasurePartRecord(segment=segment, ranges=list(ranges), events=len(set(offsets)))
+        empty = set(offsets).difference(start - HEADER_BYTES for start, _ in ranges)
+        return ErasurePartRecord(segment=segment, ranges=list(ranges), events=len(set(offsets)), empty=sorted(empty))
 
     async def _take(
-        self,
-        stream: StreamName,
-        erasure: str,
-        asked: Mapping[str, Any],
-        positions: Mapping[SegmentId, Sequence[int]],
-        *,
-        page: int | None,
-        last: bool,
+        self, request: Request, positions: Mapping[SegmentId, Sequence[int]], *, page: int, last: bool
     ) -> Mapping[str, Any]:
-        ctx = self._ctx
+        """Keep a page, or (last) decide. Each run keeps its pages separately. Several runs may send pages under one id; the
+        first that is complete decides. The others join it if their request is the same."""
+        ctx, erasure, stream = self._ctx, request.erasure, request.stream
         async with ctx.locks.hold(f"erasure/{erasure}"):
-            known = (await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)).value
-            if known is not None and known.state is ErasureState.GATHERING and known.stream == str(stream) and not page:
-                # Begun anew: what an attempt that died had gathered may not be all, or not be so any more.
-                await self._forget(erasure)
-                known = None
-            if known is not None and (known.stream != str(stream) or dict(known.asked) != dict(asked)):
-                raise AlreadyExistsError("another erasure has this id", erasure=erasure, stream=known.stream)
-            if known is not None and known.state is not ErasureState.GATHERING:
-                # Decided by an earlier call, whose answer was lost: a repeat is no second erasure.
+            known = await changing(lambda: self._begin(request, page))
+            if known.state is not ErasureState.GATHERING:
+                # Another run has decided, or an earlier call whose answer was lost. A repeat is no second erasure.
+                await self._repeats.check(request, known, positions, last=last)
                 return self._status(erasure, known)
             view = await ctx.stream(stream)
-            if known is None:
-                known = ErasureRecord(
-                    stream=str(stream),
-                    incarnation=view.record.incarnation,
-                    state=ErasureState.GATHERING,
-                    asked=asked,
-                    asked_ms=ctx.clock.now_ms(),
-                )
-                await ctx.metadata.put(
-                    overwrite(keys.erasure(erasure), known), overwrite(keys.erasure_mark(erasure), ErasureMarkRecord())
-                )
-            if known.incarnation != view.record.incarnation:
-                raise StreamNotFoundError("stream was deleted and made anew", stream=str(stream), erasure=erasure)
+            run = request.run(view.record.incarnation)
             for segment, offsets in sorted(positions.items()):
                 part = await self._part(view, segment, offsets)
-                await ctx.metadata.put(overwrite(keys.erasure_part(erasure, page or 0, segment), part))
+                await ctx.metadata.put(overwrite(keys.erasure_part(erasure, run, page, segment), part))
             if last:
                 async with exclusive(ctx, stream):
-                    known = await changing(lambda: self._decide(stream, erasure))
-                self._perform_soon(erasure)
+                    known = await changing(lambda: self._decide(request, positions))
             return self._status(erasure, known)
 
-    async def _decide(self, stream: StreamName, erasure: str) -> ErasureRecord:
-        """One step with a touch of the stream's record: a hold placed at the same time is seen, or sees the decision."""
-        ctx = self._ctx
-        view = await settled(ctx, stream)
+    async def _begin(self, request: Request, page: int) -> ErasureRecord:
+        """Return the record under the id. If nothing is decided, write one in the state ``GATHERING``."""
+        ctx, erasure = self._ctx, request.erasure
         found: Stored[ErasureRecord] = await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)
-        if found.value is None or found.value.incarnation != view.record.incarnation:
-            raise StreamNotFoundError("stream was deleted and made anew", stream=str(stream), erasure=erasure)
-        check_no_hold(await holds_of(ctx, view), await self._parts(erasure))
-        decided = ErasureRecord(
-            stream=found.value.stream,
-            incarnation=found.value.incarnation,
-            state=ErasureState.ASKED,
-            asked=found.value.asked,
+        if found.value is not None and (found.value.state is not ErasureState.GATHERING or page):
+            return found.value
+        view = await ctx.stream(request.stream)
+        begun = ErasureRecord(
+            stream=str(request.stream),
+            incarnation=view.record.incarnation,
+            state=ErasureState.GATHERING,
+            asked=request.asked,
             asked_ms=ctx.clock.now_ms(),
         )
-        await ctx.metadata.put(view.put(view.record), found.put(decided))
+        await ctx.metadata.put(found.put(begun), overwrite(keys.erasure_mark(erasure), ErasureMarkRecord()))
+        return begun
+
+    async def _decide(self, request: Request, positions: Mapping[SegmentId, Sequence[int]]) -> ErasureRecord:
+        """One step with a touch of the stream's record: a hold placed at the same time is seen, or sees the decision."""
+        ctx, erasure = self._ctx, request.erasure
+        view = await settled(ctx, request.stream)
+        found: Stored[ErasureRecord] = await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)
+        if found.value is None:
+            raise ConflictError("erasure expired before its last page; run it again", erasure=erasure)
+        if found.value.state is not ErasureState.GATHERING:
+            await self._repeats.check(request, found.value, positions, last=True)
+            return found.value
+        run = request.run(view.record.incarnation)
+        parts = await self._parts(erasure, run)
+        check_complete(request, parts)
+        guard = await guard_of(ctx, view)
+        check_no_hold(await ctx.histories.of(view), guard.holds, parts)
+        decided = ErasureRecord(
+            stream=str(request.stream),
+            incarnation=view.record.incarnation,
+            state=ErasureState.ASKED,
+            asked=request.asked,
+            asked_ms=ctx.clock.now_ms(),
+            run=run,
+            request=request.fields(),
+        )
+        check_receipt_fits(decided, parts)
+        await ctx.metadata.put(view.put(view.record), found.put(decided), *guard.checks)
         return decided
 
-    async def _parts(self, erasure: str) -> list[ErasurePartRecord]:
-        found = self._ctx.metadata.scan_all(keys.erasure_parts(erasure))
+    async def _parts(self, erasure: str, run: str) -> list[ErasurePartRecord]:
+        found = self._ctx.metadata.scan_all(keys.erasure_parts(erasure, run))
         return [ErasurePartRecord.decode(entry.value) async for entry in found]
+
+    async def _drop_other_runs(self, erasure: str, run: str) -> None:
+        """Remove the pages of all runs except the one that decided."""
+        own, metadata = keys.erasure_parts(erasure, run), self._ctx.metadata
+        every = [entry.key async for entry in metadata.scan_all(keys.erasure_parts(erasure))]
+        await metadata.remove_keys([key for key in every if not key.startswith(own)])
 
     async def _forget(self, erasure: str) -> None:
         metadata = self._ctx.metadata
@@ -218,12 +246,16 @@ class Erasures:
         return self._status(erasure, found)
 
     def _status(self, erasure: str, record: ErasureRecord) -> Mapping[str, Any]:
+        if record.state is ErasureState.ASKED:
+            # Whoever sees a decided erasure performs it: the answer to the decision can be lost.
+            self._perform_soon(erasure)
         told: dict[str, Any] = {
             "erasure": erasure,
             "stream": record.stream,
             "state": record.state.value,
             "asked": dict(record.asked),
             "asked_ms": record.asked_ms,
+            "request": None if record.request is None else dict(record.request),
             "receipt": None if record.receipt is None else dict(record.receipt),
         }
         if erasure in self._failures and record.state is ErasureState.ASKED:
@@ -234,6 +266,8 @@ class Erasures:
 
     async def part(self, erasure: str, number: int) -> Mapping[str, Any]:
         """See ``ControllerService.erasure_part``."""
+        if number < 0:
+            raise InvalidArgumentError("number of a part is negative", part=number)
         metadata = self._ctx.metadata
         parts, chunks = self._listed.get(erasure) or await self._list(erasure)
         answer: dict[str, Any] = {"part": number, "parts": max(len(parts), len(chunks))}
@@ -251,8 +285,9 @@ class Erasures:
         """The keys of the records that its parts are made of, remembered once they stay: the parts are asked for in turn."""
         metadata = self._ctx.metadata
         record = (await metadata.get(keys.erasure(erasure), ErasureRecord)).value
+        run = "" if record is None else record.run
         found = (
-            [entry.key async for entry in metadata.scan_all(keys.erasure_parts(erasure))],
+            [entry.key async for entry in metadata.scan_all(keys.erasure_parts(erasure, run))],
             [entry.key async for entry in metadata.scan_all(keys.erasure_chunks(erasure))],
         )
         if record is not None and record.state is ErasureState.DONE:
@@ -265,8 +300,8 @@ class Erasures:
         """See ``ControllerService.erasures``."""
         found: list[Mapping[str, Any]] = []
         async for entry in self._ctx.metadata.scan_all(keys.ERASURES):
-            record = ErasureRecord.decode(entry.value)
-            if stream is None or record.stream == str(stream):
+            record = self._ctx.set_aside.read(entry, ErasureRecord)
+            if record is not None and (stream is None or record.stream == str(stream)):
                 found.append(self._status(entry.key[len(keys.ERASURES) :].decode(), record))
         # In the order of the chain; what has no receipt yet comes last.
         return sorted(
@@ -289,10 +324,16 @@ class Erasures:
                 try:
                     async with self._ctx.locks.hold("erasures"):
                         await self._perform(erasure)
-                except (PenstockError, OSError) as error:
-                    self._failures[erasure] = str(error)
+                except Exception as error:
+                    # Any error: an erasure that was decided is never given up.
+                    self._failures[erasure] = str(error) if isinstance(error, PenstockError | OSError) else repr(error)
                     self._ctx.telemetry.add("erasure_failures")
-                    log.warning("erasure waits", extra={"erasure": erasure, "error": str(error)})
+                    is_known = isinstance(error, PenstockError | OSError)
+                    log.warning(
+                        "erasure waits",
+                        extra={"erasure": erasure, "error": self._failures[erasure]},
+                        exc_info=None if is_known else error,
+                    )
                     await asyncio.sleep(pause_s * (0.5 + self._ctx.rng.random() / 2))
                     pause_s = min(_RETRY_MAX_S, 2 * pause_s)
                 else:
@@ -310,23 +351,22 @@ class Erasures:
             await ctx.metadata.remove_keys([keys.erasure_mark(erasure)])
             return
         stream = StreamName.parse(record.stream)
-        parts = await self._parts(erasure)
+        await self._drop_other_runs(erasure, record.run)
+        parts = await self._parts(erasure, record.run)
         wanted: dict[SegmentId, list[Range]] = {}
         for part in parts:
             wanted[part.segment] = joined(wanted.get(part.segment, ()), part.ranges)
-        view = await ctx.any_stream(stream)
-        if view is not None and view.record.incarnation != record.incarnation:
-            view = None
-        for segment in await self._head_segments(view):
+        for segment in await self._head_segments(await self._view(record)):
             wanted.setdefault(segment, [])
         chunks: list[dict[str, Any]] = []
         gone: list[SegmentId] = []
         for number, (segment, ranges) in enumerate(sorted(wanted.items())):
             self._progress[erasure] = {"phase": "chunks", "segments": number, "of": len(wanted)}
             try:
-                told = [] if view is None else await self._erase_segment(stream, segment, ranges, erasure)
+                told = await self._erase_segment(stream, segment, ranges, erasure)
             except SegmentNotFoundError:
-                # Truncated away, or deleted with the stream, since the positions were taken.
+                # The segment was truncated away, or deleted with the stream, after the positions were taken. Its chunks are
+                # wiped. A new stream of this name never uses the name of a segment again.
                 gone.append(segment)
                 continue
             chunks += [chunk_fields(segment, item) for item in told]
@@ -341,12 +381,18 @@ class Erasures:
             "where": where_of(parts, gone),
             "chunks": {"count": len(chunks), "sha256": digest_of(chunks)},
             "tiers": _SENTENCES,
-            "remains": await remains_of(ctx, view, stream),
+            "request": None if record.request is None else dict(record.request),
+            "remains": await remains_of(ctx, await self._view(record), stream),
             "version": version("penstock"),
         }
         await changing(lambda: self._finish(erasure, fields))
         ctx.audit.soon()
         ctx.telemetry.add("erasures")
+
+    async def _view(self, record: ErasureRecord) -> StreamView | None:
+        """The stream of the erasure; None: it was deleted, and perhaps created again."""
+        view = await self._ctx.any_stream(StreamName.parse(record.stream))
+        return None if view is None or view.record.incarnation != record.incarnation else view
 
     async def _head_segments(self, view: StreamView | None) -> list[SegmentId]:
         """Those whose beginning may have been truncated: what is dead of it is blanked too."""
@@ -359,13 +405,10 @@ class Erasures:
     async def _erase_segment(
         self, stream: StreamName, segment: SegmentId, ranges: Sequence[Range], erasure: str
     ) -> list[ErasedChunk]:
-        name = segment_name(stream, segment)
-        told: dict[tuple[str, int], ErasedChunk] = {}
-        for start in range(0, max(1, len(ranges)), _CALL_RANGES):
-            part = ranges[start : start + _CALL_RANGES]
-            for item in await self._ctx.segments.erase(name, part, erasure=erasure):
-                told[item.name_before, item.start_offset] = item
-        return sorted(told.values(), key=lambda item: (item.start_offset, item.name_before))
+        # All ranges go in one call, so that each chunk is rewritten once. After a second call the digest from the first
+        # would not match the chunk.
+        told = await self._ctx.segments.erase(segment_name(stream, segment), ranges, erasure=erasure)
+        return sorted(told, key=lambda item: (item.start_offset, item.name_before))
 
     async def _keep_chunks(self, erasure: str, chunks: Sequence[Mapping[str, Any]]) -> None:
         """Put the list behind the receipt, and take away what an attempt that died had put beyond it: of chunks that were
@@ -395,14 +438,7 @@ class Erasures:
             sequence=1 if before is None else before.sequence + 1,
             previous=None if before is None else before.sha256,
         )
-        done = ErasureRecord(
-            stream=record.stream,
-            incarnation=record.incarnation,
-            state=ErasureState.DONE,
-            asked=record.asked,
-            asked_ms=record.asked_ms,
-            receipt=receipt,
-        )
+        done = replace(record, state=ErasureState.DONE, receipt=receipt)
         entry = AuditEntry(
             kind=AuditKind.ERASE,
             target=record.stream,

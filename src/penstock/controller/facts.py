@@ -131,15 +131,15 @@ async def snapshot(
     ``view`` was read.
     """
     name = view.name
-    wanted = [keys.head(name), *level_keys(name), keys.retention_set(name), keys.left(name), keys.quota(name)]
+    wanted = [keys.head(name), keys.retention_set(name), keys.left(name), keys.quota(name), *level_keys(name)]
     entries = await ctx.metadata.entries(wanted)
     head: Stored[HeadRecord] = stored(entries[0], HeadRecord)
-    levels = read_levels(name, view.record, entries[1], entries[2])
+    levels = read_levels(name, view.record, entries[4:])
     if change is not None:
         levels = levels.with_stream(change)
     policy = levels.effective
-    state: Stored[RetentionSetRecord] = stored(entries[3], RetentionSetRecord)
-    left: Stored[CounterRecord] = stored(entries[4], CounterRecord)
+    state: Stored[RetentionSetRecord] = stored(entries[1], RetentionSetRecord)
+    left: Stored[CounterRecord] = stored(entries[2], CounterRecord)
     history = await ctx.histories.of(view)
     tail = await tail_of(ctx, view, history)
     members = await ctx.sets.of(name, state)
@@ -161,7 +161,7 @@ async def snapshot(
         dropped=dropped,
         holds=holds,
         facts=facts,
-        has_quota_mark=entries[5].version >= 0,
+        has_quota_mark=entries[3].version >= 0,
     )
 
 

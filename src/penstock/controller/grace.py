@@ -7,21 +7,20 @@ goes. Source: docs/design/0012-retention-clock.md, "Grace".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.codec.audit import AuditEntry, AuditKind
-from penstock.codec.metadata import HeadRecord, Positions, dump_positions
+from penstock.codec.metadata import HeadRecord, dump_positions
 from penstock.codec.retention_records import GraceRecord, GraceState
 from penstock.controller import keys
 from penstock.controller.context import Context, StreamView
 from penstock.controller.grace_records import load_grace
-from penstock.controller.holds import held_cuts
+from penstock.controller.holds import Guard, guard_of
 from penstock.controller.metadata import Stored, changing
 from penstock.controller.tasks import each
 from penstock.controller.undo import begin_undo, finish_undo
 from penstock.controller.workflows import exclusive, settle, settled
-from penstock.core.cut_order import at_or_after, head_of, segments_to_delete, storage_offsets
+from penstock.core.cut_order import head_of, segments_to_delete, storage_offsets
 from penstock.core.history import StreamHistory
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import SegmentNotFoundError
@@ -86,7 +85,6 @@ class _Release:
         self._ctx = ctx
         self._view = view
         self._history = history
-        self._held: Sequence[Positions | None] | None = None
 
     async def run(self) -> int | None:
         now_ms = self._ctx.retention_clock.now_ms()
@@ -103,29 +101,28 @@ class _Release:
                 else:
                     await self._ctx.metadata.remove(item.remove())
             elif not blocked:
-                going = record.state is GraceState.RELEASING
-                if going or (record.due_ms <= now_ms and not await self._is_held(record)):
-                    await self._release(item, record)
+                if record.state is GraceState.RELEASING:
+                    await self._release(item, record, None)
+                elif record.due_ms <= now_ms and (guard := await self._unheld(record)) is not None:
+                    await self._release(item, record, guard)
                 else:
                     # Later ones wait for this one: what is given back must never leave a hole before what is kept.
                     blocked = True
                     due.append(record.due_ms if record.due_ms > now_ms else now_ms + HELD_AGAIN_MS)
         return min(due, default=None)
 
-    async def _is_held(self, record: GraceRecord) -> bool:
-        """Whether a hold covers any of the bytes: those from its cut on, up to where the truncation went."""
-        if self._held is None:
-            self._held = await held_cuts(self._ctx, self._view)
-        return any(cut is None or not at_or_after(self._history, cut, record.after) for cut in self._held)
+    async def _unheld(self, record: GraceRecord) -> Guard | None:
+        """The guard of the release. None if a hold covers any of the bytes, up to the end of the truncation."""
+        guard = await guard_of(self._ctx, self._view)
+        return None if guard.covers(self._history, record.after) else guard
 
-    async def _release(self, found: Stored[GraceRecord], record: GraceRecord) -> None:
+    async def _release(self, found: Stored[GraceRecord], record: GraceRecord, guard: Guard | None) -> None:
         ctx, view, history = self._ctx, self._view, self._history
         version = found.version
-        if record.state is not GraceState.RELEASING:
+        if guard is not None:
             marked = found.put(replace(record, state=GraceState.RELEASING))
-            # The stream's record is part of the step: a hold placed since the holds were read has touched it.
             versions = await ctx.metadata.put(
-                marked, view.put(view.record), *ctx.audit.puts([_entry(view.name, record)])
+                marked, view.put(view.record), *guard.checks, *ctx.audit.puts([_entry(view.name, record)])
             )
             version = versions[0]
             self._view = view.changed(view.record, versions[1])

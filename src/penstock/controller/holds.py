@@ -1,27 +1,32 @@
 """Holds: what they cover stays, whatever any rule or any call says, until they are lifted or their time has come.
 
-A hold is one record. Whoever decides to remove data does so with the stream's lock and reads the holds under it; placing one
-waits for whoever has the lock, and touches the stream's record, so that a decision made before it fails or is complete when
-the call returns. Source: docs/design/0011-retention-policies.md.
+A hold is one record. A removal is decided under the stream's lock, and reads the holds under it. Placing a hold waits for
+that lock and changes the record of the stream, or of the scope, on which every removal is conditional. A decision made
+before the hold is refused, or is complete when the call returns. A client that removes bytes by segment, past streams and
+cuts, is registered from its check to its end (``removal``), and placing a hold waits for it.
+Source: docs/design/0011-retention-policies.md.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from penstock.codec.audit import AuditEntry, AuditKind
-from penstock.codec.metadata import Positions, dump_positions
+from penstock.codec.metadata import Positions, ScopeRecord, dump_positions
 from penstock.codec.policy_metadata import HoldPlaceRecord, HoldRecord
 from penstock.controller import keys
 from penstock.controller.context import Context, StreamView
+from penstock.controller.cuts import check_bound
 from penstock.controller.metadata import Stored, changing, stored
 from penstock.controller.tails import head_positions
-from penstock.controller.truncation import check_positions, check_tail
 from penstock.controller.workflows import exclusive, settled
-from penstock.core.cut_order import at_or_after
+from penstock.core.cut_order import at_or_after, passed_until
 from penstock.core.history import StreamHistory
+from penstock.core.placement import parent_name
 from penstock.core.retention_facts import Hold
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
@@ -31,13 +36,17 @@ from penstock.model.errors import (
     InvalidCutError,
     InvalidNameError,
     NotFoundError,
+    PenstockError,
     RetentionHoldError,
     VersionTooNewError,
 )
 from penstock.model.names import StreamName, parse_segment_name
+from penstock.model.policies import LONG_MAX
 from penstock.model.retention import HoldInfo, PolicyTarget
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import TableEntry, TablePut
+from penstock.ports.segment_service import TableCheck, TableEntry, TablePut
+
+log = logging.getLogger(__name__)
 
 ID_MAX = 128
 OWNER_MAX = 256
@@ -53,6 +62,14 @@ class Placed:
     id: str
     scope: str
     record: HoldRecord
+
+    def covers(self, history: StreamHistory, segment: SegmentId, end: int | None) -> bool:
+        """Whether the hold covers bytes of the segment before ``end``, or (None) any of it."""
+        cut = self.record.cut
+        if cut is None:
+            return True
+        passed = passed_until(history, cut, segment)
+        return passed is not None and (end is None or end > passed)
 
     def refuse(self, what: str) -> RetentionHoldError:
         return RetentionHoldError(
@@ -113,22 +130,42 @@ def to_facts(ctx: Context, holds: Iterable[Placed]) -> list[Hold]:
     ]
 
 
-async def held_cuts(ctx: Context, view: StreamView) -> list[Positions | None]:
-    """What holds cover of the stream: each from a cut on, or (None) all of it."""
-    return [item.record.cut for item in await holds_of(ctx, view)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """The holds on a stream, and the checks that refuse a removal which was decided without a newer one.
+
+    A hold on the stream changes the stream's record, and a hold on the scope changes the scope's record. A removal writes the
+    first and checks the second: every batch that decides a removal contains ``checks``.
+    """
+
+    holds: Sequence[Placed]
+    checks: Sequence[TableCheck]
+
+    def check_deletion(self) -> None:
+        """Raises RetentionHoldError if any hold is on the stream."""
+        for item in self.holds:
+            raise item.refuse("the deletion of the stream")
+
+    def check_truncation(self, history: StreamHistory, cut: Positions) -> None:
+        """Raises RetentionHoldError if a hold covers data before ``cut``."""
+        for item in self.holds:
+            if item.record.cut is None or not at_or_after(history, item.record.cut, cut):
+                raise item.refuse("the truncation")
+
+    def covers(self, history: StreamHistory, cut: Positions) -> bool:
+        """Whether a hold covers data before ``cut``."""
+        cuts = [item.record.cut for item in self.holds]
+        return any(held is None or not at_or_after(history, held, cut) for held in cuts)
 
 
-def check_truncation(history: StreamHistory, holds: Iterable[Placed], cut: Positions) -> None:
-    """Raises RetentionHoldError where a hold covers data before ``cut``."""
-    for item in holds:
-        if item.record.cut is None or not at_or_after(history, item.record.cut, cut):
-            raise item.refuse("the truncation")
-
-
-async def check_deletion(ctx: Context, view: StreamView) -> None:
-    """Raises RetentionHoldError where any hold is on the stream."""
-    for item in await holds_of(ctx, view):
-        raise item.refuse("the deletion of the stream")
+async def guard_of(ctx: Context, view: StreamView) -> Guard:
+    """The guard of a removal from the stream. Nothing guards internal streams."""
+    if view.name.is_internal:
+        return Guard(holds=(), checks=())
+    # The scope's record is read before the holds: a hold that the scan misses changes the record later.
+    (scope,) = await ctx.metadata.entries([keys.scope(view.name.scope)])
+    holds = await holds_of(ctx, view)
+    return Guard(holds=holds, checks=(TableCheck(key=scope.key, version=scope.version),))
 
 
 def _is_text(text: object) -> bool:
@@ -137,21 +174,12 @@ def _is_text(text: object) -> bool:
     return isinstance(text, str) and text.isprintable()
 
 
-def _keeps(cut: Positions | None, segment: SegmentId, offset: int | None) -> bool:
-    """Whether a hold from ``cut`` on covers bytes of the segment before the offset, or (None) any of it."""
-    if cut is None:
-        return True
-    if segment in cut:
-        return offset is None or offset > max(0, cut[segment])
-    # Older than all of the cut: passed by it. Any other is kept, lest one be taken for passed that is not.
-    return segment > min(cut)
-
-
 class Holds:
     """Holds of all scopes."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
+        self._last_removal = 0
 
     async def add(
         self,
@@ -196,9 +224,13 @@ class Holds:
                 rule=f"1 to {ID_MAX} letters, digits, dots, dashes and underscores",
             )
         now_ms = self._ctx.clock.now_ms()
-        if until_ms is not None and until_ms <= now_ms:
+        if until_ms is not None and not now_ms < until_ms <= LONG_MAX:
             raise InvalidArgumentError(
-                "a hold ends in the future", field="until_ms", value=until_ms, rule="later than now", now_ms=now_ms
+                "a hold ends in the future",
+                field="until_ms",
+                value=until_ms,
+                rule=f"later than now, at most {LONG_MAX}",
+                now_ms=now_ms,
             )
         if cut is not None and not isinstance(target, StreamName):
             raise InvalidArgumentError("only a hold on one stream has a cut", field="cut", value=str(target))
@@ -229,9 +261,11 @@ class Holds:
                 info = await changing(lambda: self._add_to_stream(target, chosen, record, cut))
         else:
             async with ctx.locks.hold(f"scope/{target}"):
-                info = await changing(lambda: self._put(target, chosen, record, []))
-            # Who had a stream's lock may have looked before the hold was there; who takes one from here on sees it.
+                info = await changing(lambda: self._add_to_scope(target, chosen, record))
+            # Every earlier decision is complete when this returns.
             await ctx.locks.passed(f"stream/{target}/")
+        # Clients' removals that were checked before the hold was there have ended when this returns; later ones meet it.
+        await ctx.removals_passed(str(target))
         ctx.audit.soon()
         if isinstance(target, StreamName):
             ctx.attention.dirty(target)
@@ -239,16 +273,22 @@ class Holds:
             ctx.attention.dirty_all(target)
         return info
 
+    async def _add_to_scope(self, scope: str, hold_id: str, record: HoldRecord) -> HoldInfo:
+        found = await self._ctx.metadata.get(keys.scope(scope), ScopeRecord)
+        # A removal that was decided without this hold fails on the scope's record, and is decided again.
+        touched = [] if found.value is None else [found.put(found.value)]
+        return await self._put(scope, hold_id, record, touched)
+
     async def _add_to_stream(
         self, name: StreamName, hold_id: str, record: HoldRecord, cut: StreamCut | None
     ) -> HoldInfo:
         ctx = self._ctx
         view = await settled(ctx, name)
         record = replace(record, incarnation=view.record.incarnation)
-        if cut is not None and not cut.is_unbounded:
+        if cut is not None:
             history = await ctx.histories.of(view)
-            check_positions(view, history, cut)
-            await check_tail(ctx, view, history, cut.positions)
+            await check_bound(ctx, view, history, cut)
+        if cut is not None and not cut.is_unbounded:
             _, head = await ctx.stream_and_head(name)
             first = head_positions(history, head.value)
             if not at_or_after(history, cut.positions, first):
@@ -287,6 +327,19 @@ class Holds:
         )
         return info
 
+    @asynccontextmanager
+    async def removal(self, segment: str) -> AsyncIterator[None]:
+        """A removal by segment, from its check to its end. ``Context.removals_passed`` waits for those that have begun."""
+        try:
+            name, _ = parse_segment_name(parent_name(segment))
+        except InvalidNameError:
+            yield
+            return
+        # A name of its own: removals do not wait for each other, nor for the workflows of the stream.
+        self._last_removal += 1
+        async with self._ctx.locks.hold(f"removal/{name}/{self._last_removal}"):
+            yield
+
     async def check_removal(self, segment: str, offset: int | None) -> None:
         """Raises RetentionHoldError where a hold covers bytes of the segment before ``offset`` (None: any of it).
 
@@ -299,8 +352,9 @@ class Holds:
         view = await self._ctx.any_stream(name)
         if view is None:
             return
+        history = await self._ctx.histories.of(view)
         for item in await holds_of(self._ctx, view):
-            if _keeps(item.record.cut, part, offset):
+            if item.covers(history, part, offset):
                 raise item.refuse("the removal")
 
     async def names(self, target: PolicyTarget = None) -> Sequence[HoldInfo]:
@@ -320,9 +374,12 @@ class Holds:
 
     async def release(self, hold_id: str, *, owner: str) -> HoldInfo:
         """Lift a hold, and record who did. Raises NotFoundError, InvalidArgumentError."""
-        if not owner.strip() or len(owner) > OWNER_MAX:
+        if not _is_text(owner) or not owner.strip() or len(owner) > OWNER_MAX:
             raise InvalidArgumentError(
-                "lifting a hold says who does it", field="owner", value=owner[:60], rule=f"1 to {OWNER_MAX} characters"
+                "lifting a hold says who does it",
+                field="owner",
+                value=ascii(owner)[:60],
+                rule=f"1 to {OWNER_MAX} printable characters",
             )
         return await self._ctx.tasks.run(self._release(hold_id, owner))
 
@@ -342,8 +399,6 @@ class Holds:
 
         async with ctx.locks.hold(f"hold/{hold_id}"):
             found = await changing(attempt)
-        ctx.audit.soon()
-        self._look_again(found)
         return found.record.info(found.scope, found.id)
 
     async def _end(self, found: Placed, entry: TableEntry, why: dict[str, object]) -> None:
@@ -351,12 +406,17 @@ class Holds:
         ctx = self._ctx
         ended = replace(found.record, ended_ms=ctx.clock.now_ms())
         info = found.record.info(found.scope, found.id)
-        await ctx.metadata.put(
-            TablePut(key=entry.key, value=ended.encode(), version=entry.version),
-            *ctx.audit.puts([_entry(AuditKind.UNHOLD, info, why)]),
-        )
-        # What is left of it after a crash here holds nothing, and the next sweep takes it away.
-        await ctx.metadata.remove_keys([entry.key, keys.hold_place(found.id)])
+        try:
+            await ctx.metadata.put(
+                TablePut(key=entry.key, value=ended.encode(), version=entry.version),
+                *ctx.audit.puts([_entry(AuditKind.UNHOLD, info, why)]),
+            )
+            # After a crash here, what is left holds nothing, and the next sweep removes it.
+            await ctx.metadata.remove_keys([entry.key, keys.hold_place(found.id)])
+        finally:
+            # Also after a failure: the end can be durable although its answer was lost.
+            ctx.audit.soon()
+            self._look_again(found)
 
     def _look_again(self, found: Placed) -> None:
         if found.record.stream is None:
@@ -369,19 +429,27 @@ class Holds:
         ctx = self._ctx
         over = [entry async for entry in ctx.metadata.scan_all(keys.holds(None)) if not in_force(ctx, _read(entry))]
         for seen in over:
-            found = _placed(seen)
-            async with ctx.locks.hold(f"hold/{found.id}"):
-                (entry,) = await ctx.metadata.entries([seen.key])
-                if entry.version != seen.version:
-                    # Lifted and taken away, or placed anew, since it was listed.
-                    continue
-                if found.record.ended_ms is None:
-                    await self._end(found, entry, {"by": "", "rule": "until_ms"})
-                    ctx.audit.soon()
-                else:
-                    await ctx.metadata.remove_keys([entry.key, keys.hold_place(found.id)])
-            self._look_again(found)
+            try:
+                await self._remove_ended(seen)
+            except PenstockError as error:
+                log.warning(
+                    "ended hold could not be removed yet",
+                    extra={"hold": _placed(seen).id, "error": str(error)},
+                )
         return len(over)
+
+    async def _remove_ended(self, seen: TableEntry) -> None:
+        ctx, found = self._ctx, _placed(seen)
+        async with ctx.locks.hold(f"hold/{found.id}"):
+            (entry,) = await ctx.metadata.entries([seen.key])
+            if entry.version != seen.version:
+                # Since it was listed, the hold was lifted and removed, or placed again.
+                return
+            if found.record.ended_ms is None:
+                await self._end(found, entry, {"by": "", "rule": "until_ms"})
+            else:
+                await ctx.metadata.remove_keys([entry.key, keys.hold_place(found.id)])
+        self._look_again(found)
 
 
 def _entry(kind: AuditKind, info: HoldInfo, more: dict[str, object] | None = None) -> AuditEntry:

@@ -13,8 +13,9 @@ from penstock.controller import keys
 from penstock.controller.append_limits import AppendLimits
 from penstock.controller.context import Context
 from penstock.controller.facts import Snapshot, load_subscribers
-from penstock.controller.holds import holds_of
+from penstock.controller.holds import guard_of
 from penstock.controller.metadata import changing
+from penstock.controller.policies import load_levels
 from penstock.controller.removals import deletion_puts
 from penstock.controller.retention_steps import mattered
 from penstock.controller.tails import tail_positions
@@ -46,12 +47,15 @@ async def delete_idle(ctx: Context, name: StreamName, found: Snapshot, limits: A
         same = same and await tail_positions(ctx, view, history) == found.tail.positions
         now_there = await load_subscribers(ctx, view)
         same = same and set(now_there) <= set(found.subscribers)
-        if not same or await holds_of(ctx, view) or await _has_open_transactions(ctx, name):
+        levels = await load_levels(ctx, view)
+        same = same and levels == found.levels
+        guard = await guard_of(ctx, view)
+        if not same or guard.holds or await _has_open_transactions(ctx, name):
             return False
         state = StreamState.DELETING if view.record.state is StreamState.SEALED else StreamState.SEALING
         ending = replace(view.record, state=state, ending=True)
         puts = await deletion_puts(ctx, view, rule=rule.value, policy=mattered(found, rule))
-        await ctx.metadata.put(view.put(ending), ctx.work_put(name), *puts)
+        await ctx.metadata.put(view.put(ending), ctx.work_put(name), *levels.checks, *guard.checks, *puts)
         ctx.audit.soon()
         await settle(ctx, name)
         return True
@@ -66,6 +70,7 @@ async def delete_idle(ctx: Context, name: StreamName, found: Snapshot, limits: A
 
 async def _has_open_transactions(ctx: Context, name: StreamName) -> bool:
     async for entry in ctx.metadata.scan_all(keys.transactions(name)):
-        if TransactionRecord.decode(entry.value).state is TransactionState.OPEN:
+        record = ctx.set_aside.read(entry, TransactionRecord)
+        if record is None or record.state is TransactionState.OPEN:
             return True
     return False

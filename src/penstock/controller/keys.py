@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from penstock.model.errors import CorruptDataError
 from penstock.model.names import StreamName
 from penstock.model.policies import LONG_MAX
 
 TABLE = "_system/_tables/controller"
 
 TRANSACTION_COUNTER = b"counter/transaction"
+NUMBER_FLOOR = b"counter/number"
+NUMBERS = b"number/"
 ERASURES = b"erasure/"
 ERASURE_MARKS = b"erasure-work/"
 ERASURE_CHAIN = b"erasure-chain"
@@ -124,8 +127,11 @@ def completion(name: StreamName, at_ms: int, txn: UUID) -> bytes:
 
 
 def txn_of(key: bytes) -> UUID:
-    """The transaction that a key ends in."""
-    return UUID(hex=key.rsplit(b"/", 1)[1].decode())
+    """The transaction that a key ends in. Raises CorruptDataError where it ends in none."""
+    try:
+        return UUID(hex=key.rsplit(b"/", 1)[1].decode())
+    except (ValueError, IndexError) as error:
+        raise CorruptDataError("metadata key names no transaction", key=key[:80]) from error
 
 
 def queue(name: StreamName) -> bytes:
@@ -133,8 +139,11 @@ def queue(name: StreamName) -> bytes:
 
 
 def queue_place(key: bytes) -> int:
-    """The place of a ``queue_entry``."""
-    return int(key.rsplit(b"/", 1)[1], 16)
+    """The place of a ``queue_entry``. Raises CorruptDataError where the key has none."""
+    try:
+        return int(key.rsplit(b"/", 1)[1], 16)
+    except (ValueError, IndexError) as error:
+        raise CorruptDataError("metadata key has no place in the queue", key=key[:80]) from error
 
 
 def queue_entry(name: StreamName, sequence: int) -> bytes:
@@ -238,12 +247,13 @@ def erasure_mark(erasure_id: str) -> bytes:
     return f"erasure-work/{erasure_id}".encode()
 
 
-def erasure_parts(erasure_id: str) -> bytes:
-    return f"erasure-part/{erasure_id}/".encode()
+def erasure_parts(erasure_id: str, run: str = "") -> bytes:
+    """Prefix of the parts of one run, or (empty) of all runs. Parts of earlier versions have no run in their keys."""
+    return f"erasure-part/{erasure_id}/{run}/".encode() if run else f"erasure-part/{erasure_id}/".encode()
 
 
-def erasure_part(erasure_id: str, page: int, segment: int) -> bytes:
-    return f"erasure-part/{erasure_id}/{page:08}/{segment:016x}".encode()
+def erasure_part(erasure_id: str, run: str, page: int, segment: int) -> bytes:
+    return f"erasure-part/{erasure_id}/{run}/{page:08}/{segment:016x}".encode()
 
 
 def erasure_chunks(erasure_id: str) -> bytes:

@@ -19,6 +19,7 @@ from penstock.controller.context import Context, StreamView
 from penstock.controller.decisions import abort_if_open
 from penstock.controller.epochs import FINAL, end_work, lengths_put, put_stream, seal_segments
 from penstock.controller.metadata import create, overwrite
+from penstock.controller.numbers import forget_numbers_sometimes
 from penstock.model.names import MARK_PREFIX, StreamName, segment_name
 from penstock.model.policies import StreamConfig
 from penstock.model.segments import SegmentRange, even_ranges, make_segment_id
@@ -65,6 +66,9 @@ async def finish_creation(ctx: Context, view: StreamView) -> StreamView:
         for item, entry in zip(views, entries, strict=True)
         for segment in EpochEntry.decode(entry.value).segments
     ]
+    for item in views:
+        # A client may be removing a segment of this name, allowed to when there was no stream: it must not meet the new one.
+        await ctx.removals_passed(str(item.name))
     await ctx.create_segments(names, rollover_bytes=view.record.config.rollover_bytes)
     others = [item.put(replace(item.record, state=StreamState.ACTIVE)) for item in views[1:]]
     if view.record.config.retention is not None:
@@ -79,7 +83,9 @@ async def finish_sealing(ctx: Context, view: StreamView) -> StreamView:
     record is durable: one of the two meets the other.
     """
     async for entry in ctx.metadata.scan_all(keys.transactions(view.name)):
-        if TransactionRecord.decode(entry.value).state is TransactionState.OPEN:
+        record = ctx.set_aside.read(entry, TransactionRecord)
+        # A transaction that cannot be read can never be committed; it is deleted with the stream.
+        if record is not None and record.state is TransactionState.OPEN:
             await abort_if_open(ctx, view.name, keys.txn_of(entry.key))
     # Nothing that anybody has decided may be left behind.
     ctx.queues.forget(view.name)
@@ -123,3 +129,4 @@ async def finish_deletion(ctx: Context, view: StreamView) -> None:
     ctx.unpruned.pop(name, None)
     await ctx.metadata.remove_keys([*keys.owned_singly(name), keys.stream(name)])
     await ctx.metadata.remove_keys([keys.work(name)])
+    await forget_numbers_sometimes(ctx)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from penstock.codec.metadata import Record
 from penstock.controller import keys
 from penstock.model.errors import (
     AlreadyExistsError,
     BadKeyVersionError,
+    EventTooLargeError,
+    InvalidArgumentError,
     KeyNotFoundError,
     SegmentNotFoundError,
+    StorageFullError,
     ThrottledError,
 )
 from penstock.ports.segment_service import (
@@ -21,6 +24,7 @@ from penstock.ports.segment_service import (
     KEY_ABSENT,
     TABLE_BATCH_MAX,
     SegmentService,
+    TableCheck,
     TableEntry,
     TablePut,
     TableRemoval,
@@ -28,6 +32,20 @@ from penstock.ports.segment_service import (
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
+
+Watcher: TypeAlias = Callable[[TablePut, int | None], None]
+"""Called with a put and its version. None: it is not known whether the put is durable."""
+
+REFUSED = (
+    BadKeyVersionError,
+    KeyNotFoundError,
+    ThrottledError,
+    StorageFullError,
+    EventTooLargeError,
+    InvalidArgumentError,
+    SegmentNotFoundError,
+)
+"""Errors after which nothing of a ``put`` is written, now or later."""
 
 PAGE = 500
 CHUNK = 200
@@ -59,6 +77,11 @@ class Metadata:
     def __init__(self, segments: SegmentService, table: str = keys.TABLE) -> None:
         self._segments = segments
         self._table = table
+        self._watchers: list[Watcher] = []
+
+    def watch(self, watcher: Watcher) -> None:
+        """Call ``watcher`` for every later ``put``, once it is durable, or once it is not known whether it is."""
+        self._watchers.append(watcher)
 
     async def bootstrap(self) -> None:
         """Create the table unless it is there."""
@@ -100,12 +123,26 @@ class Metadata:
                 return
             after = page[-1].key
 
-    async def put(self, *puts: TablePut) -> Sequence[int]:
+    async def put(self, *puts: TablePut | TableCheck) -> Sequence[int]:
         """Apply all or nothing, durably; returns the new versions.
 
         Raises: BadKeyVersionError, KeyNotFoundError (somebody else was faster; ``changing`` retries).
         """
-        return await self._segments.table_update(self._table, puts)
+        try:
+            versions = await self._segments.table_update(self._table, puts)
+        except REFUSED:
+            raise
+        except BaseException:
+            self._notify(puts, [None] * len(puts))
+            raise
+        self._notify(puts, versions)
+        return versions
+
+    def _notify(self, puts: Sequence[TablePut | TableCheck], versions: Sequence[int | None]) -> None:
+        for watcher in self._watchers:
+            for item, version in zip(puts, versions, strict=True):
+                if isinstance(item, TablePut):
+                    watcher(item, version)
 
     async def change(self, puts: Sequence[TablePut], removals: Sequence[TableRemoval]) -> None:
         """Puts and removals, all or nothing where the store can, else the puts first. Raises as ``put``."""

@@ -32,19 +32,25 @@ from penstock.model.errors import CorruptDataError, InvalidArgumentError, Pensto
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy
 from penstock.model.retention import EMPTY, EffectivePolicy, Inherit, Level, PolicyDocument, PolicyTarget
-from penstock.ports.segment_service import TableEntry, TablePut
+from penstock.ports.segment_service import KEY_ABSENT, TableCheck, TableEntry, TablePut
 
 UNREADABLE = (CorruptDataError, VersionTooNewError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Levels:
-    """The documents that make a stream's policy. ``faults``: levels whose document cannot be read; they count as empty."""
+    """The documents that form a stream's policy. ``faults``: levels whose document cannot be read; they count as empty.
+
+    ``checks`` go into every batch that this policy decides. The batch is refused if a document above the stream has changed
+    since it was read, or if the scope got a hold. The stream's own document is in its record, and such a batch is
+    conditional on that record too.
+    """
 
     stream: PolicyDocument = EMPTY
     scope: PolicyDocument = EMPTY
     server: PolicyDocument = EMPTY
     faults: Mapping[Level, PenstockError] | None = None
+    checks: tuple[TableCheck, ...] = ()
 
     @property
     def unreadable(self) -> str:
@@ -75,16 +81,17 @@ def _resolved(stream: PolicyDocument, scope: PolicyDocument, server: PolicyDocum
     return resolve(stream, scope, server)
 
 
-def level_keys(name: StreamName) -> tuple[bytes, bytes]:
-    """Where the documents above the stream are."""
-    return keys.scope_policy(name.scope), keys.SERVER_POLICY
+def level_keys(name: StreamName) -> tuple[bytes, bytes, bytes]:
+    """Keys of the documents above the stream, and of the record of its scope, which every hold on the scope changes."""
+    return keys.scope_policy(name.scope), keys.SERVER_POLICY, keys.scope(name.scope)
 
 
-def read_levels(name: StreamName, record: StreamRecord, scope: TableEntry, server: TableEntry) -> Levels:
-    """The levels from the stream's record and the entries under ``level_keys``.
+def read_levels(name: StreamName, record: StreamRecord, above_it: Sequence[TableEntry]) -> Levels:
+    """Read the levels from the stream's record and the entries of ``level_keys``. The caller reads the holds after these.
 
     No other level speaks for an internal stream: a default for users' data must not cut what the store itself lives on.
     """
+    scope, server, _ = above_it
     faults: dict[Level, PenstockError] = {}
     own = above = server_wide = EMPTY
     try:
@@ -100,7 +107,10 @@ def read_levels(name: StreamName, record: StreamRecord, scope: TableEntry, serve
             server_wide = _document(server)
         except UNREADABLE as error:
             faults[Level.SERVER] = error
-    return Levels(stream=own, scope=above, server=server_wide, faults=faults or None)
+    checks: tuple[TableCheck, ...] = ()
+    if not name.is_internal:
+        checks = tuple(TableCheck(key=entry.key, version=entry.version) for entry in above_it)
+    return Levels(stream=own, scope=above, server=server_wide, faults=faults or None, checks=checks)
 
 
 def _document(entry: TableEntry) -> PolicyDocument:
@@ -110,8 +120,7 @@ def _document(entry: TableEntry) -> PolicyDocument:
 
 async def load_levels(ctx: Context, view: StreamView) -> Levels:
     """The documents that apply to the stream."""
-    scope, server = await ctx.metadata.entries(level_keys(view.name))
-    return read_levels(view.name, view.record, scope, server)
+    return read_levels(view.name, view.record, await ctx.metadata.entries(level_keys(view.name)))
 
 
 def document_of(record: StreamRecord) -> PolicyDocument:
@@ -191,6 +200,7 @@ class Policies:
             changed = with_document(view.record, document)
             await ctx.metadata.put(
                 view.put(changed),
+                *levels.checks,
                 *own_policy_puts(name, changed),
                 *ctx.audit.puts([_entry(name, _shown(view.record), document, levels.effective)]),
             )
@@ -222,9 +232,12 @@ class Policies:
             was = encode_document(before) if shown is None else {"unreadable": shown}
             await ctx.metadata.put(put, *ctx.audit.puts([_entry(target, was, document, None)]))
 
-        await changing(attempt)
-        ctx.audit.soon()
-        ctx.attention.dirty_all(target)
+        try:
+            await changing(attempt)
+        finally:
+            # Also after a failure: the policy can be durable although its answer was lost.
+            ctx.audit.soon()
+            ctx.attention.dirty_all(target)
 
     async def _check_below(self, target: str | None, document: PolicyDocument) -> None:
         """Raises InvalidArgumentError where the document makes some stream's policy contradict itself."""
@@ -254,14 +267,15 @@ class Policies:
         ctx, prefix = self._ctx, b"policy/"
         names: list[StreamName] = []
         async for entry in ctx.metadata.scan_all(keys.policies_of(scope)):
-            name = StreamName.parse(entry.key[len(prefix) :].decode())
-            if not name.is_internal:
+            name = ctx.set_aside.stream(entry, prefix)
+            if name is not None and not name.is_internal:
                 names.append(name)
         for start in range(0, len(names), CHUNK):
             part = names[start : start + CHUNK]
             found = await ctx.metadata.entries([keys.stream(name) for name in part])
             for name, entry in zip(part, found, strict=True):
-                record = stored(entry, StreamRecord).value
+                record = None if entry.version == KEY_ABSENT else ctx.set_aside.read(entry, StreamRecord)
+                # A stream whose record cannot be read has no policy: nothing can be decided about it.
                 if record is not None:
                     yield name, record
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.codec.metadata import StreamRecord, StreamState
+from penstock.codec.metadata import HeadRecord, StreamRecord, StreamState
 from penstock.controller.context import Context
+from penstock.controller.cuts import check_bound, check_given, retry_if_moved
 from penstock.controller.event_counts import pieces
 from penstock.controller.facts import look
 from penstock.controller.tails import head_positions, load_tail
-from penstock.core.cut_order import check_cut, segments_between, segments_to_delete, size_till, successors
+from penstock.core.cut_order import segments_between, segments_to_delete, size_till, successors
 from penstock.core.history import StreamHistory
 from penstock.core.retention import HolderKind, explain
 from penstock.model.cuts import StreamCut
@@ -57,9 +58,10 @@ class Queries:
                 break
             position = entries[-1].key
             for entry in entries:
-                record = StreamRecord.decode(entry.value)
-                shown = record.state not in (StreamState.CREATING, StreamState.DELETING)
-                if shown and (tag is None or tag in record.config.tags):
+                record = self._ctx.set_aside.read(entry, StreamRecord)
+                # An unreadable record counts as present: a call for it reports the damage.
+                shown = record is None or record.state not in (StreamState.CREATING, StreamState.DELETING)
+                if shown and (tag is None or (record is not None and tag in record.config.tags)):
                     page.append(entry.key[len(prefix) :].decode())
         return page
 
@@ -103,29 +105,26 @@ class Queries:
 
     async def segments_between(self, name: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
         """Raises InvalidCutError."""
+        history, head = await retry_if_moved(name, lambda: self._given(name, start, end))
+        first = head_positions(history, head) if start.is_unbounded else start.positions
+        return segments_between(history, first, None if end.is_unbounded else end.positions)
+
+    async def _given(self, name: StreamName, *cuts: StreamCut) -> tuple[StreamHistory, HeadRecord | None]:
+        """History and head of the stream. All the cuts must be positions of it. Raises InvalidCutError."""
         view, head = await self._ctx.stream_and_head(name)
         history = await self._ctx.histories.of(view)
-        for cut in (start, end):
-            if not cut.is_unbounded:
-                self._check_stream(name, cut)
-                check_cut(history, cut.positions)
-        first = head_positions(history, head.value) if start.is_unbounded else start.positions
-        return segments_between(history, first, None if end.is_unbounded else end.positions)
+        for cut in cuts:
+            await check_bound(self._ctx, view, history, cut)
+        return history, head.value
 
     async def measure(self, name: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentSpan]:
         """Raises InvalidCutError."""
-        view, _ = await self._ctx.stream_and_head(name)
-        history = await self._ctx.histories.of(view)
-        for cut in (start, end):
-            self._check_stream(name, cut)
+        history, _ = await retry_if_moved(name, lambda: self._given(name, start, end))
         if start.is_unbounded:
             raise InvalidCutError("measuring needs a cut to begin at", stream=str(name))
-        check_cut(history, start.positions)
         last: Mapping[SegmentId, int] = end.positions
         if end.is_unbounded:
             _, _, history, last = await load_tail(self._ctx, name)
-        else:
-            check_cut(history, last)
         # What no cut passes in order is refused here; ``pieces`` would find nothing.
         segments_between(history, start.positions, last)
         spans = []
@@ -135,11 +134,6 @@ class Queries:
             events = None if before is None or upto is None else upto - before
             spans.append(SegmentSpan(segment=segment, start=low, end=high, events=events))
         return tuple(spans)
-
-    @staticmethod
-    def _check_stream(name: StreamName, cut: StreamCut) -> None:
-        if cut.stream != name:
-            raise InvalidCutError("cut belongs to another stream", stream=str(name), cut_of=str(cut.stream))
 
     async def segment_ranges(self, name: StreamName, segments: Sequence[SegmentId]) -> Mapping[SegmentId, KeyRange]:
         """Raises SegmentNotFoundError for a segment that never was."""
@@ -154,10 +148,12 @@ class Queries:
         return any(item.segment == segment for item in await self.current_segments(name))
 
     async def is_cut_valid(self, name: StreamName, cut: StreamCut) -> bool:
-        _, history = await self._history(name)
+        async def check() -> None:
+            view = await self._ctx.stream(name)
+            await check_given(self._ctx, view, await self._ctx.histories.of(view), cut)
+
         try:
-            self._check_stream(name, cut)
-            check_cut(history, cut.positions)
+            await retry_if_moved(name, check)
         except InvalidCutError:
             return False
         return True
@@ -196,6 +192,7 @@ class Queries:
                     cut=None if item.cut is None else StreamCut(name, item.cut),
                     updated_ms=item.updated_ms,
                     lag_bytes=max(0, tail_bytes - size_till(history, found.facts.subscribers[group] or head)),
+                    query=item.query,
                 )
                 for group, item in ((group, found.record_of(group)) for group in found.subscribers)
             ),

@@ -13,6 +13,7 @@ from penstock.controller.context import Context
 from penstock.controller.metadata import Stored, changing, create, overwrite
 from penstock.controller.streams import Streams
 from penstock.controller.subscribers import Subscribers
+from penstock.core.cut_check import check_same_stream
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import GenerationMismatchError, ReaderGroupNotFoundError, ScopeNotFoundError
 from penstock.model.names import READER_GROUP_PREFIX, SYSTEM_SCOPE, StreamName, check_name
@@ -30,7 +31,8 @@ class ReaderGroups:
         self._subscribers = subscribers
 
     async def create(self, config: ReaderGroupConfig) -> ReaderGroupConfig:
-        """Create, or give the stored one unchanged.
+        """Create the group, or return the stored one unchanged. If a rule or a person ended one of its subscriptions, the
+        subscription is registered again, from the group's start or the head, whichever is later.
 
         Raises: InvalidNameError, ScopeNotFoundError; for subscribers StreamNotFoundError, InvalidCutError.
         """
@@ -45,6 +47,7 @@ class ReaderGroups:
             await ctx.check_scope(config.scope)
             stored_one = await self._finish(config.scope, config.name)
             if stored_one is not None:
+                await self._subscribe(config.full_name, _to_record(stored_one, GroupState.ACTIVE))
                 return stored_one
             await self._check_starts(config)
             record = _to_record(replace(config, generation=0), GroupState.CREATING)
@@ -59,10 +62,15 @@ class ReaderGroups:
             return created
 
     async def _check_starts(self, config: ReaderGroupConfig) -> None:
-        """A subscriber joins all its streams or none: they must be there, and its cuts must be theirs."""
-        if config.retention is not ReaderGroupRetention.NONE:
-            for name in sorted(config.start_cuts):
-                await self._subscribers.check_start(name, config.start_cuts[name])
+        """Check that all cuts are positions of their streams. A subscriber joins all its streams or none."""
+        subscribes = config.retention is not ReaderGroupRetention.NONE
+        for name in sorted({*config.start_cuts, *config.end_cuts}):
+            unbounded = StreamCut(name, {})
+            start, end = config.start_cuts.get(name, unbounded), config.end_cuts.get(name, unbounded)
+            check_same_stream(name, start)
+            check_same_stream(name, end)
+            if subscribes or not (start.is_unbounded and end.is_unbounded):
+                await self._subscribers.check_bounds(name, start, end)
 
     async def _finish(self, scope: str, name: str) -> ReaderGroupConfig | None:
         """Finish what was begun on the group, and give it as it then is. The group's lock is held."""
@@ -182,7 +190,7 @@ class ReaderGroups:
         return [
             entry.key[len(prefix) :].decode()
             async for entry in self._ctx.metadata.scan_all(prefix)
-            if GroupRecord.decode(entry.value).state is GroupState.ACTIVE
+            if (record := self._ctx.set_aside.read(entry, GroupRecord)) is None or record.state is GroupState.ACTIVE
         ]
 
     async def resume(self, full_name: str) -> None:

@@ -12,9 +12,9 @@ from penstock.codec.effective_policy import encode_effective
 from penstock.codec.reader_metadata import PastTruncationsRecord
 from penstock.controller import keys
 from penstock.controller.context import Context
+from penstock.controller.cuts import check_bound, retry_if_moved
 from penstock.controller.facts import Snapshot, look
 from penstock.controller.retention_steps import decided
-from penstock.controller.truncation import check_positions
 from penstock.core.cut_order import Positions, at_or_after
 from penstock.core.policy_levels import check_effective, validate
 from penstock.core.policy_sentence import sentence
@@ -94,7 +94,7 @@ async def explained(ctx: Context, name: StreamName, *, position: StreamCut | Non
     that took it: ``at_ms``, ``rule``, ``bytes``, ``head``, each None where that is forgotten.
     Raises: ScopeNotFoundError, StreamNotFoundError, InvalidCutError, UnavailableError.
     """
-    found = await look(ctx, name)
+    found = await retry_if_moved(name, lambda: _look_with(ctx, name, position))
     now_ms = ctx.retention_clock.now_ms()
     decision = await decided(ctx, found, now_ms=now_ms)
     answer = encode_decision(str(name), decision)
@@ -102,7 +102,6 @@ async def explained(ctx: Context, name: StreamName, *, position: StreamCut | Non
     whole = {**answer, "why": why, **_policy(ctx, found)}
     if position is None or position.is_unbounded:
         return {**whole, "ranges": _ranges(found, decision.ranges())}
-    check_positions(found.view, found.history, position)
     if not at_or_after(found.history, position.positions, found.first):
         return {**whole, "ranges": [], "earliest_release_ms": None, "gone": await _gone(ctx, found, position.positions)}
     at = decision.range_at(position.positions)
@@ -115,6 +114,14 @@ async def explained(ctx: Context, name: StreamName, *, position: StreamCut | Non
         "earliest_release_ms": release_ms,
         "gone": None,
     }
+
+
+async def _look_with(ctx: Context, name: StreamName, position: StreamCut | None) -> Snapshot:
+    """Look at the stream and check that ``position`` is one of it. Raises as ``look``, and InvalidCutError."""
+    found = await look(ctx, name)
+    if position is not None:
+        await check_bound(ctx, found.view, found.history, position, reached=found.tail.positions)
+    return found
 
 
 def _ranges(found: Snapshot, ranges: Sequence[HeldRange]) -> list[dict[str, Any]]:

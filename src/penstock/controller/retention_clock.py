@@ -1,4 +1,4 @@
-"""The clock by which data ages: it runs with the process, whatever the wall clock does.
+"""The clock for the age of data and the end of leases. It counts elapsed time, however the wall clock is changed.
 
 Source: docs/design/0012-retention-clock.md.
 """
@@ -10,7 +10,9 @@ from collections.abc import Callable
 from penstock.codec.retention_records import ClockRecord
 from penstock.controller import retention_keys
 from penstock.controller.metadata import Metadata, overwrite
+from penstock.controller.set_aside import SetAside
 from penstock.ports.clock import Clock
+from penstock.ports.segment_service import KEY_ABSENT
 
 _MOVED_MS = 60_000
 """How far the wall clock may move against this one before that is made durable."""
@@ -23,8 +25,11 @@ class RetentionClock:
     recorded. ``steady`` counts seconds that have really passed, from any start.
     """
 
-    def __init__(self, metadata: Metadata, wall: Clock, steady: Callable[[], float], *, slack_ms: int) -> None:
+    def __init__(
+        self, metadata: Metadata, wall: Clock, steady: Callable[[], float], set_aside: SetAside, *, slack_ms: int
+    ) -> None:
         self._metadata = metadata
+        self._set_aside = set_aside
         self._wall = wall
         self._steady = steady
         self._slack_ms = slack_ms
@@ -53,13 +58,20 @@ class RetentionClock:
         return wall_ms + self._behind_ms
 
     async def start(self) -> None:
-        """Go on where the last life has left off."""
-        found = (await self._metadata.get(retention_keys.CLOCK, ClockRecord)).value
+        """Continue from the last life's record. If it cannot be read, start from the wall clock less the slack.
+
+        A store without a readable record gets one here, before any lease begins.
+        """
+        (entry,) = await self._metadata.entries([retention_keys.CLOCK])
+        found = None if entry.version == KEY_ABSENT else self._set_aside.read(entry, ClockRecord)
         wall_ms = self._wall.now_ms()
         self._began_s = self._steady()
         self._recorded = found
         if found is None:
-            self._base_ms = wall_ms
+            # A clock that is behind keeps data longer, never shorter.
+            self._base_ms = wall_ms if entry.version == KEY_ABSENT else wall_ms - self._slack_ms
+            # Leases begin after this. Without a record, a crash and a clock set ahead would end them at the next start.
+            await self.record()
             return
         away_ms = max(0, wall_ms - found.wall_ms - self._slack_ms)
         self._base_ms = found.retention_ms + away_ms
@@ -71,6 +83,12 @@ class RetentionClock:
         known = self._recorded
         now_ms, wall_ms = self.now_ms(), self._wall.now_ms()
         if known is not None and abs((wall_ms - now_ms) - (known.wall_ms - known.retention_ms)) > _MOVED_MS:
+            await self.record()
+
+    async def record_within(self, age_ms: int) -> None:
+        """Make the clock durable, unless that was done in the last ``age_ms``."""
+        known = self._recorded
+        if known is None or self.now_ms() - known.retention_ms >= age_ms:
             await self.record()
 
     async def record(self) -> None:

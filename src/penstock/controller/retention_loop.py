@@ -249,19 +249,24 @@ class RetentionLoop:
         except UnsupportedError:
             self._scopes[None] = None
             return
-        self._mark = changes.mark
         if not changes.complete:
+            self._mark = changes.mark
             self._scopes[None] = None
             return
         seen = dict.fromkeys(name for name in map(_stream_of, changes.names) if name is not None)
         for name in seen:
             if name not in self._dirty and self._buckets.owns(name) and await self._concerns(name):
                 self._remember(name)
+        # Last: if this is interrupted, the next turn gets the same changes again.
+        self._mark = changes.mark
 
     async def _concerns(self, name: StreamName) -> bool:
-        """Whether any rule may do anything with the stream."""
-        view = await self._ctx.any_stream(name)
-        return view is not None and acts((await load_levels(self._ctx, view)).effective)
+        """Whether any rule may affect the stream. True if a read fails; the cycle then reports the error."""
+        try:
+            view = await self._ctx.any_stream(name)
+            return view is not None and acts((await load_levels(self._ctx, view)).effective)
+        except PenstockError:
+            return True
 
     async def _look_at_scopes(self, *, rest: float = 0.0) -> int:
         """Look at all streams of the scopes that were called dirty; None: at all that a policy applies to.
@@ -298,9 +303,16 @@ class RetentionLoop:
         if not taken:
             return 0
         wanted, count = set(taken), 0
-        async for names in self._pages(b"policy/", all_of=None):
-            count += await self._look_at(name for name in names if bucket_of(str(name), self._buckets.count) in wanted)
-        self._kept_again(await self._with_kept_bytes())
+        try:
+            async for names in self._pages(b"policy/", all_of=None):
+                count += await self._look_at(
+                    name for name in names if bucket_of(str(name), self._buckets.count) in wanted
+                )
+            self._kept_again(await self._with_kept_bytes())
+        except BaseException:
+            # The buckets are reported once only: the next turn looks at all streams.
+            self._scopes[None] = None
+            raise
         return count
 
     def _kept_again(self, names: Iterable[StreamName]) -> None:
@@ -312,7 +324,9 @@ class RetentionLoop:
         prefix = retention_keys.GRACES
         found: dict[StreamName, None] = {}
         async for entry in self._ctx.metadata.scan_all(prefix):
-            found[StreamName.parse(entry.key[len(prefix) :].rsplit(b"/", 1)[0].decode())] = None
+            name = self._ctx.set_aside.stream(entry, prefix, last=1)
+            if name is not None:
+                found[name] = None
         return list(found)
 
     async def _pages(self, prefix: bytes, *, all_of: str | None) -> AsyncIterator[list[StreamName]]:
@@ -327,7 +341,7 @@ class RetentionLoop:
                 yield names
             return
         scopes = [
-            entry.key[len(keys.SCOPE_POLICIES) :].decode()
+            entry.key[len(keys.SCOPE_POLICIES) :].decode("utf-8", "replace")
             async for entry in self._ctx.metadata.scan_all(keys.SCOPE_POLICIES)
         ]
         for scope in scopes:
@@ -342,7 +356,8 @@ class RetentionLoop:
         wanted = prefix + within.encode()
         while page := await self._ctx.metadata.scan(wanted, after=after):
             after = page[-1].key
-            names = (StreamName.parse(entry.key[len(prefix) :].decode()) for entry in page)
+            found = (self._ctx.set_aside.stream(entry, prefix) for entry in page)
+            names = [name for name in found if name is not None]
             # Internal streams have no policy but their own: whoever lists all streams passes over the others.
             yield [name for name in names if not name.is_internal or prefix == b"policy/" or _is_system(name)]
             if len(page) < PAGE:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from penstock.codec.reader_metadata import RetentionSetRecord, TailRecord
 from penstock.controller import keys
 from penstock.controller.metadata import Metadata, Stored, overwrite
+from penstock.controller.set_aside import SetAside
 from penstock.core.retention_facts import StreamCutRecord
 from penstock.model.errors import PenstockError
 from penstock.model.names import StreamName
@@ -51,8 +52,9 @@ class RetentionSet:
 class RetentionSets:
     """Sets of all streams, as many as there is room for in memory."""
 
-    def __init__(self, metadata: Metadata, *, limit: int) -> None:
+    def __init__(self, metadata: Metadata, set_aside: SetAside, *, limit: int) -> None:
         self._metadata = metadata
+        self._set_aside = set_aside
         self._limit = limit
         self._known: OrderedDict[StreamName, tuple[int, list[StreamCutRecord]]] = OrderedDict()
         self._size = 0
@@ -66,8 +68,9 @@ class RetentionSets:
         pruned = -1 if state.value is None else state.value.pruned_ms
         records: list[StreamCutRecord] = []
         async for entry in self._metadata.scan_all(keys.tails(name)):
-            item = TailRecord.decode(entry.value)
-            if item.time_ms > pruned:
+            item = self._set_aside.read(entry, TailRecord)
+            # A missing member keeps data longer, never shorter.
+            if item is not None and item.time_ms > pruned:
                 records.append(
                     StreamCutRecord(
                         time_ms=item.time_ms, size_bytes=item.size_bytes, positions=item.cut, event_count=item.events

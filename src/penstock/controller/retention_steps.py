@@ -27,7 +27,7 @@ from penstock.core.retention_facts import Advance, Drop, RetentionRule
 from penstock.core.retention_json import encode_cut
 from penstock.model.cuts import StreamCut
 from penstock.model.policies import LONG_MAX
-from penstock.ports.segment_service import TablePut, TableRemoval
+from penstock.ports.segment_service import TableCheck, TablePut, TableRemoval
 
 log = logging.getLogger(__name__)
 
@@ -237,7 +237,9 @@ class Steps:
         puts = [*others, *await self._move_puts(moves)]
         if not puts:
             return
-        versions = await self._ctx.metadata.put(*puts)
+        found = self._found
+        # The truncation itself replaces the stream's record. This step does not, but the same changes must refuse it.
+        versions = await self._ctx.metadata.put(*puts, found.view.check(), *found.levels.checks)
         if others:
             await self._set_changed(versions[0])
         self._told(moves)
@@ -299,7 +301,7 @@ class Steps:
         ctx, found, decision = self._ctx, self._found, self._decision
         set_puts = self._set_puts()
         hurt = [self._hurt(item) for item in (*decision.expirations, *decision.evictions)]
-        puts = [
+        puts: list[TablePut | TableCheck] = [
             *set_puts,
             *await self._move_puts(moves),
             *await truncation_puts(
@@ -314,7 +316,12 @@ class Steps:
             ),
         ]
         begun = await begin_truncation(
-            ctx, found.view, StreamCut(found.name, dict(cut)), *puts, grace_ms=found.policy.grace_ms
+            ctx,
+            found.view,
+            StreamCut(found.name, dict(cut)),
+            *puts,
+            *found.levels.checks,
+            grace_ms=found.policy.grace_ms,
         )
         self._told(moves)
         ctx.audit.soon()

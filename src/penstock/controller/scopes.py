@@ -8,7 +8,7 @@ from penstock.codec.metadata import MarkerRecord, ScopeRecord
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.holds import holds_of_scope
-from penstock.controller.metadata import changing, create, overwrite, stored
+from penstock.controller.metadata import changing, create, overwrite
 from penstock.model.errors import AlreadyExistsError, NotEmptyError, ScopeNotFoundError
 from penstock.model.names import check_name
 
@@ -103,7 +103,7 @@ class Scopes:
             page += [
                 entry.key[len(prefix) :].decode()
                 for entry in entries
-                if not (stored(entry, ScopeRecord).value or ScopeRecord()).deleting
+                if not (self._ctx.set_aside.read(entry, ScopeRecord) or ScopeRecord()).deleting
                 and not entry.key.startswith(prefix + b"_")
             ]
         return page

@@ -6,18 +6,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from penstock.codec.metadata import CounterRecord, ScopeRecord, StreamRecord, StreamState, WorkKind
+from penstock.codec.metadata import ScopeRecord, StreamRecord, StreamState, WorkKind
 from penstock.controller import keys
 from penstock.controller.audit import check_not_audit
 from penstock.controller.context import Context, StreamView
+from penstock.controller.cuts import check_given
 from penstock.controller.epochs import begin_scale, finish_scale, put_stream
-from penstock.controller.holds import check_deletion, check_truncation, holds_of
+from penstock.controller.holds import guard_of
 from penstock.controller.lifecycle import creation_puts, finish_creation, finish_deletion, finish_sealing, mark_stream
-from penstock.controller.metadata import Stored, changing, stored
+from penstock.controller.metadata import changing, stored
+from penstock.controller.numbers import first_number
 from penstock.controller.policies import load_levels, own_policy_puts, shown_policy, with_retention
 from penstock.controller.removals import MANUAL, deletion_puts, truncation_puts
 from penstock.controller.tails import head_positions
-from penstock.controller.truncation import begin_truncation, check_positions, finish_truncation
+from penstock.controller.truncation import begin_truncation, finish_truncation
 from penstock.controller.workflows import exclusive, settle, settled
 from penstock.core.cut_order import at_or_after
 from penstock.core.history import EpochRecord, StreamHistory
@@ -34,7 +36,7 @@ from penstock.model.names import READER_GROUP_PREFIX, SYSTEM_SCOPE, StreamName, 
 from penstock.model.policies import ScaleType, ScalingPolicy, StreamConfig
 from penstock.model.segments import KeyRange, SegmentId
 from penstock.ports.controller_service import ScaleResult, ScaleStatus
-from penstock.ports.segment_service import TablePut
+from penstock.ports.segment_service import TableCheck, TablePut
 
 T = TypeVar("T")
 
@@ -48,7 +50,7 @@ class Streams:
     # --- creation ------------------------------------------------------------------------------------------------
 
     async def create(self, name: StreamName, config: StreamConfig, *, internal: bool = False) -> None:
-        """Raises ScopeNotFoundError, AlreadyExistsError, InvalidNameError.
+        """Raises ScopeNotFoundError, AlreadyExistsError, InvalidNameError, InvalidArgumentError (a number is too large).
 
         ``internal`` streams may bear names that users may not choose.
         """
@@ -57,6 +59,7 @@ class Streams:
         # Groups that read the store's own streams live beside them.
         check_name("scope", name.scope, internal=may_be_internal and name.scope == SYSTEM_SCOPE)
         check_name("stream", name.stream, internal=may_be_internal)
+        config.check_storable()
         await self._ctx.tasks.run(self._create(name, config))
 
     async def _create(self, name: StreamName, config: StreamConfig) -> None:
@@ -76,7 +79,11 @@ class Streams:
         mark = mark_stream(name)
         names = [name] if mark is None else [name, mark]
         found = await ctx.metadata.entries(
-            [keys.scope(name.scope), *(key for item in names for key in (keys.stream(item), keys.number(item)))]
+            [
+                keys.scope(name.scope),
+                *(key for item in names for key in (keys.stream(item), keys.number(item))),
+                keys.NUMBER_FLOOR,
+            ]
         )
         scope = stored(found[0], ScopeRecord).value
         if scope is None or scope.deleting:
@@ -86,16 +93,17 @@ class Streams:
             await self._meet_existing(name, existing, config)
             return await self._begin_creation(name, config)
         puts: list[TablePut] = []
+        checks: list[TableCheck] = []
         for place, item in enumerate(names):
             if stored(found[1 + 2 * place], StreamRecord).value is not None:
                 continue
-            counter: Stored[CounterRecord] = stored(found[2 + 2 * place], CounterRecord)
-            number = 0 if counter.value is None else counter.value.value
+            number, conditions = first_number(found[2 + 2 * place], found[-1])
+            checks += conditions
             settings = config if place == 0 else StreamConfig()
             puts += creation_puts(item, settings, number=number, now_ms=ctx.clock.now_ms())
-        versions = await ctx.metadata.put(*puts, ctx.work_put(name))
+        versions = await ctx.metadata.put(*puts, ctx.work_put(name), *checks)
         record = StreamRecord.decode(puts[0].value)
-        return StreamView(name=name, record=record, version=versions[0], marker=versions[-1])
+        return StreamView(name=name, record=record, version=versions[0], marker=versions[len(puts)])
 
     async def _meet_existing(self, name: StreamName, existing: StreamRecord, config: StreamConfig) -> None:
         """Finish what was left half done under this name; return if the name is free after that."""
@@ -120,10 +128,12 @@ class Streams:
     async def update(self, name: StreamName, config: StreamConfig) -> None:
         """Replace the configuration; another number of segments scales.
 
-        Raises InvalidArgumentError (the audit stream), StreamSealedError; CorruptDataError, VersionTooNewError where the
-        retention changes and the stream's policy document, the rest of which is to stay, cannot be read.
+        Raises InvalidArgumentError (the audit stream, a number is too large), StreamSealedError; CorruptDataError,
+        VersionTooNewError where the retention changes and the stream's policy document, the rest of which is to stay, cannot
+        be read.
         """
         check_not_audit(name)
+        config.check_storable()
         await self._ctx.tasks.run(self._change(name, lambda view: self._update(view, config)))
 
     async def _change(self, name: StreamName, change: Callable[[StreamView], Awaitable[T]]) -> T:
@@ -165,19 +175,21 @@ class Streams:
         _, head = await ctx.stream_and_head(view.name)
         history = await ctx.histories.of(view)
         first = head_positions(history, head.value)
-        check_positions(view, history, cut)
+        await check_given(ctx, view, history, cut)
         if at_or_after(history, first, cut.positions):
             # At the head nothing happens; behind it the answer is an error, which a hold has no part in.
             await begin_truncation(ctx, view, cut)
             return
-        check_truncation(history, await holds_of(ctx, view), cut.positions)
-        policy = (await load_levels(ctx, view)).effective
+        levels = await load_levels(ctx, view)
+        guard = await guard_of(ctx, view)
+        guard.check_truncation(history, cut.positions)
+        policy = levels.effective
         puts: list[TablePut] = []
         if at_or_after(history, cut.positions, first):
             puts = await truncation_puts(
                 ctx, view, history, first, cut.positions, rule=MANUAL, policy=shown_policy(policy, ("grace_s",))
             )
-        begun = await begin_truncation(ctx, view, cut, *puts, grace_ms=policy.grace_ms)
+        begun = await begin_truncation(ctx, view, cut, *puts, *levels.checks, *guard.checks, grace_ms=policy.grace_ms)
         if begun is not None:
             await finish_truncation(ctx, begun)
         ctx.audit.soon()
@@ -243,20 +255,25 @@ class Streams:
 
     async def _delete(self, name: StreamName) -> None:
         async with exclusive(self._ctx, name):
-            found = await self._ctx.any_stream(name)
-            view = await settle(self._ctx, name)
-            if view is None:
-                if found is not None and found.record.state is StreamState.DELETING:
-                    return
-                await self._ctx.check_scope(name.scope)
-                raise StreamNotFoundError("no such stream", stream=str(name))
-            if view.record.state is not StreamState.SEALED:
-                raise StreamNotSealedError("seal the stream before deleting it", stream=str(name))
-            await check_deletion(self._ctx, view)
-            await self._delete_settled(view, *await deletion_puts(self._ctx, view, rule=MANUAL, policy={}))
+            await changing(lambda: self._delete_once(name))
             self._ctx.audit.soon()
 
-    async def _delete_settled(self, view: StreamView, *puts: TablePut) -> None:
+    async def _delete_once(self, name: StreamName) -> None:
+        found = await self._ctx.any_stream(name)
+        view = await settle(self._ctx, name)
+        if view is None:
+            if found is not None and found.record.state is StreamState.DELETING:
+                return
+            await self._ctx.check_scope(name.scope)
+            raise StreamNotFoundError("no such stream", stream=str(name))
+        if view.record.state is not StreamState.SEALED:
+            raise StreamNotSealedError("seal the stream before deleting it", stream=str(name))
+        guard = await guard_of(self._ctx, view)
+        guard.check_deletion()
+        puts = await deletion_puts(self._ctx, view, rule=MANUAL, policy={})
+        await self._delete_settled(view, *puts, *guard.checks)
+
+    async def _delete_settled(self, view: StreamView, *puts: TablePut | TableCheck) -> None:
         deleting = replace(view.record, state=StreamState.DELETING)
         versions = await self._ctx.metadata.put(view.put(deleting), self._ctx.work_put(view.name), *puts)
         await finish_deletion(self._ctx, view.changed(deleting, versions[0], marker=versions[1]))

@@ -12,14 +12,16 @@ from penstock.codec.metadata import CounterRecord, HeadRecord, dump_positions
 from penstock.codec.reader_metadata import SubscriberRecord
 from penstock.controller import keys
 from penstock.controller.context import Context, StreamView
+from penstock.controller.cuts import check_bound, check_given, retry_if_moved
 from penstock.controller.facts import Snapshot, load_subscribers, look
 from penstock.controller.metadata import Stored, changing, overwrite
 from penstock.controller.removals import LEFT, MANUAL
 from penstock.controller.tails import head_positions, tail_positions
-from penstock.controller.truncation import check_positions
 from penstock.controller.workflows import exclusive, settled
+from penstock.core.cut_check import check_position, check_range
 from penstock.core.cut_order import Positions, at_or_after, lower_bound, size_till, upper_bound
 from penstock.core.history import StreamHistory
+from penstock.core.query_source import check_publisher, owned_by
 from penstock.core.retention import decide
 from penstock.core.retention_facts import HolderKind
 from penstock.core.retention_json import encode_cut
@@ -32,6 +34,7 @@ from penstock.model.errors import (
     TruncatedError,
 )
 from penstock.model.names import StreamName, segment_name
+from penstock.model.queries import QuerySource
 from penstock.ports.controller_service import SubscriberInfo
 from penstock.ports.segment_service import TablePut
 
@@ -47,17 +50,24 @@ class Subscribers:
         view = await self._ctx.stream(name)
         return tuple(await load_subscribers(self._ctx, view))
 
-    async def check_start(self, name: StreamName, cut: StreamCut | None) -> None:
-        """Raises ScopeNotFoundError, StreamNotFoundError, InvalidCutError."""
+    async def check_bounds(self, name: StreamName, start: StreamCut, end: StreamCut) -> None:
+        """Raises ScopeNotFoundError, StreamNotFoundError, InvalidCutError (also for an end before the start)."""
+        await retry_if_moved(name, lambda: self._check_bounds(name, start, end))
+
+    async def _check_bounds(self, name: StreamName, start: StreamCut, end: StreamCut) -> None:
         view = await self._ctx.stream(name)
-        if cut is not None and not cut.is_unbounded:
-            check_positions(view, await self._ctx.histories.of(view), cut)
+        history = await self._ctx.histories.of(view)
+        for cut in (start, end):
+            await check_bound(self._ctx, view, history, cut)
+        if not (start.is_unbounded or end.is_unbounded):
+            check_range(name, history, start.positions, end.positions)
 
     async def join(self, name: StreamName, group: str, *, group_id: UUID, generation: int, start: Positions) -> None:
         """Register the group, or raise its generation; what it has acknowledged stays.
 
-        A start with positions is its first acknowledged cut, from this very step on; what of it lies before the head went
-        before the group was there. A stream that is gone is left out: no data of it is left to hold.
+        A start with positions is its first acknowledged cut, from this step on. Data before the head was truncated
+        before the group joined. A stream that was deleted after the start was checked is skipped, even if another stream has
+        its name now: it has no data left to hold.
         """
 
         async def attempt() -> bool:
@@ -84,7 +94,7 @@ class Subscribers:
         try:
             async with exclusive(self._ctx, name):
                 moved = await changing(attempt)
-        except StreamNotFoundError:
+        except (StreamNotFoundError, InvalidCutError):
             return
         if moved:
             self._ctx.attention.dirty(name)
@@ -93,6 +103,7 @@ class Subscribers:
         if not start:
             return None
         history = await self._ctx.histories.of(view)
+        check_position(view.name, history, StreamCut(view.name, start))
         head = (await self._ctx.metadata.get(keys.head(view.name), HeadRecord)).value
         first = head_positions(history, head)
         return dict(start) if at_or_after(history, start, first) else upper_bound(history, [start, first])
@@ -138,17 +149,35 @@ class Subscribers:
         gone = Stored(key=found.key, value=dropped, version=versions[0])
         await ctx.metadata.remove_if_unchanged([gone.remove()])
 
-    async def publish(self, subscriber: str, *, group_id: UUID | None, generation: int | None, cut: StreamCut) -> None:
+    async def publish(
+        self,
+        subscriber: str,
+        *,
+        group_id: UUID | None,
+        generation: int | None,
+        cut: StreamCut,
+        source: QuerySource | None = None,
+    ) -> None:
         """Acknowledge all data before ``cut``. None for id or generation: not compared.
 
         Raises, in this order: ScopeNotFoundError and StreamNotFoundError, SubscriberNotFoundError,
-        GenerationMismatchError, InvalidCutError (not a cut, or behind the last one at some key).
+        GenerationMismatchError, WriterInUseError (the subscriber belongs to another query than ``source``), InvalidCutError
+        (not a cut, or before the last one at some key).
         """
-        await changing(lambda: self._publish(subscriber, group_id, generation, cut))
+        await retry_if_moved(
+            cut.stream, lambda: changing(lambda: self._publish(subscriber, group_id, generation, cut, source))
+        )
         self._ctx.attention.dirty(cut.stream)
         self._ctx.telemetry.add("subscriber_cuts")
 
-    async def _publish(self, subscriber: str, group_id: UUID | None, generation: int | None, cut: StreamCut) -> None:
+    async def _publish(
+        self,
+        subscriber: str,
+        group_id: UUID | None,
+        generation: int | None,
+        cut: StreamCut,
+        source: QuerySource | None,
+    ) -> None:
         ctx = self._ctx
         view = await ctx.stream(cut.stream)
         found = await ctx.metadata.get(keys.subscriber(cut.stream, subscriber), SubscriberRecord)
@@ -166,10 +195,11 @@ class Subscribers:
             raise GenerationMismatchError(
                 "reader group was changed since", subscriber=subscriber, generation=generation, now=known.generation
             )
+        check_publisher(known, source, subscriber=subscriber)
         history = await ctx.histories.of(view)
-        check_positions(view, history, cut)
         # Where a rule has moved it on, what counts is what it has said itself: its word may be older than the rule's.
         said = known.cut if known.own is None else known.own
+        await check_given(ctx, view, history, cut, reached=said)
         if said is not None and not at_or_after(history, cut.positions, said):
             raise InvalidCutError(
                 "cut lies behind what the subscriber has acknowledged",
@@ -180,7 +210,11 @@ class Subscribers:
         own, now_at = None, dict(cut.positions)
         if known.own is not None and known.cut is not None and not at_or_after(history, now_at, known.cut):
             own, now_at = now_at, upper_bound(history, [now_at, known.cut])
-        await ctx.metadata.put(found.put(replace(known, cut=now_at, own=own, updated_ms=ctx.clock.now_ms())))
+        # A run that records itself but publishes nothing new has only started. A query that fails at every start is silent.
+        owned = owned_by(known, source)
+        only_started = owned != known and dict(cut.positions) == said
+        updated_ms = known.updated_ms if only_started else ctx.clock.now_ms()
+        await ctx.metadata.put(found.put(replace(owned, cut=now_at, own=own, updated_ms=updated_ms)))
 
     def _left_put(self, name: StreamName) -> TablePut:
         return overwrite(keys.left(name), CounterRecord(value=self._ctx.clock.now_ms()))
@@ -210,6 +244,7 @@ class Subscribers:
             lag_events=-1 if activity.backlog_events is None else activity.backlog_events,
             lag_ms=None if oldest_ms is None else max(0, self._ctx.retention_clock.now_ms() - oldest_ms),
             held_bytes=held_bytes,
+            query=record.query,
         )
 
     async def move(self, name: StreamName, group: str, cut: StreamCut, *, dry_run: bool = False) -> Mapping[str, Any]:
@@ -222,8 +257,11 @@ class Subscribers:
         """
         ctx = self._ctx
 
-        if dry_run:
+        async def look() -> Mapping[str, Any]:
             return (await self._target(name, group, cut)).answer
+
+        if dry_run:
+            return await retry_if_moved(name, look)
 
         async def attempt() -> Mapping[str, Any]:
             await settled(ctx, name)
@@ -246,9 +284,9 @@ class Subscribers:
         first = head_positions(history, head.value)
         tail = await tail_positions(ctx, view, history)
         wanted = tail if cut.is_unbounded else dict(cut.positions)
+        await check_bound(ctx, view, history, cut)
         if not cut.is_unbounded:
-            check_positions(view, history, cut)
-            self._check_between(view, history, first, wanted, tail)
+            self._check_not_gone(view, history, first, wanted)
         known = found.value
         start = first if known is None or known.cut is None else known.cut
         if not at_or_after(history, start, first):
@@ -264,19 +302,13 @@ class Subscribers:
         }
         return _Target(view=view, group=group, found=found, start=start, wanted=wanted, answer=answer)
 
-    def _check_between(
-        self, view: StreamView, history: StreamHistory, first: Positions, wanted: Positions, tail: Positions
-    ) -> None:
+    def _check_not_gone(self, view: StreamView, history: StreamHistory, first: Positions, wanted: Positions) -> None:
         if not at_or_after(history, wanted, first):
             segment = next((item for item in sorted(first) if wanted.get(item, -1) < first[item]), min(first))
             raise TruncatedError(
                 "cut lies before the head of the stream: what was there has gone",
                 segment=segment_name(view.name, segment),
                 start_offset=max(first[segment], 0),
-            )
-        if not at_or_after(history, tail, wanted):
-            raise InvalidCutError(
-                "cut lies beyond the tail of the stream", stream=str(view.name), tail=dict(tail), cut=dict(wanted)
             )
 
     async def _passed(

@@ -11,11 +11,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import UUID
 
-from penstock.codec.metadata import TransactionRecord
+from penstock.codec.metadata import TransactionRecord, TransactionState
 from penstock.controller import keys
 from penstock.controller.commits import prune_completed
 from penstock.controller.context import Context
 from penstock.controller.decisions import abort_if_open
+from penstock.controller.erasures import Erasures
 from penstock.controller.holds import Holds
 from penstock.controller.metadata import PAGE
 from penstock.controller.reader_groups import ReaderGroups
@@ -25,22 +26,26 @@ from penstock.controller.workflows import exclusive, settle_alone
 from penstock.core.transactions import TransactionFacts, has_expired
 from penstock.model.errors import PenstockError
 from penstock.model.names import StreamName
-from penstock.ports.segment_service import TableRemoval
+from penstock.ports.segment_service import TableEntry, TableRemoval
 
 log = logging.getLogger(__name__)
 
 AT_ONCE = 16
 PRUNED_AT_ONCE = 200
 
+CLOCK_RECORD_MS = 10_000
+"""Maximum age of the clock's record while transactions are open: as long as their shortest lease."""
+
 
 class Sweeper:
     """One pass at a time; ``run`` lives in a task of the controller's."""
 
-    def __init__(self, ctx: Context, scopes: Scopes, groups: ReaderGroups, holds: Holds) -> None:
+    def __init__(self, ctx: Context, scopes: Scopes, groups: ReaderGroups, holds: Holds, erasures: Erasures) -> None:
         self._ctx = ctx
         self._scopes = scopes
         self._groups = groups
         self._holds = holds
+        self._erasures = erasures
         self._old_from: bytes | None = None
 
     async def run(self) -> None:
@@ -54,22 +59,45 @@ class Sweeper:
                 log.warning("sweep was cut short", extra={"error": str(error)})
 
     async def sweep(self) -> None:
-        """One pass. When it returns, what had expired is aborted, and what could be finished is."""
-        await self._ctx.flush_finished()
-        await self._abort_expired()
-        await self.resume()
-        await self._holds.sweep()
-        await self._forget_old()
+        """One pass. When it returns, expired transactions are aborted, and decided ones are finished if possible.
+
+        Raises the first error of a part, after all parts have run.
+        """
+        # One part may fail because the store is away, or because it reads a damaged record. The others run.
+        failed: PenstockError | None = None
+        parts = (
+            self._ctx.flush_finished,
+            self._abort_expired,
+            self.resume,
+            self._holds.sweep,
+            self._erasures.resume,
+            self._forget_old,
+        )
+        for part in parts:
+            try:
+                await part()
+            except PenstockError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     async def _abort_expired(self) -> None:
         ctx = self._ctx
-        now_ms = ctx.clock.now_ms()
+        now_ms = ctx.retention_clock.now_ms()
+        is_open = False
         async for entry in ctx.metadata.scan_all(b"txn/"):
-            txn = keys.txn_of(entry.key)
-            facts = TransactionFacts(txn=txn, record=TransactionRecord.decode(entry.value))
-            if has_expired(facts, now_ms=now_ms):
-                name = StreamName.parse(entry.key[len(b"txn/") :].rsplit(b"/", 1)[0].decode())
+            txn = ctx.set_aside.key(entry, keys.txn_of)
+            name = ctx.set_aside.stream(entry, b"txn/", last=1)
+            record = ctx.set_aside.read(entry, TransactionRecord)
+            if txn is None or name is None or record is None:
+                continue
+            is_open = is_open or record.state is TransactionState.OPEN
+            if has_expired(TransactionFacts(txn=txn, record=record), now_ms=now_ms):
                 await self._try(self._abort(name, txn, now_ms), str(name))
+
+        if is_open:
+            # After a crash the clock continues from its record. An old record would extend leases by its age.
+            await ctx.retention_clock.record_within(CLOCK_RECORD_MS)
 
     async def _abort(self, name: StreamName, txn: UUID, now_ms: int) -> None:
         # Decided from the record as it is by then: it may have been renewed, or committed with its batch.
@@ -84,15 +112,21 @@ class Sweeper:
         await each(streams, lambda text: self._try(self._settle(text), text), limit=AT_ONCE)
 
     async def _resume_all(self, prefix: bytes, finish: Callable[[str], Coroutine[Any, Any, None]]) -> None:
-        names = [entry.key[len(prefix) :].decode() async for entry in self._ctx.metadata.scan_all(prefix)]
+        found = [self._text(entry, prefix) async for entry in self._ctx.metadata.scan_all(prefix)]
+        names = [name for name in found if name is not None]
         await each(names, lambda name: self._try(finish(name), name), limit=AT_ONCE)
 
     async def _streams_with_work(self) -> list[str]:
-        metadata = self._ctx.metadata
-        found = {entry.key[len(b"work/") :].decode(): None async for entry in metadata.scan_all(b"work/")}
-        async for entry in metadata.scan_all(b"queue/"):
-            found[entry.key[len(b"queue/") :].rsplit(b"/", 1)[0].decode()] = None
+        found: dict[str, None] = {}
+        for prefix, last in ((b"work/", 0), (b"queue/", 1)):
+            async for entry in self._ctx.metadata.scan_all(prefix):
+                name = self._ctx.set_aside.stream(entry, prefix, last=last)
+                if name is not None:
+                    found[str(name)] = None
         return list(found)
+
+    def _text(self, entry: TableEntry, prefix: bytes) -> str | None:
+        return self._ctx.set_aside.key(entry, lambda key: key[len(prefix) :].decode())
 
     async def _settle(self, text: str) -> None:
         ctx, name = self._ctx, StreamName.parse(text)
@@ -109,6 +143,10 @@ class Sweeper:
         except PenstockError as error:
             log.warning("workflow could not be finished yet", extra={"name_of": name, "error": str(error)})
             self._ctx.telemetry.add("workflow_failures")
+        except Exception:
+            # A defect that one stream meets must not keep the store from starting, nor stop the sweeps of all others.
+            log.exception("workflow could not be finished, by an unexpected error", extra={"name_of": name})
+            self._ctx.telemetry.add("workflow_failures")
 
     async def _forget_old(self) -> None:
         """Look at one page of remembered outcomes, and let the streams that hold old ones forget them.
@@ -118,8 +156,11 @@ class Sweeper:
         ctx = self._ctx
         page = await ctx.metadata.scan(b"done-at/", after=self._old_from, limit=PAGE)
         self._old_from = page[-1].key if len(page) == PAGE else None
-        names = {entry.key[len(b"done-at/") :].rsplit(b"/", 2)[0].decode(): None for entry in page}
-        for text in names:
-            name = StreamName.parse(text)
-            async with exclusive(ctx, name):
-                await prune_completed(ctx, name, limit=PRUNED_AT_ONCE)
+        names = dict.fromkeys(ctx.set_aside.stream(entry, b"done-at/", last=2) for entry in page)
+        for name in names:
+            if name is not None:
+                await self._try(self._forget_old_of(name), str(name))
+
+    async def _forget_old_of(self, name: StreamName) -> None:
+        async with exclusive(self._ctx, name):
+            await prune_completed(self._ctx, name, limit=PRUNED_AT_ONCE)

@@ -34,16 +34,14 @@ from penstock.core.transactions import (
     transaction_epoch,
 )
 from penstock.model.errors import (
-    BadKeyVersionError,
     InvalidArgumentError,
-    KeyNotFoundError,
     SegmentNotFoundError,
     StreamSealedError,
     TransactionStateError,
     WriterFencedError,
 )
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
-from penstock.model.segments import SegmentId
+from penstock.model.segments import SegmentId, SegmentRange
 from penstock.ports.controller_service import EventBlock, PingStatus, Transaction, TransactionStatus
 from penstock.ports.segment_service import NO_EVENT, Append
 
@@ -99,35 +97,41 @@ class Transactions:
         Cancelled: what was begun is aborted when its lease ends.
         """
         ctx = self._ctx
-        view = await self._open_stream(name, lease_ms)
-        history = await ctx.histories.of(view)
-        segments = tuple(history.active.segments)
-        txn = make_transaction_id(history.active.epoch, await self._number())
-        record = self._record(history.active.epoch, lease_ms, key=None)
-        await ctx.metadata.put(create(keys.transaction(name, txn), record))
+        view, txn, segments = await changing(lambda: self._begin(name, lease_ms))
         # No two transactions have the same id, so nobody has these names.
-        await ctx.create_fresh([transaction_segment_name(segment_name(name, item.segment), txn) for item in segments])
-        await self._check_still_open(view, txn)
+        names = [transaction_segment_name(segment_name(name, item.segment), txn) for item in segments]
+        await ctx.create_fresh(names)
+        await self._check_still_open(view, txn, names)
         ctx.telemetry.add("transactions_begun")
         return Transaction(id=txn, segments=segments)
 
+    async def _begin(self, name: StreamName, lease_ms: int) -> tuple[StreamView, UUID, tuple[SegmentRange, ...]]:
+        ctx = self._ctx
+        view = await self._open_stream(name, lease_ms)
+        history = await ctx.histories.of(view)
+        txn = make_transaction_id(history.active.epoch, await self._number())
+        record = self._record(view, history.active.epoch, lease_ms, key=None)
+        await ctx.metadata.put(create(keys.transaction(name, txn), record), view.check())
+        return view, txn, tuple(history.active.segments)
+
     async def join(self, name: StreamName, key: UUID, *, lease_ms: int) -> Transaction:
         """See ``ControllerService.join_transaction``."""
+        return await changing(lambda: self._join(name, key, lease_ms))
+
+    async def _join(self, name: StreamName, key: UUID, lease_ms: int) -> Transaction:
         ctx = self._ctx
         view = await self._open_stream(name, lease_ms)
         history = await ctx.histories.of(view)
         found = (await ctx.metadata.get(keys.join(name, key), JoinRecord)).value
         if found is None:
             txn = make_transaction_id(history.active.epoch, await self._number())
-            record = self._record(history.active.epoch, lease_ms, key=key)
-            try:
-                await ctx.metadata.put(
-                    create(keys.join(name, key), JoinRecord(transaction=txn)),
-                    create(keys.transaction(name, txn), record),
-                )
-            except (BadKeyVersionError, KeyNotFoundError):
-                # Somebody was faster: theirs it is.
-                return await self.join(name, key, lease_ms=lease_ms)
+            record = self._record(view, history.active.epoch, lease_ms, key=key)
+            # If another call created it first, this put fails, and the next attempt finds that transaction.
+            await ctx.metadata.put(
+                create(keys.join(name, key), JoinRecord(transaction=txn)),
+                create(keys.transaction(name, txn), record),
+                view.check(),
+            )
             ctx.telemetry.add("transactions_begun")
         else:
             txn = found.transaction
@@ -174,25 +178,27 @@ class Transactions:
         check_not_sealed(view)
         return view
 
-    def _record(self, epoch: int, lease_ms: int, *, key: UUID | None) -> TransactionRecord:
+    def _record(self, view: StreamView, epoch: int, lease_ms: int, *, key: UUID | None) -> TransactionRecord:
         settings = self._ctx.settings
         return open_record(
             epoch,
-            now_ms=self._ctx.clock.now_ms(),
+            incarnation=view.record.incarnation,
+            now_ms=self._ctx.retention_clock.now_ms(),
             lease_ms=lease_ms,
             lifetime_leases=settings.lifetime_leases,
             lifetime_max_ms=settings.lifetime_max_ms,
             key=key,
         )
 
-    async def _check_still_open(self, view: StreamView, txn: UUID) -> None:
-        """Sealing looks for open transactions once its state is durable; this one may have come a moment later."""
+    async def _check_still_open(self, view: StreamView, txn: UUID, fresh: Sequence[str] = ()) -> None:
+        """Check again: the stream may have been sealed, or deleted, while the ``fresh`` segments were created."""
         ctx, name = self._ctx, view.name
         now = await ctx.any_stream(name)
         same = now is not None and now.record.incarnation == view.record.incarnation
         if now is not None and same and now.record.state is StreamState.ACTIVE:
             return
         await abort_if_open(ctx, name, txn)
+        await ctx.delete_segments(fresh)
         settle_soon(ctx, name)
         raise StreamSealedError("stream was sealed while a transaction was begun", stream=str(name), txn=str(txn))
 
@@ -206,7 +212,7 @@ class Transactions:
     async def _ping(self, name: StreamName, txn: UUID, lease_ms: int) -> PingStatus:
         ctx = self._ctx
         loaded = await load_transactions(ctx, name, [txn])
-        now_ms = ctx.clock.now_ms()
+        now_ms = ctx.retention_clock.now_ms()
         verdict = decide_ping(loaded.facts[0], now_ms=now_ms, lease_ms=lease_ms, lease_max_ms=ctx.settings.lease_max_ms)
         found = loaded.records[txn]
         if verdict is PingVerdict.OK and found.value is not None:
@@ -291,7 +297,7 @@ class Transactions:
         ctx = self._ctx
         await ctx.stream(name)
         page = await ctx.metadata.scan(keys.completions(name), limit=COMPLETED_MAX)
-        txns = [keys.txn_of(entry.key) for entry in page]
+        txns = [txn for entry in page if (txn := ctx.set_aside.key(entry, keys.txn_of)) is not None]
         entries = await ctx.metadata.entries([keys.completed(name, txn) for txn in txns]) if txns else []
         outcomes = [stored(entry, CompletedRecord).value for entry in entries]
         return [(txn, _STATUS[item.state]) for txn, item in zip(txns, outcomes, strict=True) if item is not None]

@@ -12,15 +12,14 @@ from penstock.codec.metadata import HeadRecord, Positions, Work, WorkKind
 from penstock.codec.retention_records import GraceRecord
 from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context, StreamView
+from penstock.controller.cuts import check_given
 from penstock.controller.epochs import end_work
 from penstock.controller.metadata import Stored, create
-from penstock.controller.tasks import collect, each
+from penstock.controller.tasks import each
+from penstock.core.cut_check import check_not_before_head
 from penstock.core.cut_order import (
     CutOrder,
-    at_or_after,
     bytes_between,
-    check_cut,
-    check_within,
     compare,
     head_of,
     segments_to_delete,
@@ -28,15 +27,15 @@ from penstock.core.cut_order import (
 )
 from penstock.core.history import StreamHistory
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import InternalError, InvalidCutError
+from penstock.model.errors import InternalError
 from penstock.model.names import segment_name
 from penstock.model.policies import LONG_MAX
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import TablePut
+from penstock.ports.segment_service import TableCheck, TablePut
 
 
 async def begin_truncation(
-    ctx: Context, view: StreamView, cut: StreamCut, *puts: TablePut, grace_ms: int = 0
+    ctx: Context, view: StreamView, cut: StreamCut, *puts: TablePut | TableCheck, grace_ms: int = 0
 ) -> StreamView | None:
     """Check the cut and write the intent, with further ``puts``, as one step. None where the head is there already.
 
@@ -48,14 +47,10 @@ async def begin_truncation(
     head = await ctx.metadata.get(keys.head(view.name), HeadRecord)
     known = head.value or HeadRecord()
     current = known.cut or head_of(history)
-    check_positions(view, history, cut)
+    await check_given(ctx, view, history, cut)
     if compare(history, cut.positions, current) is CutOrder.EQUAL:
         return None
-    if not at_or_after(history, cut.positions, current):
-        raise InvalidCutError(
-            "cut lies behind the head of the stream", stream=str(view.name), head=dict(current), cut=dict(cut.positions)
-        )
-    await check_tail(ctx, view, history, cut.positions)
+    check_not_before_head(view.name, history, cut.positions, current)
     # A segment that has not started is kept as such in the head: it tells readers where to wait.
     pending = replace(known, pending=dict(cut.positions), grace_ms=None)
     grace = await _grace(ctx, view, known, history, cut.positions, grace_ms)
@@ -86,28 +81,6 @@ async def _grace(
         due_ms=min(now_ms + max(grace_ms, 0), LONG_MAX),
         size_bytes=bytes_between(history, head.cut or None, cut),
     )
-
-
-def check_positions(view: StreamView, history: StreamHistory, cut: StreamCut) -> None:
-    """Raises InvalidCutError unless ``cut`` is a cut of this stream, within the lengths of its sealed segments."""
-    if cut.stream != view.name:
-        raise InvalidCutError("cut belongs to another stream", stream=str(view.name), cut_of=str(cut.stream))
-    check_cut(history, cut.positions)
-    check_within(history, cut.positions)
-
-
-async def check_tail(ctx: Context, view: StreamView, history: StreamHistory, positions: Positions) -> None:
-    """Raises InvalidCutError beyond the tail. Sealed lengths are known from history; how long the others are only the store
-    can tell."""
-    open_ended = [
-        segment for segment, offset in positions.items() if offset > 0 and segment not in history.sealed_lengths
-    ]
-    infos = await collect(open_ended, lambda segment: ctx.segments.info(segment_name(view.name, segment)))
-    for segment, info in infos.items():
-        if positions[segment] > info.length:
-            raise InvalidCutError(
-                "cut lies beyond the tail of the stream", segment=segment, offset=positions[segment], tail=info.length
-            )
 
 
 async def finish_truncation(ctx: Context, view: StreamView) -> StreamView:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.metadata import HeadRecord, Work, WorkKind, dump_positions
+from penstock.codec.reader_metadata import PastTruncationsRecord
 from penstock.codec.retention_records import GraceRecord, GraceState
 from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context, StreamView
@@ -17,6 +19,7 @@ from penstock.core.cut_order import head_of, segments_to_delete, storage_offsets
 from penstock.model.errors import ConflictError, InternalError
 from penstock.model.names import segment_name
 from penstock.model.segments import SegmentId
+from penstock.ports.segment_service import TablePut
 
 
 async def begin_undo(ctx: Context, view: StreamView) -> StreamView:
@@ -82,6 +85,16 @@ async def finish_undo(ctx: Context, view: StreamView) -> StreamView:
         replace(view.record, work=None),
         head.put(done),
         found.put(replace(record, state=GraceState.UNDONE)),
+        *await _forget_truncation(ctx, view, record),
     )
     ctx.attention.kept(view.name)
     return ended
+
+
+async def _forget_truncation(ctx: Context, view: StreamView, record: GraceRecord) -> Sequence[TablePut]:
+    """Remove the truncation from those that ``explain`` knows: it took nothing."""
+    past = await ctx.metadata.get(keys.past_truncations(view.name), PastTruncationsRecord)
+    kept = () if past.value is None else past.value.truncations
+    if past.value is None or not kept or kept[-1].cut != record.after:
+        return []
+    return [past.put(replace(past.value, truncations=kept[:-1]))]

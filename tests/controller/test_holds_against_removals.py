@@ -1,0 +1,135 @@
+"""A hold that is durable before a removal is decided forbids it, wherever the hold is and whoever removes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from controller_world import STREAM, FakeClock, audit_entries, cut_at, name_of, seg, with_stream
+from raced_segments import RacedSegments
+
+from penstock.codec.erasure_records import ErasureRecord, ErasureState
+from penstock.controller import keys
+from penstock.controller.controller import Controller
+from penstock.model.errors import RetentionHoldError
+from penstock.model.names import StreamName
+from penstock.model.retention import PolicyDocument
+
+ONE = seg(0, 0)
+REMOVALS = {"truncate", "delete", "release"}
+
+
+class Blanking(RacedSegments):
+    """Blanks events as a store does, but keeps no chunks and no log."""
+
+    async def event_ranges(self, name: str, offsets: Sequence[int]) -> list[tuple[int, int]]:
+        return [(offset + 8, offset + 10) for offset in offsets]
+
+    async def erase(self, name: str, ranges: Any, *, erasure: str) -> list[Any]:
+        return []
+
+    async def wipe_log(self) -> None:
+        return None
+
+
+async def _grace(controller: Controller, clock: FakeClock) -> None:
+    await controller.set_policy(STREAM, PolicyDocument(grace_s=60))
+    await controller.truncate_stream(STREAM, cut_at({ONE: 60}))
+    clock.ms += 61_000
+
+
+async def _seal(controller: Controller, clock: FakeClock) -> None:
+    await controller.seal_stream(STREAM)
+
+
+async def _nothing(controller: Controller, clock: FakeClock) -> None:
+    return None
+
+
+async def _truncate(controller: Controller) -> None:
+    await controller.truncate_stream(STREAM, cut_at({ONE: 60}))
+
+
+async def _delete(controller: Controller) -> None:
+    await controller.delete_stream(STREAM)
+
+
+async def _release(controller: Controller) -> None:
+    await controller.run_retention(STREAM)
+
+
+async def _erase(controller: Controller) -> None:
+    asked = {"erasure": "e1", "who": "a", "why": "b", "looked_for": {}}
+    await controller.erase(STREAM, asked, {ONE: [0]}, page=None, last=True, dry_run=False)
+
+
+Prepare = Callable[[Controller, FakeClock], Awaitable[None]]
+Remove = Callable[[Controller], Awaitable[None]]
+CASES: dict[str, tuple[Prepare, Remove]] = {
+    "truncate": (_nothing, _truncate),
+    "delete": (_seal, _delete),
+    "release": (_grace, _release),
+    "erase": (_nothing, _erase),
+}
+
+
+def _is_held(segments: RacedSegments) -> bool:
+    return keys.hold("s", "h") in segments.tables[keys.TABLE].entries
+
+
+def _is_erasure_decided(segments: RacedSegments) -> bool:
+    found = segments.tables[keys.TABLE].entries.get(keys.erasure("e1"))
+    return found is not None and ErasureRecord.decode(found[0]).state is not ErasureState.GATHERING
+
+
+async def _raced(case: str, target: StreamName | str, at: int) -> list[str] | None:
+    """Place a hold in call ``at`` of a removal: the kinds of the audit entries in order; None if there is no such call."""
+    prepare, remove = CASES[case]
+    segments, clock = Blanking(), FakeClock()
+    async with with_stream(segments, 1, clock) as controller:
+        segments.write(name_of(ONE), b"x" * 100)
+        await prepare(controller, clock)
+        await audit_entries(controller, segments)
+        placing: list[asyncio.Task[Any]] = []
+
+        async def place() -> None:
+            placing.append(asyncio.ensure_future(controller.add_hold(target, owner="o", reason="r", hold_id="h")))
+            # A hold on the stream waits for the removal, which holds the stream's lock; one on the scope does not wait.
+            for _ in range(200):
+                await asyncio.sleep(0)
+            before.append(_is_held(segments) and not _is_erasure_decided(segments))
+
+        before: list[bool] = []
+        segments.arm_hook(at, place)
+        try:
+            await remove(controller)
+        except RetentionHoldError:
+            assert placing
+        segments.hook = None
+        await asyncio.gather(*placing, return_exceptions=True)
+        if not placing:
+            return None
+        # The audit entry of an erasure is written when it ends, so the record tells whether it was decided after the hold.
+        assert not (any(before) and _is_erasure_decided(segments)), f"the hold was placed in call {at}"
+        entries = await audit_entries(controller, segments)
+        return [entry["kind"] for entry in entries]
+
+
+def _late(kinds: list[str]) -> Iterator[str]:
+    held = kinds.index("hold") if "hold" in kinds else len(kinds)
+    return (kind for kind in kinds[held:] if kind in REMOVALS)
+
+
+@pytest.mark.parametrize("target", ["s", STREAM], ids=["scope", "stream"])
+@pytest.mark.parametrize("case", CASES)
+def test_no_removal_is_decided_after_a_hold(case: str, target: StreamName | str) -> None:
+    async def work() -> int:
+        at = 1
+        while (kinds := await _raced(case, target, at)) is not None:
+            assert list(_late(kinds)) == [], f"the hold was placed in call {at}: {kinds}"
+            at += 1
+        return at
+
+    assert asyncio.run(work()) > 5

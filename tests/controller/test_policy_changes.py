@@ -1,0 +1,184 @@
+"""A change of a scope's or the server's policy is a barrier: what is decided by the document before it is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from controller_world import (
+    STREAM,
+    FakeClock,
+    audit_entries,
+    cut_at,
+    join,
+    name_of,
+    publish,
+    seg,
+    with_stream,
+)
+from memory_segments import MemorySegments
+from raced_segments import RacedSegments
+
+from penstock.codec.metadata import HeadRecord, StreamRecord, StreamState
+from penstock.codec.reader_metadata import SubscriberRecord
+from penstock.controller import keys
+from penstock.controller.controller import Controller
+from penstock.model.retention import Backlog, Idle, OnExceed, PolicyDocument, Retain
+
+SEGMENT = seg(0, 0)
+NAME = name_of(SEGMENT)
+RECORDS = PolicyDocument(backlog=Backlog(ttl_s=1 << 30))
+KEEPS = PolicyDocument(retain=Retain(min_bytes=1 << 40))
+
+
+def fate(segments: MemorySegments) -> dict[str, Any]:
+    """The decisions of the rules about the stream, as recorded in the table, without internal writes."""
+    entries = segments.tables[keys.TABLE].entries
+    stream = entries.get(keys.stream(STREAM))
+    record = None if stream is None else StreamRecord.decode(stream[0])
+    head = entries.get(keys.head(STREAM))
+    prefix = keys.subscribers(STREAM)
+    subscribers = {key: SubscriberRecord.decode(value) for key, (value, _) in entries.items() if key.startswith(prefix)}
+    return {
+        "ending": record is None or record.state in (StreamState.SEALING, StreamState.DELETING),
+        "head": {} if head is None else HeadRecord.decode(head[0]).visible,
+        "subscribers": {key: item.cut for key, item in subscribers.items() if not item.dropped},
+    }
+
+
+CASES = {
+    "truncates": PolicyDocument(retain=Retain(min_bytes=0, max_bytes=10)),
+    "truncates with grace": PolicyDocument(retain=Retain(min_bytes=0, max_bytes=10), grace_s=60),
+    "expires": PolicyDocument(retain=Retain(min_bytes=0), backlog=Backlog(ttl_s=20)),
+    "evicts": PolicyDocument(
+        retain=Retain(min_bytes=0), backlog=Backlog(max_bytes=20, on_exceed=OnExceed.EVICT, evict_to=0.5)
+    ),
+    "drops a subscriber": PolicyDocument(idle=Idle(subscriber_s=60)),
+    "deletes the stream": PolicyDocument(idle=Idle(stream_s=60)),
+}
+
+
+async def _world(controller: Controller, segments: MemorySegments, clock: FakeClock, case: str) -> None:
+    for _ in range(5):
+        segments.write(NAME, b"x" * 10)
+        clock.ms += 10_000
+        await controller.run_retention(STREAM)
+    if case != "deletes the stream":
+        await join(controller, "a", {SEGMENT: 0})
+        await publish(controller, "a", {SEGMENT: 30 if case.startswith("truncates") else 0})
+    clock.ms += 100_000
+
+
+async def _raced(case: str, target: str | None, at: int) -> tuple[bool, dict[str, Any]]:
+    """Run one cycle with a policy change in its call ``at``. Returns whether it got that far, and its audit entries."""
+    segments, clock = RacedSegments(), FakeClock()
+    async with with_stream(segments, 1, clock) as controller:
+        await controller.set_policy(target, RECORDS)
+        await _world(controller, segments, clock, case)
+        await controller.set_policy(target, CASES[case])
+        seen: list[dict[str, Any]] = []
+
+        async def change() -> None:
+            await controller.set_policy(target, KEEPS)
+            seen.append(fate(segments))
+
+        segments.arm_hook(at, change)
+        await controller.run_retention(STREAM)
+        segments.hook = None
+        if not seen:
+            return False, fate(segments)
+        after = fate(segments)
+        assert after["head"] == seen[0]["head"] or after["ending"]
+        assert after["ending"] == seen[0]["ending"]
+        assert after["subscribers"] == seen[0]["subscribers"] or after["ending"]
+        told = await audit_entries(controller, segments)
+        last = max(place for place, entry in enumerate(told) if entry["kind"] == "policy")
+        late = [entry for entry in told[last:] if entry["kind"] in ("truncate", "expire", "evict", "drop", "delete")]
+        assert late == [], "the audit stream tells of a removal behind the policy that forbids it"
+        return True, after
+
+
+@pytest.mark.parametrize("target", ["s", None], ids=["scope", "server"])
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_is_removed_by_a_policy_that_was_replaced_at_any_step_of_a_cycle(case: str, target: str | None) -> None:
+    async def work() -> int:
+        at = 1
+        while (await _raced(case, target, at))[0]:
+            at += 1
+        return at
+
+    assert asyncio.run(work()) > 10
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_rule_removes_something_if_the_policy_does_not_change(case: str) -> None:
+    raced, after = asyncio.run(_raced(case, "s", 1_000_000))
+    assert not raced
+    untouched = {"ending": False, "head": {}, "subscribers": {b"subscriber/s/t/s/a": {SEGMENT: 0}}}
+    assert {**untouched, **after} != untouched
+
+
+def test_a_grace_that_is_set_during_a_truncation_keeps_the_bytes() -> None:
+    """The policy in force when a truncation by hand is decided also decides whether the bytes can be restored."""
+
+    async def raced(at: int) -> bool:
+        segments, clock = RacedSegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            segments.write(NAME, b"x" * 10)
+            begun: list[bool] = []
+
+            async def change() -> None:
+                await controller.set_policy("s", PolicyDocument(grace_s=60))
+                begun.append(fate(segments)["head"] != {})
+
+            segments.arm_hook(at, change)
+            await controller.truncate_stream(STREAM, cut_at({SEGMENT: 5}))
+            segments.hook = None
+            kept = any(key.startswith(b"grace/") for key in segments.tables[keys.TABLE].entries)
+            assert not begun or kept or begun[0]
+            return bool(begun)
+
+    async def work() -> int:
+        at = 1
+        while await raced(at):
+            at += 1
+        return at
+
+    assert asyncio.run(work()) > 5
+
+
+@pytest.mark.parametrize("case", ["truncates", "truncates with grace", "deletes the stream"])
+def test_nothing_is_removed_once_a_hold_on_the_scope_is_durable_at_any_step_of_a_cycle(case: str) -> None:
+    async def raced(at: int) -> bool:
+        segments, clock = RacedSegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            await controller.set_policy("s", RECORDS)
+            await _world(controller, segments, clock, case)
+            await controller.set_policy("s", CASES[case])
+            seen: list[dict[str, Any]] = []
+            placing: list[asyncio.Task[Any]] = []
+
+            async def place() -> None:
+                placing.append(asyncio.ensure_future(controller.add_hold("s", owner="o", reason="r", hold_id="h")))
+                # The call returns after the cycle; the hold is in force once its record exists.
+                while keys.hold("s", "h") not in segments.tables[keys.TABLE].entries:
+                    await asyncio.sleep(0)
+                seen.append(fate(segments))
+
+            segments.arm_hook(at, place)
+            await controller.run_retention(STREAM)
+            segments.hook = None
+            await asyncio.gather(*placing)
+            if seen:
+                after = fate(segments)
+                assert (after["ending"], after["head"]) == (seen[0]["ending"], seen[0]["head"]) or seen[0]["ending"]
+            return bool(seen)
+
+    async def work() -> int:
+        at = 1
+        while await raced(at):
+            at += 1
+        return at
+
+    assert asyncio.run(work()) > 10

@@ -1,0 +1,322 @@
+"""A stream that is deleted and made again: nothing of the first one ever applies to the second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+import pytest
+from controller_world import (
+    STREAM,
+    FakeClock,
+    check_invariants,
+    config,
+    finish_all,
+    opened,
+    quota,
+    scale_to,
+    seg,
+    table_keys,
+    with_stream,
+    write_transaction,
+)
+from memory_segments import MemorySegments
+from raced_segments import RacedSegments
+
+from penstock.codec.metadata import DecisionRecord, TransactionRecord, TransactionState
+from penstock.controller import keys, retention_keys
+from penstock.controller.controller import Controller
+from penstock.controller.decisions import decide
+from penstock.controller.metadata import overwrite
+from penstock.core.transactions import Verb, make_transaction_id
+from penstock.model.errors import CorruptDataError, InternalError, PenstockError, StreamNotFoundError, StreamSealedError
+from penstock.model.names import segment_name
+from penstock.model.policies import StreamConfig
+from penstock.model.retention import OnExceed, PolicyDocument, Retain
+from penstock.model.segments import even_ranges
+from penstock.ports.controller_service import TransactionStatus
+
+ROUNDS = 3000
+"""Passes of the loop in which whoever does not wait for a lock comes to its end."""
+
+
+async def make_again(controller: Controller) -> None:
+    await controller.seal_stream(STREAM)
+    await controller.delete_stream(STREAM)
+    await controller.create_stream(STREAM, config(2))
+
+
+async def all_goes_on(controller: Controller, segments: MemorySegments) -> None:
+    """Run every kind of change on this stream, and a transaction."""
+    await scale_to(controller, 3)
+    await controller.truncate_stream(STREAM, await controller.tail(STREAM))
+    await controller.run_retention(STREAM)
+    await controller.set_policy(STREAM, PolicyDocument(retain=Retain(max_bytes=10)))
+    txn = await write_transaction(controller, segments, b"new")
+    await controller.commit_transaction(STREAM, txn)
+    await finish_all(controller)
+    assert await controller.transaction_status(STREAM, txn) is TransactionStatus.COMMITTED
+    await check_invariants(controller, segments)
+    await controller.seal_stream(STREAM)
+    await controller.delete_stream(STREAM)
+    assert [key for key in table_keys(segments) if "/s/t" in key] == ["number/s/t"]
+
+
+async def _begin(controller: Controller) -> UUID:
+    return (await controller.create_transaction(STREAM, lease_ms=10_000)).id
+
+
+async def _join(controller: Controller) -> UUID:
+    return (await controller.join_transaction(STREAM, UUID(int=9), lease_ms=10_000)).id
+
+
+@pytest.mark.parametrize("begin", [_begin, _join], ids=["begin", "join"])
+def test_a_stream_that_is_created_again_at_any_step_of_a_begin_works_normally(
+    begin: Callable[[Controller], Awaitable[UUID]],
+) -> None:
+    async def raced(at: int) -> bool:
+        segments = RacedSegments()
+        async with with_stream(segments, 2) as controller:
+            await scale_to(controller, 3)
+            made: list[asyncio.Task[None]] = []
+
+            async def again() -> None:
+                made.append(asyncio.ensure_future(make_again(controller)))
+                for _ in range(ROUNDS):
+                    if made[0].done():
+                        return
+                    await asyncio.sleep(0)
+
+            segments.arm_hook(at, again)
+            try:
+                txn = await begin(controller)
+            except PenstockError:
+                txn = None
+            segments.hook = None
+            if not made:
+                return False
+            await made[0]
+            await finish_all(controller)
+            transient = [name for name in segments.segments if "#transaction" in name]
+            status = TransactionStatus.UNKNOWN
+            if txn is not None:
+                status = await controller.transaction_status(STREAM, txn)
+            if status is TransactionStatus.OPEN:
+                # Begun in the new stream, by an attempt that looked again.
+                await controller.abort_transaction(STREAM, txn)
+                await finish_all(controller)
+            else:
+                assert transient == []
+                left = [key for key in table_keys(segments) if key.startswith(("txn/s/t/", "join/s/t/", "queue/"))]
+                assert left == []
+            await all_goes_on(controller, segments)
+            return True
+
+    async def work() -> int:
+        at = 1
+        while await raced(at):
+            at += 1
+        return at
+
+    assert asyncio.run(work()) > 8
+
+
+STRAYS = {
+    "of a later epoch, by the first release": TransactionRecord(
+        state=TransactionState.COMMITTING, epoch=7, expires_ms=1, deadline_ms=1
+    ),
+    "of another incarnation": TransactionRecord(
+        state=TransactionState.COMMITTING, epoch=0, expires_ms=1, deadline_ms=1, incarnation=99
+    ),
+    "open and expired": TransactionRecord(
+        state=TransactionState.OPEN, epoch=0, expires_ms=1, deadline_ms=1, incarnation=99
+    ),
+}
+
+
+@pytest.mark.parametrize("stray", STRAYS)
+def test_a_transaction_of_an_earlier_stream_is_skipped_and_blocks_nothing(stray: str) -> None:
+    async def work() -> None:
+        segments = MemorySegments()
+        record = STRAYS[stray]
+        txn = make_transaction_id(record.epoch, 1 << 40)
+        async with with_stream(segments, 2) as controller:
+            metadata = controller._ctx.metadata
+            await metadata.put(overwrite(keys.transaction(STREAM, txn), record))
+            if record.state is TransactionState.COMMITTING:
+                decision = DecisionRecord(commit=True, transactions=(txn,))
+                await metadata.put(overwrite(keys.queue_entry(STREAM, 0), decision))
+        async with opened(segments) as controller:
+            await finish_all(controller)
+            assert await controller.transaction_status(STREAM, txn) is TransactionStatus.ABORTED
+            await all_goes_on(controller, segments)
+
+    asyncio.run(work())
+
+
+async def _damage(controller: Controller, segments: MemorySegments, what: str) -> UUID:
+    """Leave a decided transaction of a stream with epochs 0 and 1, and damage the records that would finish it."""
+    txn = await write_transaction(controller, segments, b"data")
+    await scale_to(controller, 3)
+    await decide(controller._ctx, STREAM, txn, Verb.COMMIT)
+    entries = segments.tables[keys.TABLE].entries
+    (entry,) = [key for key in entries if key.startswith(keys.queue(STREAM))]
+    key = {"decision": entry, "transaction": keys.transaction(STREAM, txn), "epoch": keys.epoch(STREAM, 0)}[what]
+    if what == "epoch":
+        del entries[key]
+    else:
+        entries[key] = (b"rot", entries[key][1])
+    controller._ctx.histories.forget(STREAM)
+    controller._ctx.queues.forget(STREAM)
+    return txn
+
+
+@pytest.mark.parametrize("what", ["decision", "transaction", "epoch"])
+def test_a_repair_unblocks_a_stuck_stream_and_lists_the_removed_records(what: str) -> None:
+    async def work() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, 2) as controller:
+            txn = await _damage(controller, segments, what)
+            for change in (controller.seal_stream, controller.run_retention):
+                with pytest.raises((CorruptDataError, InternalError)):
+                    await change(STREAM)
+            found = await controller.repair_stream(STREAM)
+            assert len(found["removed"]) == 1
+            assert all(item["why"] for item in found["removed"])
+            # What was decided and can be read is performed: a lost entry of the queue loses no transaction.
+            assert [item["txn"] for item in found["requeued"]] == ([str(txn)] if what == "decision" else [])
+            again = await controller.repair_stream(STREAM)
+            assert (again["removed"], again["requeued"]) == ([], [])
+            # Without its epoch nobody knows the segments; in all other cases what was decided is performed.
+            if what != "epoch":
+                assert await controller.transaction_status(STREAM, txn) is TransactionStatus.COMMITTED
+            await controller.seal_stream(STREAM)
+            await controller.delete_stream(STREAM)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("what", ["decision", "transaction"])
+def test_a_repair_keeps_the_order_of_decisions_and_leaves_no_segment(what: str) -> None:
+    async def work() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, 1) as controller:
+            first = await write_transaction(controller, segments, b"A" * 10)
+            second = await write_transaction(controller, segments, b"B" * 10)
+            unread = await write_transaction(controller, segments, b"C" * 10)
+            for txn in (first, second):
+                await decide(controller._ctx, STREAM, txn, Verb.COMMIT)
+            entries = segments.tables[keys.TABLE].entries
+            entry = min(key for key in entries if key.startswith(keys.queue(STREAM)))
+            key = {"decision": entry, "transaction": keys.transaction(STREAM, first)}[what]
+            for damaged in (key, keys.transaction(STREAM, unread)):
+                entries[damaged] = (b"rot", entries[damaged][1])
+            controller._ctx.queues.forget(STREAM)
+            await controller.repair_stream(STREAM)
+            (name,) = [item.segment for item in await controller.current_segments(STREAM)]
+            assert bytes(segments.segments[segment_name(STREAM, name)].data) == b"A" * 10 + b"B" * 10
+            # With a lost entry nobody knows whether the unreadable transaction was committed: its bytes stay.
+            left = [name for name in segments.segments if "#transaction." in name]
+            assert len(left) == (1 if what == "decision" else 0)
+            again = await controller.repair_stream(STREAM)
+            assert (again["removed"], again["requeued"]) == ([], [])
+
+    asyncio.run(work())
+
+
+def test_a_repair_changes_no_sound_stream_and_refuses_an_unknown_one() -> None:
+    async def work() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, 2) as controller:
+            txn = await write_transaction(controller, segments, b"open")
+            found = await controller.repair_stream(STREAM)
+            assert (found["removed"], found["requeued"]) == ([], [])
+            assert await controller.transaction_status(STREAM, txn) is TransactionStatus.OPEN
+            await controller.abort_transaction(STREAM, txn)
+            await finish_all(controller)
+            await all_goes_on(controller, segments)
+            with pytest.raises(StreamNotFoundError):
+                await controller.repair_stream(STREAM)
+
+    asyncio.run(work())
+
+
+def test_points_and_marks_of_a_stream_do_not_outlive_it_at_any_step() -> None:
+    """They are written beside the stream's lock, for many streams at once."""
+
+    async def raced(at: int) -> bool:
+        segments, clock = RacedSegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            await controller.create_stream(type(STREAM)("s", "other"), StreamConfig())
+            await controller.set_policy(STREAM, quota(OnExceed.HOLD, max_bytes=100))
+            await controller.set_policy(type(STREAM)("s", "other"), quota(OnExceed.HOLD, max_bytes=100))
+            del segments.tables[keys.TABLE].entries[keys.quota(STREAM)]
+            made: list[bool] = []
+
+            async def again() -> None:
+                await controller.seal_stream(STREAM)
+                await controller.delete_stream(STREAM)
+                made.append(True)
+
+            async def look() -> None:
+                for name in (STREAM, type(STREAM)("s", "other")):
+                    record = {"time_ms": clock.ms, "size_bytes": 5}
+                    await controller._loop._points.note(name, record)
+                await controller._loop._points.flush()
+                try:
+                    await controller._cycle.refresh_limit(STREAM)
+                except PenstockError:
+                    # Deleted while it was looked at.
+                    return
+
+            segments.arm_hook(at, again)
+            await look()
+            segments.hook = None
+            if made:
+                assert [key for key in table_keys(segments) if "/s/t" in key] == ["number/s/t"]
+            assert any(
+                key.startswith(retention_keys.points(type(STREAM)("s", "other")).decode())
+                for key in table_keys(segments)
+            )
+            return bool(made)
+
+    async def work() -> int:
+        at = 1
+        while await raced(at):
+            at += 1
+        return at
+
+    assert asyncio.run(work()) > 5
+
+
+def test_beginning_in_a_stream_that_is_deleted_meanwhile_says_that_it_is_gone() -> None:
+    """Between any two calls of the store: the stream's epochs are gone then, which is no damage."""
+
+    async def raced(at: int) -> bool:
+        segments, clock = RacedSegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            await controller.scale(STREAM, sealed=[seg(0, 0)], new_ranges=even_ranges(2))
+            controller._ctx.histories.forget(STREAM)
+            deleted: list[bool] = []
+
+            async def delete() -> None:
+                await controller.seal_stream(STREAM)
+                await controller.delete_stream(STREAM)
+                deleted.append(True)
+
+            segments.arm_hook(at, delete)
+            try:
+                await controller.create_transaction(STREAM, lease_ms=10_000)
+            except (StreamNotFoundError, StreamSealedError):
+                assert deleted
+            segments.hook = None
+            return bool(deleted)
+
+    async def work() -> int:
+        at = 1
+        while await raced(at):
+            at += 1
+        return at
+
+    assert asyncio.run(work()) > 4

@@ -100,17 +100,16 @@ def test_parts_of_large_frames_take_no_more_than_their_share_and_the_first_one_g
             sends = [asyncio.ensure_future(peer.send(frame[:half])) for peer, frame in zip(peers, frames, strict=True)]
             await asyncio.wait(sends, timeout=0.5)
             share = scene.server._share
-            await until(lambda: share.crowded)
+            await until(lambda: share.turns.crowded)
             # The frame that went beyond, and one small step of the socket for each connection.
-            assert share._partial_bytes <= (2 << 20) + size + 12 * (64 << 10)
+            assert share.turns.held_bytes <= (2 << 20) + size + 12 * (64 << 10)
             ends = [
                 asyncio.ensure_future(_finish(send, peer, frame[half:]))
                 for send, peer, frame in zip(sends, peers, frames, strict=True)
             ]
             answers = await asyncio.gather(*ends)
             assert all(isinstance(answer, c.DataAppended) for answer in answers)
-            assert not share.crowded
-            assert share._partial == {}
+            assert share.turns.held_bytes == share.turns.connections == 0
 
     run(main(), loop)
 
@@ -152,7 +151,7 @@ def test_many_that_stall_hold_up_a_writer_for_moments_each():
             answer = await honest.ask(append(writer, event(bytes((1 << 20) - 8)), 0))
             assert isinstance(answer, c.DataAppended)
             assert time.monotonic() - started < 10
-            assert not scene.server._share.crowded
+            assert not scene.server._share.turns.contested
             for _, sending in stuck:
                 sending.cancel()
             await asyncio.wait([sending for _, sending in stuck])

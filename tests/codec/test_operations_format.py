@@ -80,7 +80,8 @@ def test_the_page_tells_what_the_codec_writes(page: str, heading: str, used: str
 def test_the_page_lists_every_tag() -> None:
     listed = re.findall(r"^\| `(\w)` \|", (FORMATS / "records.md").read_text(), re.M)
     tags = [value.decode() for name, value in vars(records).items() if name.startswith("TAG_")]
-    assert sorted(listed) == sorted(tags)
+    # A tag may have more than one kind of key, and then a line for each.
+    assert sorted(set(listed)) == sorted(tags)
 
 
 U64 = st.integers(0, (1 << 64) - 1)

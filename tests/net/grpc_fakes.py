@@ -32,6 +32,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName, check_name
 from penstock.model.policies import ReaderGroupRetention, StreamConfig
+from penstock.model.queries import QuerySource
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, even_ranges, make_segment_id, number_of
 from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
 from penstock.ports.controller_service import (
@@ -335,7 +336,15 @@ class MemoryController(MemoryRetention):
         items = self._stream(stream).transactions.items()
         return tuple((txn, status) for txn, status in items if status is not TransactionStatus.OPEN)
 
-    async def commit_batch(self, stream: StreamName, *, writer: str, batch: int, transactions: Sequence[UUID]) -> bool:
+    async def commit_batch(
+        self,
+        stream: StreamName,
+        *,
+        writer: str,
+        batch: int,
+        transactions: Sequence[UUID],
+        source: QuerySource | None = None,
+    ) -> bool:
         found = self._stream(stream)
         fresh = batch > found.batches.get(writer, -1)
         for txn in transactions:
@@ -344,7 +353,7 @@ class MemoryController(MemoryRetention):
             found.batches[writer] = batch
         return fresh
 
-    async def last_batch(self, stream: StreamName, *, writer: str) -> int | None:
+    async def last_batch(self, stream: StreamName, *, writer: str, source: QuerySource | None = None) -> int | None:
         return self._stream(stream).batches.get(writer)
 
     async def create_reader_group(self, config: ReaderGroupConfig) -> ReaderGroupConfig:
@@ -383,7 +392,13 @@ class MemoryController(MemoryRetention):
         return tuple(sorted(self._stream(stream).cuts))
 
     async def update_subscriber_cut(
-        self, subscriber: str, *, group_id: UUID | None, generation: int | None, cut: StreamCut
+        self,
+        subscriber: str,
+        *,
+        group_id: UUID | None,
+        generation: int | None,
+        cut: StreamCut,
+        source: QuerySource | None = None,
     ) -> None:
         cuts = self._stream(cut.stream).cuts
         if subscriber not in cuts:

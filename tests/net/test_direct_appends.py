@@ -190,7 +190,7 @@ def one_by_one(writer, events, key="k"):
         # What a flush promises, whichever way the event went.
         assert core.pending_bytes == 0
         assert core.direct._sent is None
-        assert not any(lane.events for lane in core.lane_list())
+        assert not any(lane.written for lane in core.lane_list())
 
 
 def numbered(count: int, start: int = 0) -> list[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from uuid import UUID
@@ -22,9 +22,11 @@ from penstock.model.errors import (
     StreamSealedError,
     TransactionNotFoundError,
     TransactionStateError,
+    WriterInUseError,
 )
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
+from penstock.model.queries import QuerySource
 from penstock.model.segments import KeyRange, make_segment_id
 from penstock.net.dial.controller import RemoteController, dial_controller
 from penstock.net.grpc_server import GrpcServer
@@ -97,6 +99,43 @@ async def running() -> AsyncIterator[Running]:
         server = await stack.enter_async_context(GrpcServer(controller, store, port=0))
         remote = await stack.enter_async_context(dial_controller(f"127.0.0.1:{server.port}"))
         yield Running(store=store, remote=remote, port=server.port)
+
+
+BEYOND = StreamCut(S, {FIRST: 1 << 40, SECOND: 0})
+CALLS_WITH_A_CUT: dict[str, Callable[[RemoteController, StreamCut], Awaitable[object]]] = {
+    "truncate_stream": lambda c, cut: c.truncate_stream(S, cut),
+    "segments_between start": lambda c, cut: c.segments_between(S, cut, StreamCut(S, {})),
+    "segments_between end": lambda c, cut: c.segments_between(S, StreamCut(S, {}), cut),
+    "measure": lambda c, cut: c.measure(S, cut, StreamCut(S, {})),
+    "create_reader_group": lambda c, cut: c.create_reader_group(_group_at("fresh", cut)),
+    "update_reader_group": lambda c, cut: c.update_reader_group(_group_at("known", cut)),
+    "update_subscriber_cut": lambda c, cut: c.update_subscriber_cut("s/known", group_id=WRITER, generation=0, cut=cut),
+    "explain_retention": lambda c, cut: c.explain_retention(S, position=cut),
+    "add_hold": lambda c, cut: c.add_hold(S, owner="o", reason="r", cut=cut),
+    "move_subscriber": lambda c, cut: c.move_subscriber(S, "s/known", cut),
+}
+
+
+def _group_at(name: str, cut: StreamCut) -> ReaderGroupConfig:
+    return ReaderGroupConfig(
+        scope="s", name=name, id=WRITER, retention=ReaderGroupRetention.MANUAL, start_cuts={cut.stream: cut}
+    )
+
+
+def test_a_cut_that_no_reader_can_have_reached_is_refused_over_the_network_by_its_class() -> None:
+    async def play() -> None:
+        async with running() as run:
+            await run.remote.create_scope("s")
+            await run.remote.create_stream(S, CONFIG)
+            await run.remote.create_reader_group(_group_at("known", await run.remote.head(S)))
+            assert not await run.remote.is_cut_valid(S, BEYOND)
+            for ask in CALLS_WITH_A_CUT.values():
+                for cut in (BEYOND, StreamCut(S, {FIRST: 0})):
+                    with pytest.raises(InvalidCutError):
+                        await ask(run.remote, cut)
+            assert (await run.remote.describe_subscribers(S))[0].cut == await run.remote.head(S)
+
+    asyncio.run(play())
 
 
 def test_a_stream_lives_from_creation_to_deletion() -> None:
@@ -195,6 +234,15 @@ def test_transactions_and_batches_are_committed() -> None:
             assert await remote.transaction_status(S, txn.id) is TransactionStatus.COMMITTED
             late = await remote.create_transaction(S, lease_ms=20_000)
             assert await remote.commit_batch(S, writer="query", batch=4, transactions=[late.id]) is False
+            owner = QuerySource(query="q1", run="r1", replaces="unknown")
+            assert await remote.last_batch(S, writer="query", source=owner) is None
+            assert await remote.commit_batch(S, writer="query", batch=0, transactions=[], source=owner) is True
+            for source in (QuerySource(query="q2"), QuerySource(query="q2", replaces="q3", ordered=False)):
+                with pytest.raises(WriterInUseError, match="another query") as refused:
+                    await remote.last_batch(S, writer="query", source=source)
+                assert refused.value.fields["owner"] == "q1"
+                with pytest.raises(WriterInUseError):
+                    await remote.commit_batch(S, writer="query", batch=9, transactions=[], source=source)
             with pytest.raises(TransactionStateError):
                 await remote.commit_transaction(S, late.id)
             with pytest.raises(TransactionNotFoundError):

@@ -70,7 +70,16 @@ VALUES = [
         leases=(Lease(id=UUID(int=9), until_ms=7, holder="who"),),
     ),
     SubscriberInfo(
-        name="s/g", generation=1, cut=CUT, updated_ms=2, lag_bytes=3, lag_events=4, lag_ms=5, held_bytes=6, holes=7
+        name="s/g",
+        generation=1,
+        cut=CUT,
+        updated_ms=2,
+        lag_bytes=3,
+        lag_events=4,
+        lag_ms=5,
+        held_bytes=6,
+        holes=7,
+        query="q",
     ),
     HoldInfo(id="h", scope="s", stream=STREAM, owner="o", reason="r", created_ms=1, until_ms=2, cut=CUT),
     ChunkRange(name="c", location="/l", start_offset=10, end_offset=40, blocks=BLOCKS),

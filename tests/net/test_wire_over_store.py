@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from uuid import UUID
 
 import pytest
 from wire_memory_store import CountingTelemetry, OneEndpoint
 from wire_peers import LOOPS, run
 
+from penstock.codec import wire_commands as c
+from penstock.codec import wire_table_commands as t
 from penstock.codec.events import frame_events
+from penstock.codec.wire_layout import WireEntry, WireKey
 from penstock.model.errors import (
     ConditionFailedError,
     InvalidArgumentError,
@@ -22,7 +26,7 @@ from penstock.model.errors import (
 )
 from penstock.net.dial.segments import DialLimits, RemoteSegments
 from penstock.net.wire_server import WireLimits, WireServer
-from penstock.ports.segment_service import KEY_ABSENT, NO_EVENT, Append, TableKind, TablePut, TableRemoval
+from penstock.ports.segment_service import ANY_VERSION, KEY_ABSENT, NO_EVENT, Append, TableKind, TablePut, TableRemoval
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store
 from penstock.storage.memory_chunks import MemoryChunks
@@ -224,3 +228,29 @@ def test_a_store_without_room_slows_its_writers_down_and_loses_nothing(loop):
             assert await everything(segments, SEGMENT, ends[-1]) == block * 80
 
     run(main(), loop)
+
+
+def test_only_the_first_of_several_table_changes_at_one_offset_succeeds():
+    async def main():
+        async with world() as (segments, _):
+            await segments.create_table("t")
+            await segments.table_update("t", [TablePut(key=b"removed", value=b"")])
+            for turn in range(20):
+                length = (await segments.table_info("t"))[0].length
+
+                def update(rid, number, length=length):
+                    entries = [WireEntry(b"k%d" % number, ANY_VERSION, b"v")]
+                    return t.UpdateTableEntries(rid, "t", "", entries, length)
+
+                def remove(rid, length=length):
+                    return t.RemoveTableKeys(rid, "t", "", [WireKey(b"removed", ANY_VERSION)], length)
+
+                builds = [partial(update, number=number) for number in range(4)]
+                builds.insert(turn % 5, remove)
+                answers = await asyncio.gather(*(segments._pool.call("t", build, repeat=False) for build in builds))
+                made = [one for one in answers if isinstance(one, t.TableEntriesUpdated | t.TableKeysRemoved)]
+                assert len(made) == 1
+                assert sum(isinstance(one, c.SegmentIsTruncated) for one in answers) == 4
+                await segments.table_update("t", [TablePut(key=b"removed", value=b"")])
+
+    run(main())

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
+from wire_memory_store import MemorySegments
 from wire_peers import remote, run, stage
 
+from penstock.codec import wire_commands as c
 from penstock.model.errors import PenstockError, RetentionHoldError, SegmentNotFoundError
-from penstock.ports.segment_service import NO_EVENT, Append, TablePut, TableRemoval
+from penstock.ports.segment_service import NO_EVENT, Append, AttributeChange, TablePut, TableRemoval
 
 AUDIT = "_system/audit/0.#epoch.0"
 TABLE = "_system/_tables/controller"
@@ -70,10 +75,12 @@ def test_reader_groups_on_the_audit_stream_keep_their_state_beside_it() -> None:
 def test_what_a_hold_covers_is_not_removed_by_segment_either() -> None:
     asked: list[tuple[str, int | None]] = []
 
-    async def guard(segment: str, offset: int | None) -> None:
+    @asynccontextmanager
+    async def guard(segment: str, offset: int | None) -> AsyncIterator[None]:
         asked.append((segment, offset))
         if offset is None or offset > 3:
             raise RetentionHoldError("a hold forbids the removal", hold="h", owner="legal", reason="case 7")
+        yield
 
     async def main() -> None:
         async with stage(guard=guard) as scene, remote(scene.server, scene.store) as store:
@@ -96,3 +103,50 @@ def test_what_a_hold_covers_is_not_removed_by_segment_either() -> None:
 
     run(main())
     assert asked == [(DATA, 4), (DATA, None), (DATA, None), (DATA, 3)]
+
+
+@pytest.mark.parametrize("kind", ["truncate", "delete", "merge", "merge many"])
+def test_the_guard_holds_for_as_long_as_a_removal_takes(kind: str) -> None:
+    """The store removes between the guard's beginning and its end: what is placed in between would not be seen."""
+    steps: list[str] = []
+
+    @asynccontextmanager
+    async def guard(segment: str, offset: int | None) -> AsyncIterator[None]:
+        steps.append(f"begin {segment} {offset}")
+        await asyncio.sleep(0)
+        yield
+        steps.append("end")
+
+    class Noting(MemorySegments):
+        async def truncate(self, name: str, offset: int, *, keep: bool = False) -> None:
+            await asyncio.sleep(0)
+            await super().truncate(name, offset, keep=keep)
+            steps.append("done")
+
+        async def delete(self, name: str) -> None:
+            await asyncio.sleep(0)
+            await super().delete(name)
+            steps.append("done")
+
+        async def merge(self, target: str, source: str, *, updates: Sequence[AttributeChange] = ()) -> int:
+            await asyncio.sleep(0)
+            length = await super().merge(target, source, updates=updates)
+            steps.append("done")
+            return length
+
+    async def main() -> None:
+        async with stage(Noting(), guard=guard) as scene:
+            peer = await scene.peer()
+            for name in ("a", "b"):
+                await scene.store.create_segment(name)
+                scene.store.segments[name].data += b"data"
+            request = {
+                "truncate": c.TruncateSegment(1, "b", 2, ""),
+                "delete": c.DeleteSegment(1, "b", ""),
+                "merge": c.MergeSegments(1, "a", "b", ""),
+                "merge many": c.MergeSegmentsBatch(1, "a", ("b",), ""),
+            }[kind]
+            assert not isinstance(await peer.ask(request), c.ErrorMessage)
+
+    run(main())
+    assert steps == [f"begin b {2 if kind == 'truncate' else None}", "done", "end"]

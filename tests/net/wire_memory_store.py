@@ -49,6 +49,7 @@ from penstock.ports.segment_service import (
     TableDelta,
     TableEntry,
     TableKind,
+    TableLength,
     TablePut,
     TableRemoval,
 )
@@ -383,7 +384,7 @@ class MemorySegments:
         self.segments[name] = _Segment()
         return name
 
-    async def merge(self, target: str, source: str) -> int:
+    async def merge(self, target: str, source: str, *, updates=()) -> int:
         await self._settle()
         into = self._segment(target)
         if self.merged.get(source) == target:
@@ -393,6 +394,13 @@ class MemorySegments:
             raise SegmentSealedError("sealed", segment=target, length_bytes=len(into.data))
         if part.start:
             raise InvalidArgumentError("truncated source", segment=source)
+        attributes = dict(into.attributes)
+        for item in updates:
+            actual = attributes.get(item.attribute, NO_EVENT)
+            if item.expected is not None and actual != item.expected:
+                raise ConditionFailedError("attribute", expected=item.expected, actual=actual)
+            attributes[item.attribute] = item.value
+        into.attributes = attributes
         into.data += part.data
         into.events += part.events
         into.boundaries.append(len(into.data))
@@ -447,6 +455,13 @@ class MemorySegments:
         elif stored[1] != version:
             raise BadKeyVersionError("other version", key=key)
 
+    def _at_length(self, table, items):
+        """The other items, where the table has the length that they ask for."""
+        for item in items:
+            if isinstance(item, TableLength) and item.length != table.position:
+                raise ConditionFailedError("length", expected=item.length, actual=table.position)
+        return [item for item in items if not isinstance(item, TableLength)]
+
     async def table_update(self, name: str, puts: Sequence[TablePut]) -> Sequence[int]:
         table = self._table(name)
         if self.refuse_next:
@@ -454,6 +469,7 @@ class MemorySegments:
             raise ThrottledError("no room", resource="test", limit=0)
         if len(puts) > TABLE_BATCH_MAX:
             raise InvalidArgumentError("batch", items=len(puts))
+        puts = self._at_length(table, puts)
         for put in puts:
             self._check(table, put.key, put.version)
         versions = []
@@ -466,6 +482,7 @@ class MemorySegments:
 
     async def table_remove(self, name: str, removals: Sequence[TableRemoval]) -> None:
         table = self._table(name)
+        removals = self._at_length(table, removals)
         for removal in removals:
             self._check(table, removal.key, removal.version)
         for removal in removals:

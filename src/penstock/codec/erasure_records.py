@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.codec.erased import decode_ranges, encode_ranges
+from penstock.codec.events import HEADER_BYTES
 from penstock.codec.metadata import Fields, dump_record, load_record
 from penstock.model.errors import CorruptDataError
 from penstock.model.segments import SegmentId
@@ -29,7 +30,11 @@ class ErasureState(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureRecord:
-    """An erasure. ``asked`` says who wants what, why; ``receipt`` is there once it is done."""
+    """An erasure. ``asked`` holds who requested it, why, and the search; ``receipt`` is present once it is done.
+
+    ``run`` names the run whose parts were decided. It is empty before the decision, and in records of earlier versions,
+    whose parts have no run in their keys. ``request`` is the digest of the decided request (docs/formats/erasure.md).
+    """
 
     stream: str
     incarnation: int
@@ -37,6 +42,8 @@ class ErasureRecord:
     asked: Mapping[str, Any]
     asked_ms: int
     receipt: Mapping[str, Any] | None = None
+    run: str = ""
+    request: Mapping[str, Any] | None = None
 
     def encode(self) -> bytes:
         return dump_record(
@@ -47,6 +54,8 @@ class ErasureRecord:
                 "asked": dict(self.asked),
                 "asked_ms": self.asked_ms,
                 "receipt": None if self.receipt is None else dict(self.receipt),
+                "run": self.run,
+                "request": None if self.request is None else dict(self.request),
             }
         )
 
@@ -63,24 +72,33 @@ class ErasureRecord:
             asked=dict(fields["asked"]),
             asked_ms=int(fields["asked_ms"]),
             receipt=None if fields["receipt"] is None else dict(fields["receipt"]),
+            run=str(fields.get("run", "")),
+            request=None if fields.get("request") is None else dict(fields["request"]),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasurePartRecord:
     """Some of the ranges of an erasure in one segment: the payloads of events, half-open, in order. ``events``: how many
-    were asked for, those without payload included."""
+    were requested, those without payload included. ``empty``: where events without payload begin."""
 
     segment: SegmentId
     ranges: Sequence[tuple[int, int]]
     events: int
+    empty: Sequence[int] = ()
+
+    @property
+    def offsets(self) -> list[int]:
+        """Where the requested events begin."""
+        return [*(start - HEADER_BYTES for start, _ in self.ranges), *self.empty]
 
     def encode(self) -> bytes:
         return dump_record(self.fields())
 
     def fields(self) -> Fields:
         packed = base64.b64encode(encode_ranges(self.ranges)).decode()
-        return {"segment": self.segment, "events": self.events, "count": len(self.ranges), "ranges": packed}
+        found: Fields = {"segment": self.segment, "events": self.events, "count": len(self.ranges), "ranges": packed}
+        return {**found, "empty": list(self.empty)} if self.empty else found
 
     @classmethod
     def decode(cls, data: bytes) -> ErasurePartRecord:
@@ -97,6 +115,7 @@ class ErasurePartRecord:
             segment=SegmentId(int(fields["segment"])),
             ranges=decode_ranges(packed, int(fields["count"])),
             events=int(fields["events"]),
+            empty=[int(offset) for offset in fields.get("empty", ())],
         )
 
 

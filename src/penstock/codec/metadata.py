@@ -345,7 +345,8 @@ class BatchPin:
 class TransactionRecord:
     """A transaction that is not completed. It ends at ``expires_ms`` unless renewed, at ``deadline_ms`` in any case.
 
-    ``key``: under which several writers share it, or None.
+    ``key``: the key under which several writers share it, or None. ``incarnation``: the stream in which it was begun; None
+    in records of the first release.
     """
 
     state: TransactionState
@@ -354,6 +355,7 @@ class TransactionRecord:
     deadline_ms: int
     pin: BatchPin | None = None
     key: UUID | None = None
+    incarnation: int | None = None
 
     def encode(self) -> bytes:
         fields: dict[str, object] = {
@@ -363,7 +365,11 @@ class TransactionRecord:
             "deadline_ms": self.deadline_ms,
             "pin": None if self.pin is None else [self.pin.writer, self.pin.batch],
         }
-        return dump_record(fields if self.key is None else {**fields, "key": self.key.hex})
+        if self.key is not None:
+            fields["key"] = self.key.hex
+        if self.incarnation is not None:
+            fields["incarnation"] = self.incarnation
+        return dump_record(fields)
 
     @classmethod
     def decode(cls, data: bytes) -> TransactionRecord:
@@ -379,6 +385,7 @@ class TransactionRecord:
             deadline_ms=fields["deadline_ms"],
             pin=None if pin is None else BatchPin(writer=pin[0], batch=pin[1]),
             key=UUID(hex=fields["key"]) if "key" in fields else None,
+            incarnation=fields.get("incarnation"),
         )
 
 
@@ -434,20 +441,36 @@ class DecisionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRecord:
-    """The last batch that a named writer committed, and its transactions."""
+    """The last batch that a named writer committed, and its transactions.
+
+    ``query``: the query that owns the name, empty if no query is known; ``run``: its latest run; ``past_runs``: earlier
+    ones, newest first.
+    """
 
     batch: int
     transactions: tuple[UUID, ...]
+    query: str = ""
+    run: str = ""
+    past_runs: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
-        return dump_record({"batch": self.batch, "txns": [txn.hex for txn in self.transactions]})
+        fields: Fields = {"batch": self.batch, "txns": [txn.hex for txn in self.transactions]}
+        if self.query:
+            fields |= {"query": self.query, "run": self.run, "past_runs": list(self.past_runs)}
+        return dump_record(fields)
 
     @classmethod
     def decode(cls, data: bytes) -> BatchRecord:
         return load_record(
             "batch",
             data,
-            lambda f: cls(batch=f["batch"], transactions=tuple(UUID(hex=txn) for txn in f["txns"])),
+            lambda f: cls(
+                batch=f["batch"],
+                transactions=tuple(UUID(hex=txn) for txn in f["txns"]),
+                query=f.get("query", ""),
+                run=f.get("run", ""),
+                past_runs=tuple(f.get("past_runs", ())),
+            ),
         )
 
 

@@ -85,7 +85,8 @@ class SubscriberRecord:
 
     ``incarnation`` is the stream's: a subscription does not pass to a later stream of the same name. ``updated_ms``: when
     the group itself was last heard of. ``own``: what it published last, where a rule has moved ``cut`` on since; None: the
-    same. ``dropped``: the subscription has ended, and this record is about to go.
+    same. ``dropped``: the subscription has ended, and this record will be deleted. ``query``: the query that owns the
+    subscriber, empty if none is known; ``run``: its latest run; ``past_runs``: earlier ones, newest first.
     """
 
     group_id: UUID
@@ -95,6 +96,9 @@ class SubscriberRecord:
     updated_ms: int
     own: Positions | None = None
     dropped: bool = False
+    query: str = ""
+    run: str = ""
+    past_runs: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
         fields: Fields = {
@@ -106,6 +110,8 @@ class SubscriberRecord:
         }
         if self.own is not None:
             fields["own"] = dump_positions(self.own)
+        if self.query:
+            fields |= {"query": self.query, "run": self.run, "past_runs": list(self.past_runs)}
         if self.dropped:
             # To a program that does not know of this a dropped subscription would look alive, and hold data.
             return dump_record({**fields, "dropped": True}, version=SUBSCRIBER_VERSION)
@@ -126,6 +132,9 @@ class SubscriberRecord:
             updated_ms=fields["updated_ms"],
             own=None if own is None else load_positions(own),
             dropped=fields.get("dropped", False),
+            query=fields.get("query", ""),
+            run=fields.get("run", ""),
+            past_runs=tuple(fields.get("past_runs", ())),
         )
 
 

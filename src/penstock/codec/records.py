@@ -35,11 +35,16 @@ TAG_OUTBOX = b"j"
 TAG_CATALOGUE = b"g"
 TAG_ERASED = b"e"
 TAG_WIPE = b"w"
+TAG_ASIDE = b"d"
+TAG_COPY = b"y"
+TAG_LACKING = b"q"
 
-CATALOGUED = frozenset(b"nsakbtvmxfe")
+CATALOGUED = frozenset(b"nsakbtvmxfed")
 """Tags of the rows that the catalogue of tier 2 repeats: all but leases, garbage, and what concerns this copy alone."""
 
 STORE_KEY = TAG_STORE
+STORE_COPY_KEY = TAG_STORE + b"+"
+"""Key of a copy of the store's row: without that row nothing of the store can be found."""
 
 _HEAD = struct.Struct(">cH")
 _UID = struct.Struct(">Q")
@@ -150,6 +155,26 @@ class CatalogueRecord:
 
 def prefix(tag: bytes, container: int) -> bytes:
     return _HEAD.pack(tag, container)
+
+
+def container_copy_key(container: int) -> bytes:
+    """Key of a copy of the container's row: without that row nobody knows where the log continues."""
+    return prefix(TAG_CONTAINER, container) + b"+"
+
+
+def copy_key(key: bytes) -> bytes:
+    """Key of a second row with the same value, for tables without which nothing in the store can be found."""
+    return TAG_COPY + key[1:3] + key[:1] + key[3:]
+
+
+def aside_key(container: int, uid: int, address: int | None = None) -> bytes:
+    """Key of the mark on a segment with damaged metadata, or of the changes that one frame of the log makes in it."""
+    return uid_key(TAG_ASIDE, container, uid, b"" if address is None else _UID.pack(address))
+
+
+def lacking_key(container: int, key: bytes) -> bytes:
+    """Key of the mark on a row that a snapshot of the catalogue lacks, because it was damaged. No store has such rows."""
+    return prefix(TAG_LACKING, container) + key
 
 
 def uid_key(tag: bytes, container: int, uid: int, rest: bytes = b"") -> bytes:

@@ -144,15 +144,26 @@ class OutboxRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapRecord:
-    """Audit entries that found no room in the outbox: how many, and when (wall clock) the first and the last was."""
+    """Audit entries that found no room in the outbox: their number, and the wall-clock times of the first and the last.
+
+    ``added``: how many entries the decision that wrote this record added.
+    """
 
     count: int
     first_ms: int
     last_ms: int
+    added: int = 0
 
     def encode(self) -> bytes:
-        return dump_record({"count": self.count, "first_ms": self.first_ms, "last_ms": self.last_ms})
+        fields = {"count": self.count, "first_ms": self.first_ms, "last_ms": self.last_ms}
+        return dump_record({**fields, "added": self.added} if self.added else fields)
 
     @classmethod
     def decode(cls, data: bytes) -> GapRecord:
-        return load_record("gap", data, lambda f: cls(count=f["count"], first_ms=f["first_ms"], last_ms=f["last_ms"]))
+        return load_record("gap", data, cls._build)
+
+    @classmethod
+    def _build(cls, fields: Fields) -> GapRecord:
+        return cls(
+            count=fields["count"], first_ms=fields["first_ms"], last_ms=fields["last_ms"], added=fields.get("added", 0)
+        )

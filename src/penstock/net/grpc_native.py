@@ -97,12 +97,14 @@ class NativeCalls:
             writer=_writer(request.writer),
             batch=request.batch,
             transactions=[mapping.transaction_of(item) for item in request.transactions],
+            source=own.query_source_of(request.source) if request.HasField("source") else None,
         )
         return native.CommitBatchResponse(committed=committed)
 
     async def last_batch(self, request: native.LastBatchRequest) -> native.LastBatchResponse:
         stream = mapping.stream_of(request.stream)
-        batch = await self._controller.last_batch(stream, writer=_writer(request.writer))
+        source = own.query_source_of(request.source) if request.HasField("source") else None
+        batch = await self._controller.last_batch(stream, writer=_writer(request.writer), source=source)
         return native.LastBatchResponse(batch=batch)
 
     async def join_transaction(self, request: native.JoinTransactionRequest) -> native.JoinTransactionResponse:
@@ -136,6 +138,7 @@ class NativeCalls:
             group_id=mapping.uuid_of(request.group_id, field="group_id") if known else None,
             generation=request.generation if request.HasField("generation") else None,
             cut=mapping.cut_of(request.cut),
+            source=own.query_source_of(request.source) if request.HasField("source") else None,
         )
         return native.Done()
 

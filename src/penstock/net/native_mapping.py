@@ -17,6 +17,8 @@ from penstock.model.cuts import StreamCut
 from penstock.model.damage import Damage
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, ProtocolError
 from penstock.model.names import StreamName
+from penstock.model.policies import LONG_MAX
+from penstock.model.queries import QuerySource
 from penstock.model.retention import HoldInfo, PolicyDocument, PolicyTarget
 from penstock.net.grpc_mapping import (
     config_message,
@@ -54,6 +56,20 @@ def same_of(kind: Callable[..., V], message: Any, **others: Any) -> V:
     for name, field in message.DESCRIPTOR.fields_by_name.items():
         known[name] = None if field.has_presence and not message.HasField(name) else getattr(message, name)
     return kind(**known, **others)
+
+
+def query_source_message(source: QuerySource) -> native.QuerySource:
+    return make(
+        native.QuerySource,
+        query=source.query,
+        run=source.run,
+        replaces=source.replaces,
+        unordered=not source.ordered,
+    )
+
+
+def query_source_of(message: native.QuerySource) -> QuerySource:
+    return QuerySource(query=message.query, run=message.run, replaces=message.replaces, ordered=not message.unordered)
 
 
 def block_message(block: EventBlock) -> native.EventBlock:
@@ -148,7 +164,8 @@ def hold_message(hold: HoldInfo) -> native.Hold:
         owner=hold.owner,
         reason=hold.reason,
         created_ms=hold.created_ms,
-        until_ms=hold.until_ms,
+        # Earlier versions stored ends beyond 64 bits. One of them must not hide all other holds.
+        until_ms=None if hold.until_ms is None else min(hold.until_ms, LONG_MAX),
         cut=None if hold.cut is None else cut_message(hold.cut),
     )
 
@@ -201,6 +218,7 @@ def subscriber_message(item: SubscriberInfo) -> native.Subscriber:
         lag_ms=item.lag_ms,
         held_bytes=None if item.held_bytes < 0 else item.held_bytes,
         holes=item.holes,
+        query=item.query,
     )
 
 
@@ -215,6 +233,7 @@ def subscriber_of(message: native.Subscriber) -> SubscriberInfo:
         lag_ms=message.lag_ms if message.HasField("lag_ms") else None,
         held_bytes=message.held_bytes if message.HasField("held_bytes") else -1,
         holes=message.holes,
+        query=message.query,
     )
 
 

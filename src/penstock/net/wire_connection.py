@@ -42,7 +42,6 @@ from penstock.net.wire_share import ServerShare
 
 log = logging.getLogger(__name__)
 
-_CROWDED_BYTES = 64 << 10
 _REPLY_LEAST_BYTES = 1 << 20
 _BLOCK, _BLOCK_END = 3, 4
 _APPENDS = (_BLOCK_END, APPEND_MANY)
@@ -100,7 +99,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._share.silent[self] = self._loop.time()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._receiver.buffer()[: _CROWDED_BYTES if self._share.crowded else None]
+        return self._receiver.buffer()[: self._share.turns.room(self)]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._share.telemetry.add("wire_received_bytes", nbytes)
@@ -195,8 +194,9 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _pump(self) -> None:
         """Take frames for as long as there is room for what they start; else stop reading the socket."""
+        stopped = False
         try:
-            while not self._blocked and self._receiver.advance():
+            while not (stopped := self._blocked) and self._receiver.advance():
                 if self._receiver.code not in _APPENDS:
                     self._on_frame()
                     self._count_taken()
@@ -211,8 +211,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if self._closing or transport is None:
             return
-        self._share.receiving(self, self._receiver.partial_bytes + self._appends.open_bytes)
+        receiver = self._receiver
+        self._share.receiving(self, receiver.partial_bytes + self._appends.open_bytes, receiver.missing_bytes)
         blocked = self._blocked
+        if stopped and not blocked and not self._pump_due:
+            # Let go on by what was noted just now: frames that are whole may wait.
+            self._pump_due = True
+            self._loop.call_soon(self._pump_again)
         if blocked and (self._starved or self._share.must_pause(self)):
             self._share.starve(self)
         if blocked and not self._paused:

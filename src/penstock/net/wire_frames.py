@@ -111,6 +111,12 @@ class FrameReceiver:
         return self._end - self._start
 
     @property
+    def missing_bytes(self) -> int:
+        """What the frame that has begun to arrive lacks."""
+        held = self._end - self._start
+        return max(0, self._frame_bytes(held) - held) if held >= HEADER.size else 0
+
+    @property
     def place(self) -> tuple[int, int]:
         """Another one for each frame that is awaited."""
         return id(self._arena), self._start

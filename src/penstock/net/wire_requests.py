@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 from uuid import UUID
 
 from penstock.codec import wire_commands as c
 from penstock.codec import wire_table_commands as t
 from penstock.codec.wire import FRAME_MAX_BYTES, Command
-from penstock.codec.wire_layout import AttributeUpdate, WireChunk, WireEntry, WireKey
-from penstock.model.errors import InvalidArgumentError, SegmentNotFoundError, UnsupportedError
+from penstock.codec.wire_layout import WireChunk, WireEntry, WireKey
+from penstock.model.errors import ConditionFailedError, InvalidArgumentError, SegmentNotFoundError, UnsupportedError
 from penstock.model.names import SYSTEM_SCOPE
 from penstock.ports.segment_service import (
     KEY_ABSENT,
     TABLE_BATCH_MAX,
+    AttributeChange,
     LocalSegmentService,
     TableEntry,
     TableKind,
+    TableLength,
     TablePut,
     TableRemoval,
 )
@@ -72,8 +75,9 @@ CALLS_CAPABILITY = "CallController"
 ControllerCall = Callable[[c.CallController], Awaitable[Command]]
 """Answers a call of the controller: ControllerAnswered or ControllerRefused."""
 
-RemovalGuard = Callable[[str, int | None], Awaitable[None]]
-"""Raises RetentionHoldError where the bytes of the named segment before the offset (None: all of it) must stay."""
+RemovalGuard = Callable[[str, int | None], AbstractAsyncContextManager[None]]
+"""Within it the bytes of the named segment before the offset (None: all of it) may be removed: no hold is placed until it
+ends. Entering raises RetentionHoldError where they must stay."""
 
 
 class RequestHandlers:
@@ -159,13 +163,12 @@ class RequestHandlers:
         await self._store.seal(command.segment)
         return c.SegmentSealed(command.rid, command.segment)
 
-    async def _check_removal(self, segment: str, offset: int | None) -> None:
-        if self._guard is not None:
-            await self._guard(segment, offset)
+    def _removal(self, segment: str, offset: int | None) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if self._guard is None else self._guard(segment, offset)
 
     async def _delete(self, command: c.DeleteSegment) -> Command:
-        await self._check_removal(command.segment, None)
-        await self._store.delete(command.segment)
+        async with self._removal(command.segment, None):
+            await self._store.delete(command.segment)
         self.created.pop(command.segment, None)
         return c.SegmentDeleted(command.rid, command.segment)
 
@@ -184,13 +187,13 @@ class RequestHandlers:
         return c.SegmentAttributeUpdated(command.rid, done)
 
     async def _truncate(self, command: c.TruncateSegment) -> Command:
-        await self._check_removal(command.segment, command.offset)
-        try:
-            await self._store.truncate(command.segment, command.offset)
-        except InvalidArgumentError:
-            # Beyond the end. Clients read this reply as "already truncated", with the true start in it.
-            info = await self._store.info(command.segment)
-            return c.SegmentIsTruncated(command.rid, command.segment, info.start_offset, "", command.offset)
+        async with self._removal(command.segment, command.offset):
+            try:
+                await self._store.truncate(command.segment, command.offset)
+            except InvalidArgumentError:
+                # Beyond the end. Clients read this reply as "already truncated", with the true start in it.
+                info = await self._store.info(command.segment)
+                return c.SegmentIsTruncated(command.rid, command.segment, info.start_offset, "", command.offset)
         return c.SegmentTruncated(command.rid, command.segment)
 
     async def _create_transient(self, command: c.CreateTransientSegment) -> Command:
@@ -199,28 +202,28 @@ class RequestHandlers:
         return c.SegmentCreated(command.rid, name)
 
     async def _merge(self, command: c.MergeSegments) -> Command:
-        # The store has no merge with attributes. Conditions are decided first: a merge that then fails leaves the
-        # attribute changed, and the client's retry finds its condition unmet.
         for update in command.updates:
             if update.kind not in (_REPLACE, _REPLACE_IF_EQUALS):
                 raise InvalidArgumentError("attributes are replaced, or replaced if equal", kind=update.kind)
-        for update in command.updates:
-            if not await self._apply(command.target, update):
+        updates = [
+            AttributeChange(
+                attribute=item.attribute, value=item.new, expected=item.old if item.kind == _REPLACE_IF_EQUALS else None
+            )
+            for item in command.updates
+        ]
+        async with self._removal(command.source, None):
+            try:
+                length = await self._store.merge(command.target, command.source, updates=updates)
+            except ConditionFailedError:
                 return c.SegmentAttributeUpdated(command.rid, False)
-        await self._check_removal(command.source, None)
-        length = await self._store.merge(command.target, command.source)
         self.created.pop(command.source, None)
         return c.SegmentsMerged(command.rid, command.target, command.source, length)
-
-    async def _apply(self, segment: str, update: AttributeUpdate) -> bool:
-        expected = update.old if update.kind == _REPLACE_IF_EQUALS else None
-        return await self._store.update_attribute(segment, update.attribute, update.new, expected=expected)
 
     async def _merge_batch(self, command: c.MergeSegmentsBatch) -> Command:
         lengths = []
         for source in command.sources:
-            await self._check_removal(source, None)
-            lengths.append(await self._store.merge(command.target, source))
+            async with self._removal(source, None):
+                lengths.append(await self._store.merge(command.target, source))
             self.created.pop(source, None)
         return c.SegmentsBatchMerged(command.rid, command.target, command.sources, lengths)
 
@@ -263,28 +266,24 @@ class RequestHandlers:
         await self._store.delete_table(command.segment, must_be_empty=command.must_be_empty)
         return c.SegmentDeleted(command.rid, command.segment)
 
-    async def _wrong_offset(self, rid: int, segment: str, offset: int) -> Command | None:
-        if offset == c.NO_OFFSET:
-            return None
+    async def _wrong_offset(self, rid: int, segment: str, offset: int) -> Command:
         info, _, _ = await self._store.table_info(segment)
-        if offset == info.length:
-            return None
         return c.SegmentIsTruncated(rid, segment, info.start_offset, "", offset)
 
     async def _table_update(self, command: t.UpdateTableEntries) -> Command:
-        refused = await self._wrong_offset(command.rid, command.segment, command.table_offset)
-        if refused is not None:
-            return refused
         puts = [TablePut(key=item.key, value=item.value, version=item.version) for item in command.entries]
-        versions = await self._store.table_update(command.segment, puts)
+        try:
+            versions = await self._store.table_update(command.segment, [*_at_length(command.table_offset), *puts])
+        except ConditionFailedError:
+            return await self._wrong_offset(command.rid, command.segment, command.table_offset)
         return t.TableEntriesUpdated(command.rid, versions)
 
     async def _table_remove(self, command: t.RemoveTableKeys) -> Command:
-        refused = await self._wrong_offset(command.rid, command.segment, command.table_offset)
-        if refused is not None:
-            return refused
         removals = [TableRemoval(key=item.key, version=item.version) for item in command.keys]
-        await self._store.table_remove(command.segment, removals)
+        try:
+            await self._store.table_remove(command.segment, [*_at_length(command.table_offset), *removals])
+        except ConditionFailedError:
+            return await self._wrong_offset(command.rid, command.segment, command.table_offset)
         return t.TableKeysRemoved(command.rid, command.segment)
 
     async def _table_get(self, command: t.ReadTable) -> Command:
@@ -434,3 +433,8 @@ def _encodes(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _at_length(offset: int) -> list[TableLength]:
+    """The condition that a request's offset stands for. The store checks it in the same step as the change."""
+    return [] if offset == c.NO_OFFSET else [TableLength(length=offset)]

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
+from penstock.core.receive_turns import FREE_BYTES, ReceiveTurns, Step
 from penstock.net.arena import ArenaPool
 from penstock.net.wire_limits import WireLimits
 from penstock.net.wire_replies import LargeReplies
@@ -21,8 +22,7 @@ _REPLY_BYTES_MIN = 64 << 10
 _WARN_S = 1.0
 _WAKES = 64
 """Waiting reads that are answered in one pass of the loop: about a millisecond of work."""
-_PARTIAL_FREE_BYTES = 16 << 10
-_TURN_BYTES = 64 << 10
+_GRACE_TURNS = 4
 
 
 class SharedConnection(Protocol):
@@ -99,11 +99,11 @@ class ServerShare:
         """Those that have sent no frame yet, oldest first, and since when."""
         self._starved: dict[SharedConnection, None] = {}
         self._held_bytes = 0
-        self._partial: dict[SharedConnection, int] = {}
-        self._partial_bytes = 0
+        self.turns: ReceiveTurns[SharedConnection] = ReceiveTurns(
+            budget_bytes=limits.receiving_bytes, turn_s=limits.turn_s, grace_s=_GRACE_TURNS * limits.turn_s
+        )
         self._sweep: asyncio.TimerHandle | None = None
         self._turn: asyncio.TimerHandle | None = None
-        self._turn_of: tuple[SharedConnection | None, int] = None, 0
         self._errors = 0
         self._errors_since = float("-inf")
         self._kept: dict[SharedConnection, None] = {}
@@ -145,51 +145,36 @@ class ServerShare:
 
     # --- frames that have not arrived whole, and peers that are late ---
 
-    def receiving(self, connection: SharedConnection, size_bytes: int) -> None:
-        """Note how much of frames that are not whole a connection holds; little is not counted."""
-        if size_bytes <= _PARTIAL_FREE_BYTES and not self._partial:
+    def receiving(self, connection: SharedConnection, size_bytes: int, missing_bytes: int) -> None:
+        """Note how much of frames that are not whole a connection holds, and how much it lacks; little is not counted."""
+        if size_bytes <= FREE_BYTES and not self.turns.connections:
             return
-        before = self._partial.get(connection, 0)
-        if size_bytes > _PARTIAL_FREE_BYTES:
-            self._partial[connection] = size_bytes
-            self._partial_bytes += size_bytes - before
-        elif before:
-            del self._partial[connection]
-            self._partial_bytes -= before
-        if before and self._starved and self._partial.get(connection, 0) < before:
-            self._wake_starved()
+        self._act(self.turns.note(connection, size_bytes, missing_bytes, self.loop.time()))
 
-    @property
-    def crowded(self) -> bool:
-        """Whether connections wait for others to finish their frames."""
-        return self._partial_bytes > self.limits.receiving_bytes
+    def _act(self, step: Step[SharedConnection]) -> None:
+        for connection in step.wake:
+            connection.wake()
+        if self._turn is None and self.turns.contested:
+            self._turn = self.loop.call_later(self.limits.turn_s, self._turn_over)
 
     @property
     def frame_s(self) -> float:
         """How long a frame may take to arrive now."""
-        return self.limits.frame_crowded_s if self.crowded else self.limits.frame_s
+        return self.limits.frame_crowded_s if self.turns.contested else self.limits.frame_s
 
     def must_pause(self, connection: SharedConnection) -> bool:
-        """Whether the rest of its frame has to wait. The one that began first may always go on."""
-        if not self.crowded or connection not in self._partial or next(iter(self._partial)) is connection:
-            return False
-        if self._turn is None:
-            self._turn = self.loop.call_later(self.limits.turn_s, self._turn_over)
-        return True
+        """Whether the rest of its frame has to wait."""
+        return not self.turns.may_receive(connection)
 
     def _turn_over(self) -> None:
-        """See that who may go on does."""
         self._turn = None
-        holder = next(iter(self._partial), None)
-        if holder is None or not self.crowded:
-            self._turn_of = None, 0
-            return
-        size_bytes = self._partial[holder]
-        before, before_bytes = self._turn_of
-        self._turn_of = holder, size_bytes
-        self._turn = self.loop.call_later(self.limits.turn_s, self._turn_over)
-        if before is holder and 0 <= size_bytes - before_bytes < _TURN_BYTES:
-            holder.late("others wait, and it sends nothing")
+        step = self.turns.tick(self.loop.time())
+        self._act(step)
+        for connection in step.silent:
+            connection.late("others wait, and it sends nothing")
+        # Where the server is full it does not read, and no one can be blamed for having sent little.
+        for connection in () if self.full else step.weak:
+            connection.cut("others wait, and it sends very little")
 
     def watch(self) -> None:
         """Look at all connections from time to time, until ``unwatch``."""
@@ -269,7 +254,7 @@ class ServerShare:
         self._starved.pop(connection, None)
         self.silent.pop(connection, None)
         self._kept.pop(connection, None)
-        self.receiving(connection, 0)
+        self._act(self.turns.forget(connection, self.loop.time()))
         self.large.collected(connection)
         self.connections.pop(connection, None)
         self.telemetry.gauge("wire_connections", len(self.connections))

@@ -19,7 +19,7 @@ POSITIONAL = {
     "count_events": (),
     "delete": (),
     "create_transient": (),
-    "merge": (),
+    "merge": ("updates",),
     "get_attribute": (),
     "table_update": (),
     "table_remove": (),

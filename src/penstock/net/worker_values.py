@@ -25,8 +25,10 @@ _RECORDS = {
         ports.Append,
         ports.Appended,
         ports.AppendLimit,
+        ports.AttributeChange,
         ports.ChunkBlock,
         ports.ChunkRange,
+        ports.DamagedEntry,
         ports.DiskSpace,
         ports.ErasedChunk,
         ports.Lease,
@@ -34,6 +36,8 @@ _RECORDS = {
         ports.SegmentInfo,
         ports.SegmentRead,
         ports.SegmentSpace,
+        ports.TableCheck,
+        ports.TableLength,
         ports.TableDelta,
         ports.TableEntry,
         ports.TablePut,
@@ -43,6 +47,7 @@ _RECORDS = {
     )
 }
 _FIELDS = {name: tuple(field.name for field in fields(kind)) for name, kind in _RECORDS.items()}
+_FIELDS["DamagedEntry"] = ("key",)
 _ENUMS: Mapping[str, type[enum.Enum]] = {kind.__name__: kind for kind in (ports.LimitAction, ports.TableKind)}
 _ERRORS = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, PenstockError)

@@ -11,6 +11,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidCutError, NotConnectedError, UnsupportedError
 from penstock.model.names import StreamName
 from penstock.model.policies import StreamConfig
+from penstock.model.queries import QuerySource
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 from penstock.net import grpc_mapping as mapping
 from penstock.net import native_mapping as own
@@ -318,19 +319,33 @@ class _Transactions:
         reply: pb.ListCompletedTxnResponse = await self._connection.controller("listCompletedTransactions", request)
         return tuple((mapping.transaction_of(item.txnId), _COMPLETED[item.status]) for item in reply.response)
 
-    async def commit_batch(self, stream: StreamName, *, writer: str, batch: int, transactions: Sequence[UUID]) -> bool:
+    async def commit_batch(
+        self,
+        stream: StreamName,
+        *,
+        writer: str,
+        batch: int,
+        transactions: Sequence[UUID],
+        source: QuerySource | None = None,
+    ) -> bool:
         request = make(
             native.CommitBatchRequest,
             stream=mapping.stream_message(stream),
             writer=writer,
             batch=batch,
             transactions=[mapping.transaction_message(txn) for txn in transactions],
+            source=None if source is None else own.query_source_message(source),
         )
         reply: native.CommitBatchResponse = await self._connection.native("CommitBatch", request)
         return reply.committed
 
-    async def last_batch(self, stream: StreamName, *, writer: str) -> int | None:
-        request = make(native.LastBatchRequest, stream=mapping.stream_message(stream), writer=writer)
+    async def last_batch(self, stream: StreamName, *, writer: str, source: QuerySource | None = None) -> int | None:
+        request = make(
+            native.LastBatchRequest,
+            stream=mapping.stream_message(stream),
+            writer=writer,
+            source=None if source is None else own.query_source_message(source),
+        )
         reply: native.LastBatchResponse = await self._connection.native("LastBatch", request)
         return reply.batch if reply.HasField("batch") else None
 
@@ -379,7 +394,13 @@ class _ReaderGroups:
         return tuple(reply.subscribers)
 
     async def update_subscriber_cut(
-        self, subscriber: str, *, group_id: UUID | None, generation: int | None, cut: StreamCut
+        self,
+        subscriber: str,
+        *,
+        group_id: UUID | None,
+        generation: int | None,
+        cut: StreamCut,
+        source: QuerySource | None = None,
     ) -> None:
         request = make(
             native.UpdateSubscriberCutRequest,
@@ -387,6 +408,7 @@ class _ReaderGroups:
             group_id=None if group_id is None else str(group_id),
             generation=generation,
             cut=mapping.cut_message(cut),
+            source=None if source is None else own.query_source_message(source),
         )
         await self._connection.native("UpdateSubscriberCut", request)
 

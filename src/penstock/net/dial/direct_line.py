@@ -21,7 +21,9 @@ from penstock.codec.wire import (
     encode,
 )
 from penstock.model.errors import NotConnectedError, PenstockError, ProtocolError
+from penstock.net.dial.addresses import connected_socket
 from penstock.net.wire_errors import OWN_TOKEN, error_of
+from penstock.ports import forks
 from penstock.ports.controller_service import Endpoint
 from penstock.ports.files import Buffer
 
@@ -41,6 +43,12 @@ class DirectLine:
         self._sent_number = 0
         self._received = bytearray()
         self._timeout_s = 0.0
+        forks.register(self)
+
+    def abandon_in_child(self) -> None:
+        """See ``ports.forks.Handle``."""
+        if self._socket.fileno() >= 0:
+            forks.disconnect(self._socket.fileno())
 
     async def set_up(self, segment: str) -> None:
         """Say hello, and which writer this is. Raises NotConnectedError, and what the store refuses it with."""
@@ -131,7 +139,9 @@ async def dial_direct(endpoint: Endpoint, segment: str, writer: UUID, *, connect
     connection: socket.socket | None = None
     try:
         async with asyncio.timeout(connect_s):
-            connection = await _connected(endpoint)
+            connection = await connected_socket(endpoint.host, endpoint.port)
+            # Each append is sent whole, so nothing can follow that is worth waiting for.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             line = DirectLine(connection, endpoint, writer)
             await line.set_up(segment)
     except BaseException as error:
@@ -143,27 +153,3 @@ async def dial_direct(endpoint: Endpoint, segment: str, writer: UUID, *, connect
             ) from error
         raise
     return line
-
-
-async def _connected(endpoint: Endpoint) -> socket.socket:
-    """A socket that does not block. Raises what the last of the host's addresses failed with."""
-    loop = asyncio.get_running_loop()
-    failure: OSError = OSError("host has no address")
-    for family, kind, protocol, _, address in await loop.getaddrinfo(
-        endpoint.host, endpoint.port, type=socket.SOCK_STREAM
-    ):
-        connection = socket.socket(family, kind, protocol)
-        try:
-            connection.setblocking(False)
-            # Each append is sent whole: nothing that follows would be worth waiting for.
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.sock_connect(connection, address)
-        except OSError as error:
-            connection.close()
-            failure = error
-        except BaseException:
-            connection.close()
-            raise
-        else:
-            return connection
-    raise failure

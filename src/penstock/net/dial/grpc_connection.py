@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -11,6 +12,7 @@ from typing import Any, Protocol, Self
 import grpc
 
 from penstock.model.errors import (
+    ForkedError,
     InternalError,
     InvalidArgumentError,
     NotConnectedError,
@@ -20,6 +22,7 @@ from penstock.model.errors import (
 from penstock.net.grpc_dispatch import status_field
 from penstock.net.grpc_errors import ERROR_KEY, class_of_code, class_of_status, decode_error
 from penstock.net.proto import Controller_pb2_grpc, native_pb2_grpc
+from penstock.ports import forks
 
 DEFAULT_PORT = 9090
 PATIENCE_S = 30.0
@@ -83,9 +86,15 @@ class GrpcConnection:
         self._channel: grpc.aio.Channel | None = None
         self._controller: Any = None
         self._native: Any = None
+        self._owner = forks.current()
+        forks.register(self)
+
+    def abandon_in_child(self) -> None:
+        """See ``ports.forks.Handle``. A collected channel would close the parent's connection, so it is kept."""
 
     async def __aenter__(self) -> Self:
-        """Open, without waiting for the server."""
+        """Open, without waiting for the server. Raises ForkedError if gRPC was used in a process before a fork."""
+        _check_grpc()
         self._channel = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
         self._controller = Controller_pb2_grpc.ControllerServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._native = native_pb2_grpc.NativeStub(self._channel)  # type: ignore[no-untyped-call]
@@ -94,7 +103,9 @@ class GrpcConnection:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; calls in flight are cancelled."""
+        """Close; calls in flight are cancelled. Does nothing in a forked child."""
+        if self._owner is not forks.current():
+            return
         if self._channel is not None:
             channel, self._channel = self._channel, None
             await channel.close()
@@ -122,6 +133,7 @@ class GrpcConnection:
     async def _call(
         self, rpc: str, method: Rpc, request: Any, accept: frozenset[int]
     ) -> tuple[Any, Sequence[tuple[str, str | bytes]]]:
+        forks.check(self._owner)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.patience_s
         pause = _FIRST_PAUSE_S
@@ -159,6 +171,25 @@ class GrpcConnection:
             return InternalError("the server failed", address=self.address, rpc=rpc, details=details)
         return class_of_code(error.code())(
             "the server refused the call", address=self.address, rpc=rpc, code=error.code().name, details=details
+        )
+
+
+class _Started:
+    """The process in which gRPC's threads were started."""
+
+    process: object = None
+
+
+def _check_grpc() -> None:
+    # The child does not have gRPC's threads, and gRPC does not notice: a call would wait forever.
+    if _Started.process is None:
+        _Started.process = forks.current()
+    elif _Started.process is not forks.current():
+        raise ForkedError(
+            "gRPC was used before the fork and does not work in the forked child: connect for the first time after the"
+            " fork, or start the process with multiprocessing's spawn or forkserver",
+            pid=os.getpid(),
+            parent_pid=os.getppid(),
         )
 
 

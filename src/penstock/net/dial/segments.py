@@ -49,9 +49,11 @@ from penstock.ports.segment_service import (
     SegmentInfo,
     SegmentRead,
     SegmentSpace,
+    TableCheck,
     TableDelta,
     TableEntry,
     TableKind,
+    TableLength,
     TablePut,
     TableRemoval,
 )
@@ -226,23 +228,31 @@ class RemoteSegments:
     async def delete_table(self, name: str, *, must_be_empty: bool = False) -> None:
         await self._ask(name, c.SegmentDeleted, lambda rid: t.DeleteTableSegment(rid, name, must_be_empty, ""))
 
-    async def table_update(self, name: str, puts: Sequence[TablePut]) -> Sequence[int]:
+    async def table_update(self, name: str, puts: Sequence[TablePut | TableCheck | TableLength]) -> Sequence[int]:
         _check_batch(name, len(puts))
+        entries: list[WireEntry] = []
         for put in puts:
+            if isinstance(put, TableLength):
+                raise UnsupportedError("this client cannot send conditions on a table's length", segment=name)
             _check_key(name, put.key)
+            if isinstance(put, TableCheck):
+                raise UnsupportedError("the wire protocol has no condition without a change", segment=name)
             if len(put.value) > VALUE_MAX_BYTES:
                 raise EventTooLargeError("value is too large", size_bytes=len(put.value), limit_bytes=VALUE_MAX_BYTES)
-        entries = [WireEntry(put.key, put.version, put.value) for put in puts]
+            entries.append(WireEntry(put.key, put.version, put.value))
         reply = await self._ask(
             name, t.TableEntriesUpdated, lambda rid: t.UpdateTableEntries(rid, name, "", entries, c.NO_OFFSET)
         )
         return reply.versions
 
-    async def table_remove(self, name: str, removals: Sequence[TableRemoval]) -> None:
+    async def table_remove(self, name: str, removals: Sequence[TableRemoval | TableLength]) -> None:
         _check_batch(name, len(removals))
+        keys: list[WireKey] = []
         for removal in removals:
+            if isinstance(removal, TableLength):
+                raise UnsupportedError("this client cannot send conditions on a table's length", segment=name)
             _check_key(name, removal.key)
-        keys = [WireKey(removal.key, removal.version) for removal in removals]
+            keys.append(WireKey(removal.key, removal.version))
         await self._ask(name, t.TableKeysRemoved, lambda rid: t.RemoveTableKeys(rid, name, "", keys, c.NO_OFFSET))
 
     async def table_get(self, name: str, keys: Sequence[bytes]) -> Sequence[TableEntry]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import cast
@@ -11,8 +12,10 @@ from penstock.codec import wire_commands as c
 from penstock.codec.wire import REPLY_CODES, VERSION_HIGH, VERSION_LOW, Command, decode, encode
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError, ProtocolError
 from penstock.net.arena import ArenaPool
+from penstock.net.dial.addresses import connected_socket, looks_up_in_threads
 from penstock.net.wire_errors import OWN_TOKEN
 from penstock.net.wire_frames import FrameReceiver, Outbox, tune
+from penstock.ports import forks
 from penstock.ports.controller_service import Endpoint
 from penstock.ports.files import Buffer
 
@@ -75,12 +78,27 @@ class DialConnection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._outbox: Outbox | None = None
+        self._is_inherited = False
+        forks.register(self)
+
+    def abandon_in_child(self) -> None:
+        """See ``ports.forks.Handle``. In the child, the socket is unconnected, whatever the loop still does with it."""
+        self._is_inherited = True
+        transport, self._transport, self._outbox = self._transport, None, None
+        if transport is not None:
+            forks.keep(transport)
+            held = transport.get_extra_info("socket")
+            if held is not None and held.fileno() >= 0:
+                forks.disconnect(held.fileno())
 
     # --- the transport's calls ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclasses of asyncio's.
         transport = cast("asyncio.Transport", transport)
+        if self._is_inherited:
+            forks.keep(transport)
+            return
         self._transport = transport
         self._outbox = Outbox(self._loop, transport)
         tune(transport)
@@ -241,13 +259,27 @@ def _own(command: Command) -> Command:
     return command._replace(token=OWN_TOKEN) if getattr(command, "token", None) == "" else command  # type: ignore[attr-defined]
 
 
+async def _connect(loop: asyncio.AbstractEventLoop, connection: DialConnection, endpoint: Endpoint) -> None:
+    """Raises OSError."""
+    if not looks_up_in_threads(loop):
+        await loop.create_connection(lambda: connection, endpoint.host, endpoint.port)
+        return
+    connected = await connected_socket(endpoint.host, endpoint.port)
+    try:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # The loop sets this on its own connections.
+        await loop.create_connection(lambda: connection, sock=connected)
+    except BaseException:
+        connected.close()
+        raise
+
+
 async def dial(endpoint: Endpoint, *, pool: ArenaPool, limits: DialLimits) -> DialConnection:
     """An open connection that has said hello. Raises NeverSentError. Cancelled: nothing stays open."""
     loop = asyncio.get_running_loop()
     connection = DialConnection(loop, pool, limits, endpoint)
     try:
         async with asyncio.timeout(limits.connect_s):
-            await loop.create_connection(lambda: connection, endpoint.host, endpoint.port)
+            await _connect(loop, connection, endpoint)
             await connection.ready
     except (OSError, TimeoutError) as error:
         connection.abort()

@@ -14,6 +14,7 @@ from penstock.model.errors import NotConnectedError, PenstockError
 from penstock.net.arena import ArenaPool
 from penstock.net.dial.wire_dial import DialConnection, DialLimits, NeverSentError, dial
 from penstock.net.wire_errors import error_of
+from penstock.ports import forks
 from penstock.ports.controller_service import ControllerService, Endpoint
 from penstock.ports.rng import Rng
 from penstock.ports.telemetry import Telemetry
@@ -97,6 +98,7 @@ class ConnectionPool:
         self._extra: dict[DialConnection, None] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._closed = False
+        self._owner = forks.current()
 
     def backoff(self) -> Backoff:
         return Backoff(self._rng, self.limits)
@@ -108,6 +110,7 @@ class ConnectionPool:
         there too: a store that has not got one says so (WrongHost) and does nothing, and after ``forget`` the controller
         is asked about that one.
         """
+        forks.check(self._owner)
         place = primary_name(segment)
         known = self._endpoints.get(place)
         if known is not None:
@@ -148,7 +151,8 @@ class ConnectionPool:
         self._doubted[place] = None
 
     async def open(self, endpoint: Endpoint) -> DialConnection:
-        """A new connection, closed with the pool at the latest. Raises NotConnectedError."""
+        """A new connection, closed with the pool at the latest. Raises NotConnectedError, ForkedError."""
+        forks.check(self._owner)
         if self._closed:
             raise NeverSentError("client is closed", host=endpoint.host, port=endpoint.port)
         connection = await dial(endpoint, pool=self._arenas, limits=self.limits)
@@ -221,7 +225,9 @@ class ConnectionPool:
             log.error("remote segment work failed", exc_info=error)
 
     async def close(self) -> None:
-        """Close all connections; whoever waits for a reply gets NotConnectedError."""
+        """Close all connections; calls that wait for a reply get NotConnectedError. Does nothing in a forked child."""
+        if self._owner is not forks.current():
+            return
         self._closed = True
         for task in list(self._tasks):
             task.cancel()

@@ -18,6 +18,7 @@ from penstock.ports.segment_service import (
     AppendDone,
     Appended,
     AppendLimit,
+    AttributeChange,
     ChunkRange,
     DiskSpace,
     ErasedChunk,
@@ -25,9 +26,11 @@ from penstock.ports.segment_service import (
     SegmentInfo,
     SegmentRead,
     SegmentSpace,
+    TableCheck,
     TableDelta,
     TableEntry,
     TableKind,
+    TableLength,
     TablePut,
     TableRemoval,
     Watch,
@@ -148,12 +151,12 @@ class WorkerSegments:
     async def create_transient(self, parent: str, writer: UUID) -> str:
         return str(await self._once("create_transient", parent, writer))
 
-    async def merge(self, target: str, source: str) -> int:
+    async def merge(self, target: str, source: str, *, updates: Sequence[AttributeChange] = ()) -> int:
         if self.worker_of(source) != self.worker_of(target):
             raise InvalidArgumentError(
                 "source must be a transaction or transient segment of the target", target=target, source=source
             )
-        return int(await self._ask("merge", target, source))
+        return int(await self._ask("merge", target, source, list(updates)))
 
     async def get_attribute(self, name: str, attribute: UUID) -> int:
         return int(await self._ask("get_attribute", name, attribute))
@@ -170,11 +173,11 @@ class WorkerSegments:
     async def delete_table(self, name: str, *, must_be_empty: bool = False) -> None:
         await self._once("delete_table", name, must_be_empty)
 
-    async def table_update(self, name: str, puts: Sequence[TablePut]) -> Sequence[int]:
+    async def table_update(self, name: str, puts: Sequence[TablePut | TableCheck | TableLength]) -> Sequence[int]:
         versions: Sequence[int] = await self._once("table_update", name, list(puts))
         return versions
 
-    async def table_remove(self, name: str, removals: Sequence[TableRemoval]) -> None:
+    async def table_remove(self, name: str, removals: Sequence[TableRemoval | TableLength]) -> None:
         await self._once("table_remove", name, list(removals))
 
     async def table_get(self, name: str, keys: Sequence[bytes]) -> Sequence[TableEntry]:

@@ -62,7 +62,7 @@ class StreamDescription(_message.Message):
     def __init__(self, config: _Optional[_Union[_Controller_pb2.StreamConfig, _Mapping]] = ..., epoch: _Optional[int] = ..., sealed: _Optional[bool] = ..., segments: _Optional[_Iterable[_Union[_Controller_pb2.SegmentRange, _Mapping]]] = ..., head: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ..., tail: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ..., size_bytes: _Optional[int] = ..., written_bytes: _Optional[int] = ..., subscribers: _Optional[_Iterable[_Union[Subscriber, _Mapping]]] = ..., held_by: _Optional[str] = ..., disk_bytes: _Optional[int] = ..., pending_free_bytes: _Optional[int] = ..., freed_bytes: _Optional[int] = ...) -> None: ...
 
 class Subscriber(_message.Message):
-    __slots__ = ("name", "generation", "cut", "updated_ms", "lag_bytes", "lag_events", "lag_ms", "held_bytes", "holes")
+    __slots__ = ("name", "generation", "cut", "updated_ms", "lag_bytes", "lag_events", "lag_ms", "held_bytes", "holes", "query")
     NAME_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,7 @@ class Subscriber(_message.Message):
     LAG_MS_FIELD_NUMBER: _ClassVar[int]
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     HOLES_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
     name: str
     generation: int
     cut: _Controller_pb2.StreamCut
@@ -81,7 +82,8 @@ class Subscriber(_message.Message):
     lag_ms: int
     held_bytes: int
     holes: int
-    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., cut: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ..., updated_ms: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_events: _Optional[int] = ..., lag_ms: _Optional[int] = ..., held_bytes: _Optional[int] = ..., holes: _Optional[int] = ...) -> None: ...
+    query: str
+    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., cut: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ..., updated_ms: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_events: _Optional[int] = ..., lag_ms: _Optional[int] = ..., held_bytes: _Optional[int] = ..., holes: _Optional[int] = ..., query: _Optional[str] = ...) -> None: ...
 
 class SegmentRangesRequest(_message.Message):
     __slots__ = ("stream", "segments")
@@ -119,16 +121,30 @@ class RetentionDecision(_message.Message):
     def __init__(self, json: _Optional[str] = ..., rule: _Optional[str] = ..., why: _Optional[str] = ..., frees_bytes: _Optional[int] = ..., truncate: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class CommitBatchRequest(_message.Message):
-    __slots__ = ("stream", "writer", "batch", "transactions")
+    __slots__ = ("stream", "writer", "batch", "transactions", "source")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     WRITER_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     stream: _Controller_pb2.StreamInfo
     writer: str
     batch: int
     transactions: _containers.RepeatedCompositeFieldContainer[_Controller_pb2.TxnId]
-    def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ..., writer: _Optional[str] = ..., batch: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[_Controller_pb2.TxnId, _Mapping]]] = ...) -> None: ...
+    source: QuerySource
+    def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ..., writer: _Optional[str] = ..., batch: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[_Controller_pb2.TxnId, _Mapping]]] = ..., source: _Optional[_Union[QuerySource, _Mapping]] = ...) -> None: ...
+
+class QuerySource(_message.Message):
+    __slots__ = ("query", "run", "replaces", "unordered")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    REPLACES_FIELD_NUMBER: _ClassVar[int]
+    UNORDERED_FIELD_NUMBER: _ClassVar[int]
+    query: str
+    run: str
+    replaces: str
+    unordered: bool
+    def __init__(self, query: _Optional[str] = ..., run: _Optional[str] = ..., replaces: _Optional[str] = ..., unordered: _Optional[bool] = ...) -> None: ...
 
 class CommitBatchResponse(_message.Message):
     __slots__ = ("committed",)
@@ -233,12 +249,14 @@ class AdoptChunksResponse(_message.Message):
     def __init__(self, length: _Optional[int] = ...) -> None: ...
 
 class LastBatchRequest(_message.Message):
-    __slots__ = ("stream", "writer")
+    __slots__ = ("stream", "writer", "source")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     WRITER_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     stream: _Controller_pb2.StreamInfo
     writer: str
-    def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ..., writer: _Optional[str] = ...) -> None: ...
+    source: QuerySource
+    def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ..., writer: _Optional[str] = ..., source: _Optional[_Union[QuerySource, _Mapping]] = ...) -> None: ...
 
 class LastBatchResponse(_message.Message):
     __slots__ = ("batch",)
@@ -269,16 +287,18 @@ class DeleteReaderGroupRequest(_message.Message):
     def __init__(self, scope: _Optional[str] = ..., group: _Optional[str] = ..., group_id: _Optional[str] = ...) -> None: ...
 
 class UpdateSubscriberCutRequest(_message.Message):
-    __slots__ = ("subscriber", "group_id", "generation", "cut")
+    __slots__ = ("subscriber", "group_id", "generation", "cut", "source")
     SUBSCRIBER_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     subscriber: str
     group_id: str
     generation: int
     cut: _Controller_pb2.StreamCut
-    def __init__(self, subscriber: _Optional[str] = ..., group_id: _Optional[str] = ..., generation: _Optional[int] = ..., cut: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ...) -> None: ...
+    source: QuerySource
+    def __init__(self, subscriber: _Optional[str] = ..., group_id: _Optional[str] = ..., generation: _Optional[int] = ..., cut: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ..., source: _Optional[_Union[QuerySource, _Mapping]] = ...) -> None: ...
 
 class ChunkRangesRequest(_message.Message):
     __slots__ = ("segment", "start", "end")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import sys
+
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -133,3 +137,25 @@ def test_an_array_is_refused_before_any_of_it_is_framed():
     ):
         with pytest.raises(InvalidArgumentError):
             ArrowBatch(array, keys, BLOCK_BYTES, memory)
+
+
+@pytest.mark.parametrize("shift", [-2, -1, 0, 1])
+def test_memory_in_use_is_never_reused_on_any_python_version(monkeypatch, shift):
+    real = sys.getrefcount
+    monkeypatch.setattr(sys, "getrefcount", lambda thing: real(thing) - 1 + shift)
+    memory = PieceMemory(4 << 20)
+    rng = random.Random(shift)
+    held: list[tuple[int, np.ndarray | memoryview]] = []
+    for number in range(1000):
+        array = memory.take(rng.randrange(1, 3 << 20))
+        array[0] = array[len(array) // 2 - 1] = array[-1] = number % 251
+        kind = rng.randrange(3)
+        view = (
+            array if kind == 0 else memoryview(array.data) if kind == 1 else memoryview(array.data)[: len(array) // 2]
+        )
+        held.append((number % 251, view))
+        del array, view
+        while len(held) > 3:
+            mark, view = held.pop(rng.randrange(len(held)))
+            assert not len(view) or (view[0] == mark and view[len(view) - 1] == mark)
+            del view

@@ -188,3 +188,33 @@ def test_an_error_has_one_stop_behind_its_message():
     assert str(InvalidArgumentError("is it there?", at="x")) == "is it there? at=x"
     assert str(InvalidArgumentError("it is.", at="x")) == "it is. at=x"
     assert str(InvalidArgumentError("it is", at="x")) == "it is. at=x"
+
+
+CUTS_THAT_NOBODY_REACHED = {
+    "beyond the tail": {0: 1 << 40},
+    "of a segment that never was": {77: 0},
+}
+
+TAKES_A_CUT = {
+    "reader start": lambda store, stream, cut: events(stream, start=cut),
+    "reader end": lambda store, stream, cut: events(stream, end=cut),
+    "truncate": lambda store, stream, cut: stream.truncate(cut),
+    "move_subscriber": lambda store, stream, cut: stream.move_subscriber("a/known", cut),
+    "group start": lambda store, stream, cut: store.reader_group("fresh", ["a/s"], start=cut),
+    "publish": lambda store, stream, cut: store.open_reader_group("a/known").publish(cut),
+    "hold": lambda store, stream, cut: store.holds("a/s").add(owner="o", reason="r", cut=cut),
+    "explain": lambda store, stream, cut: stream.retention.explain(position=cut),
+}
+
+
+@pytest.mark.parametrize("what", CUTS_THAT_NOBODY_REACHED)
+@pytest.mark.parametrize("call", TAKES_A_CUT)
+def test_a_cut_that_no_reader_can_have_reached_is_refused_by_every_call(store, stream, call, what):
+    store.reader_group("known", ["a/s"], retention="manual")
+    cut = StreamCut(stream.name, CUTS_THAT_NOBODY_REACHED[what])
+    with pytest.raises(InvalidCutError):
+        TAKES_A_CUT[call](store, stream, cut)
+    assert store.reader_groups("a") == ["known"]
+    assert stream.head().positions == {0: 0}
+    assert [item.lag_events for item in stream.subscribers()] == [3]
+    assert list(store.holds("a/s").list()) == []

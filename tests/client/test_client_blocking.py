@@ -17,12 +17,16 @@ from penstock.client.answer import Answer
 from penstock.client.blocking import Store
 from penstock.model.errors import (
     EventTooLargeError,
+    InternalError,
     InvalidArgumentError,
     NotConnectedError,
     PenstockError,
+    StorageFullError,
     StreamNotFoundError,
     StreamSealedError,
+    ThrottledError,
     TransactionStateError,
+    UnsupportedError,
 )
 from penstock.model.names import StreamName
 from penstock.ports.controller_service import TransactionStatus
@@ -254,6 +258,37 @@ def test_reader_groups_and_checkpoints(store):
     group.delete()
 
 
+def test_a_clean_close_counts_returned_blocks_and_batches(store):
+    stream = store.create_stream("a/s", create_scope=True)
+    group = store.reader_group("g", ["a/s"], refresh_s=0.05)
+    for number in range(3):
+        with stream.writer() as writer:
+            writer.write_many([f"{number}{item}" for item in range(3)])
+        with group.reader("r") as reader:
+            if number == 0:
+                assert reader.next_block(30).events() == [b"00", b"01", b"02"]
+            elif number == 1:
+                assert next(reader.read_arrow())["event"].to_pylist() == [b"10", b"11", b"12"]
+            else:
+                assert next(reader.read_blocks()).events() == [b"20", b"21", b"22"]
+        assert group.positions() == {stream.name: stream.tail()}
+
+
+def test_a_block_that_arrives_after_a_timeout_does_not_count(store):
+    stream = store.create_stream("a/s", create_scope=True)
+    group = store.reader_group("g", ["a/s"], refresh_s=0.05)
+    with group.reader("r") as reader:
+        with pytest.raises(TimeoutError):
+            reader.next_block(0.01)
+        with stream.writer() as writer:
+            writer.write("x")
+        # The block has arrived, and no call has asked for it again.
+        assert reader._thread.wait(reader._asked, 30).events() == [b"x"]
+    assert group.positions() == {stream.name: stream.head()}
+    with group.reader("r") as reader:
+        assert reader.read(30).data == b"x"
+
+
 @pytest.mark.parametrize("kind", ["alone", "in a group"])
 def test_a_loop_that_is_left_is_gone_on_with_and_loses_nothing(store, kind):
     stream = store.create_stream("a/s", create_scope=True)
@@ -402,3 +437,54 @@ def test_what_was_submitted_while_the_store_closed_is_ended_and_not_forgotten(re
         thread.submit(work())
     gc.collect()
     assert [str(item.message) for item in recwarn if "never awaited" in str(item.message)] == []
+
+
+@pytest.mark.parametrize("refusal", [StorageFullError, ThrottledError, UnsupportedError])
+def test_a_commit_with_a_lost_answer_succeeds_even_if_the_store_is_full_at_the_retry(refusal):
+    fates = ["lose the answer", "refuse"]
+
+    class Controller:
+        def __init__(self, inner):
+            self._inner = inner
+
+        def __getattr__(self, name):
+            return getattr(self._inner, name)
+
+        async def commit_transaction(self, *arguments, **named):
+            fate = fates.pop(0) if fates else "pass"
+            if fate == "refuse":
+                raise refusal("no room")
+            status = await self._inner.commit_transaction(*arguments, **named)
+            if fate == "lose the answer":
+                raise NotConnectedError("answer lost")
+            return status
+
+    @asynccontextmanager
+    async def services():
+        async with open_services(RealClock(), RealRng()) as (segments, controller):
+            yield segments, Controller(controller)
+
+    with Store(services) as store:
+        stream = store.create_stream("a/s", create_scope=True)
+        with stream.transaction() as transaction:
+            transaction.write(b"one")
+            transaction.write(b"two", "k")
+        assert not fates
+        assert transaction.status() is TransactionStatus.COMMITTED
+        assert [event.data for event in stream.reader(until_tail=True)] == [b"one", b"two"]
+
+
+def test_a_flush_fails_if_its_call_fails_in_the_loop(store, monkeypatch):
+    stream = store.create_stream("a/s", create_scope=True)
+    with stream.writer() as writer:
+        writer.write(b"one")
+
+        def broken(done):
+            raise ValueError("a bug of ours")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(writer._core, "flush_then", broken)
+            with pytest.raises(InternalError, match="call into the loop failed"):
+                writer.flush()
+        writer.flush()
+    assert [event.data for event in stream.reader(until_tail=True)] == [b"one"]

@@ -16,6 +16,7 @@ from penstock.model.errors import (
     DeadlineExceededError,
     InvalidCutError,
     ReaderGroupNotFoundError,
+    SubscriberNotFoundError,
     UnsupportedError,
 )
 from penstock.model.names import StreamName
@@ -145,6 +146,76 @@ def test_a_clean_exit_counts_the_last_event_and_an_exception_does_not():
         with pytest.raises(RuntimeError):
             await take(2, fail=True)
         assert (await take(2)) == [b"k4:4", b"k5:5"]
+
+    simulate(test)
+
+
+def in_whole(block):
+    return block.events()
+
+
+def half(block):
+    found = []
+    for event in block:
+        found.append(event.data)
+        if len(found) == 5:
+            return found
+    raise AssertionError("the block is too small")
+
+
+def every_event(block):
+    return [event.data for event in block]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("how", ["next_block", "read_blocks", "read_arrow"])
+@pytest.mark.parametrize("use", [in_whole, every_event, half])
+def test_a_clean_exit_counts_only_returned_events(how, use, fails):
+    if how == "read_arrow" and use is not in_whole:
+        pytest.skip("a batch is handed out as a whole")
+
+    async def test(world):
+        stream = await world.store.create_stream("a/s", create_scope=True)
+        await fill(stream, 10, keys=1)
+        group = await world.store.reader_group("g", ["a/s"])
+        seen = []
+        try:
+            async with group.reader("r") as reader:
+                if how == "next_block":
+                    seen = use(await reader.next_block())
+                elif how == "read_blocks":
+                    async for block in reader.read_blocks():
+                        seen = use(block)
+                        break
+                else:
+                    async for batch in reader.read_arrow():
+                        seen = batch["event"].to_pylist()
+                        break
+                if fails:
+                    raise RuntimeError("while processing")
+        except RuntimeError:
+            assert fails
+        assert len(seen) == (5 if use is half else 10)
+        tail = await stream.tail()
+        # Iterated to its end, the block is done with whatever follows.
+        share = {in_whole: 0 if fails else 10, every_event: 10, half: 4 if fails else 5}[use]
+        (done,) = (await group.positions())[stream.name].positions.values()
+        assert done == sum(tail.positions.values()) * share // 10
+
+    simulate(test)
+
+
+def test_a_block_that_was_only_fetched_does_not_count():
+    """A request that was abandoned before its block was returned."""
+
+    async def test(world):
+        stream = await world.store.create_stream("a/s", create_scope=True)
+        await fill(stream, 10, keys=1)
+        group = await world.store.reader_group("g", ["a/s"])
+        async with group.reader("r") as reader:
+            assert await reader.take_block() is not None
+        async with group.reader("r") as reader:
+            assert (await reader.next_block()).offset == 0
 
     simulate(test)
 
@@ -347,3 +418,70 @@ def test_a_segment_that_changes_hands_during_a_checkpoint_counts_where_it_was_fi
     # Nor does a late report of an earlier position move anything back.
     state.report("one", {key: 7})
     assert state.cuts() == {stream: StreamCut(stream, {key[1]: 9})}
+
+
+async def subscribed(stream):
+    return {item.name: item.cut for item in await stream.subscribers()}
+
+
+@pytest.mark.parametrize("retention", ["manual", "automatic"])
+def test_a_subscription_that_was_ended_is_refused_until_the_group_is_created_again(retention):
+    async def test(world):
+        store = world.store
+        stream = await store.create_stream("a/s", create_scope=True)
+        await fill(stream, 20)
+        group = await store.reader_group("g", ["a/s"], retention=retention)
+        await stream.remove_subscriber("a/g")
+        for handle in (group, await store.open_reader_group("a/g")):
+            with pytest.raises(SubscriberNotFoundError, match="create the group again"):
+                async with handle.reader("r"):
+                    pass
+        assert await group.readers() == []
+        again = await store.reader_group("g", ["a/s"], retention=retention)
+        assert await subscribed(stream) == {"a/g": await stream.head()}
+        async with again.reader("r") as reader:
+            assert len(await reader.next_block()) > 0
+
+    simulate(test)
+
+
+def test_only_a_live_subscriber_with_nothing_to_read_is_kept_from_being_idle():
+    async def test(world):
+        store, streams = world.store, {}
+        for name in ("waits", "unread", "unpublished", "gone"):
+            stream = streams[name] = await store.create_stream(f"a/{name}", create_scope=name == "waits")
+            await stream.retention.set({"idle": {"subscriber_s": 60}})
+            await fill(stream, 10, keys=1)
+        groups = {
+            name: await store.reader_group(f"g-{name}", [f"a/{name}"], retention="manual", refresh_s=1)
+            for name in streams
+        }
+        readers = {name: groups[name].reader("r") for name in streams}
+        waiting = []
+        for name, reader in readers.items():
+            await reader.open()
+            block = await reader.next_block()
+            assert len(block) == 10
+            if name != "unread":
+                waiting.append(asyncio.create_task(reader.next_block()))
+        await asyncio.sleep(5)
+        for name in ("waits", "unread", "gone"):
+            await groups[name].publish(await streams[name].tail())
+        await fill(streams["unread"], 10, start=10, keys=1)
+        await readers["gone"].close()
+        await asyncio.sleep(600)
+        for stream in streams.values():
+            await stream.retention.run()
+        assert {name: len(await stream.subscribers()) for name, stream in streams.items()} == {
+            "waits": 1,
+            "unread": 0,
+            "unpublished": 0,
+            "gone": 0,
+        }
+        assert await subscribed(streams["waits"]) == {"a/g-waits": await streams["waits"].tail()}
+        for task in waiting:
+            task.cancel()
+        for name in ("waits", "unread", "unpublished"):
+            await readers[name].close()
+
+    simulate(test)

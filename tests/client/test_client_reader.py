@@ -10,7 +10,7 @@ from client_world import read_all, simulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.frontier import normalised, readable
+from penstock.core.read_order import normalised, startable
 from penstock.model.cuts import NOT_STARTED, StreamCut
 from penstock.model.errors import InvalidCutError, SegmentNotFoundError, TruncatedError
 from penstock.model.segments import KeyRange
@@ -246,9 +246,9 @@ def test_blocks_know_where_their_events_lie():
 def test_a_segment_waits_for_undiscovered_predecessors():
     # 1 is unfinished; 0 ended, followed by 7, which also follows 6, which follows 1 and is not known yet.
     ranges = {0: LEFT, 1: RIGHT, 7: WHOLE}
-    assert readable([7], [1], ranges) == []
-    assert readable([6, 7], [], {**ranges, 6: RIGHT}) == [6]
-    assert readable([7], [], ranges) == [7]
+    assert startable([7], [1], ranges) == []
+    assert startable([6, 7], [], {**ranges, 6: RIGHT}) == [6]
+    assert startable([7], [], ranges) == [7]
 
 
 @given(

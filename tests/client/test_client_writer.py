@@ -382,8 +382,7 @@ def test_a_flush_of_very_many_segments_sends_them_in_slices_and_waits_for_all():
 
             for number in (1, 2):
                 for key in keys:
-                    writer._core.lanes[key].keys.append(key)
-                    writer._core.lanes[key].events.append(f"{key}:{number}".encode())
+                    writer._core.lanes[key].written.extend((key, f"{key}:{number}".encode()))
             flushed = []
             looking = asyncio.ensure_future(look())
             await writer.flush()

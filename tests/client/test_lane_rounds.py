@@ -87,8 +87,7 @@ def lane_of() -> Lane:
 
 def write(hand: ByHand, lane: Lane) -> None:
     """As a writer does."""
-    lane.keys.append(None)
-    lane.events.append(b"x")
+    lane.written.extend((None, b"x"))
     if lane.limit == 0:
         lane.limit = 1000
         hand.rounds.wake(lane)
@@ -122,13 +121,12 @@ def test_an_event_that_comes_while_its_lane_is_found_empty_is_not_left() -> None
         def __bool__(self) -> bool:
             self.looks += 1
             if self.looks == 2:
-                self.append(b"late")
-                lane.keys.append(None)
+                self.extend((None, b"late"))
             return len(self) > 0
 
-    lane.events = Late()
+    lane.written = Late()
     hand.until(100.0 + 2 * LINGER_S)
-    assert lane.events == []
+    assert lane.written == []
     assert len(hand.drained) == 2
 
 

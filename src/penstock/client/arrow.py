@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,6 @@ PIECE_BYTES_MAX = 16 << 20
 """Framed at once, far below the 2 GiB where 32-bit offsets end."""
 _KEYLESS_BLOCKS = 4
 _CODED_ROWS = 1 << 17
-_UNUSED_REFERENCES = 3
 
 
 def frame_array(array: pa.Array) -> tuple[memoryview, np.ndarray[Any, Any]]:
@@ -82,29 +80,38 @@ KeysOf = Callable[[int, int], list[str | None]]
 class PieceMemory:
     """Memory that pieces are framed into, used again once nobody looks at it any more.
 
-    Fresh memory costs more to touch first than events cost to copy. All views of a piece end at its one array, so CPython's
-    own count of references says when the last one has died, wherever it went: to a socket, a log, a cache. At most
-    ``limit_bytes`` are kept.
+    The first touch of fresh memory costs more than copying events. All views of a piece end at its one buffer. Python refuses
+    to resize a buffer while a view of it exists, for example in a socket, a log or a cache. Reference counts are not used:
+    they differ between versions of Python. At most ``limit_bytes`` are kept.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._kept_bytes = 0
-        self._arrays: list[np.ndarray[Any, Any]] = []
+        self._buffers: list[bytearray] = []
 
     def take(self, size_bytes: int) -> np.ndarray[Any, Any]:
         """So many bytes, holding anything."""
         # Always the first that is free: the fewer are in use, the more of them the processor's cache holds.
-        for array in self._arrays:
-            # Referred to by the list, by this name and by the call: by no view.
-            if len(array) >= size_bytes and sys.getrefcount(array) == _UNUSED_REFERENCES:
-                return array[:size_bytes]
+        for buffer in self._buffers:
+            if len(buffer) >= size_bytes and _is_unused(buffer):
+                return np.frombuffer(buffer, dtype=np.uint8, count=size_bytes)
         capacity = -(-size_bytes // _PIECE_BYTES_MIN) * _PIECE_BYTES_MIN
-        array = np.empty(capacity, dtype=np.uint8)
-        if self._kept_bytes + capacity <= self._limit_bytes:
-            self._kept_bytes += capacity
-            self._arrays.append(array)
-        return array[:size_bytes]
+        if self._kept_bytes + capacity > self._limit_bytes:
+            return np.empty(size_bytes, dtype=np.uint8)
+        buffer = bytearray(capacity)
+        self._kept_bytes += capacity
+        self._buffers.append(buffer)
+        return np.frombuffer(buffer, dtype=np.uint8, count=size_bytes)
+
+
+def _is_unused(buffer: bytearray) -> bool:
+    """Return whether no view of the buffer exists. Shrinks it by one byte for a moment, which moves nothing."""
+    try:
+        buffer.append(buffer.pop())
+    except BufferError:
+        return False
+    return True
 
 
 class ArrowBatch:

@@ -266,13 +266,13 @@ class Stream:
         Args:
             positions: The events as they were read, or (segment, offset) pairs, or offsets by segment.
             who, why: For the receipt: who wants it, and the reason, in free text.
-            erasure: Its id. The same id and positions again: nothing happens, the receipt comes back. None: a new one.
+            erasure: Its id. A repeat of the same request, or of some of its events, returns the receipt. None: a new id.
             looked_for: For the receipt: what the positions were found by. A JSON object, without the values themselves.
             dry_run: Only count, and change nothing.
             progress: Called with how far it is.
         Raises:
             RetentionHoldError: A hold covers some of it. InvalidArgumentError: no event begins there.
-            TruncatedError, StreamNotFoundError; AlreadyExistsError: the id is another erasure's.
+            TruncatedError, StreamNotFoundError; AlreadyExistsError: the id belongs to another request.
 
         Once decided it is performed, whoever crashes or is cancelled; ``erasures.wait`` gives the receipt.
         """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
@@ -14,7 +16,9 @@ from penstock.client.group_state import SegmentKey
 from penstock.client.loop_thread import LoopThread
 from penstock.client.reader import AsyncReader
 from penstock.model.cuts import StreamCut
+from penstock.model.errors import ForkedError
 from penstock.model.names import StreamName
+from penstock.ports import forks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +29,7 @@ R = TypeVar("R", bound="_AnyReader")
 class _AnyReader(Protocol):
     async def open(self) -> None: ...
     async def abandon(self) -> None: ...
-    async def next_block(self) -> Block | None: ...
+    async def take_block(self) -> Block | None: ...
 
 
 class _BlockReader(Generic[R]):
@@ -37,9 +41,18 @@ class _BlockReader(Generic[R]):
         self._asked: Answer[Block | None] | None = None
         self._events: Iterator[Event] = iter(())
         self._opened = False
+        forks.register(self)
+
+    def abandon_in_child(self) -> None:
+        """See ``ports.forks.Handle``. The events of the last block belong to the parent."""
+        events, self._events = self._events, iter(())
+        # Drain it: a loop that continues in the child gets no events. ValueError: a thread of the parent was inside it.
+        with suppress(ForkedError, ValueError):
+            deque(events, maxlen=0)
 
     def open(self) -> None:
         """Find the place to begin; entering ``with`` does it, and so does the first read. Repeating does nothing."""
+        self._thread.check_process()
         if not self._opened:
             self._thread.call(self._inner.open())
             self._thread.own(self, self._inner.abandon)
@@ -50,9 +63,16 @@ class _BlockReader(Generic[R]):
 
         Raises TimeoutError after ``timeout_s``; the next call goes on waiting. Else as the asynchronous reader.
         """
+        block = self._take_block(timeout_s)
+        if block is not None:
+            block.hand_out()
+        return block
+
+    def _take_block(self, timeout_s: float | None = None) -> Block | None:
+        """As ``next_block``, but does not return the block to the user. After a timeout the next call gets the block."""
         self.open()
         if self._asked is None:
-            self._asked = self._thread.submit(self._inner.next_block())
+            self._asked = self._thread.submit(self._inner.take_block())
         # Interrupted or timed out, the request stays: what arrives meanwhile is for the next call.
         asked = self._asked
         try:
@@ -74,7 +94,7 @@ class _BlockReader(Generic[R]):
     def __iter__(self) -> Iterator[Event]:
         """Events one by one. A loop that is left is gone on with by the next one, or by ``read``."""
         yield from self._events
-        while (block := self.next_block()) is not None:
+        while (block := self._take_block()) is not None:
             self._events = self._rest_of(block)
             yield from self._events
 
@@ -84,7 +104,7 @@ class _BlockReader(Generic[R]):
             for event in self._events:
                 return event
             try:
-                block = self.next_block(timeout_s)
+                block = self._take_block(timeout_s)
             except TimeoutError:
                 return None
             if block is None:
@@ -100,14 +120,20 @@ class _BlockReader(Generic[R]):
         """A record batch per block: ``event`` (binary), ``segment_id`` and ``offset`` (int64)."""
         from penstock.client.arrow import block_to_batch
 
-        while (block := self.next_block()) is not None:
-            yield block_to_batch(block)
+        while (block := self._take_block()) is not None:
+            batch = block_to_batch(block)
+            block.hand_out()
+            yield batch
 
-    def _forget_request(self) -> None:
+    def _forget_request(self) -> bool:
+        """Return False in a forked child, which has nothing of its own to end."""
+        if self._thread.is_inherited:
+            return False
         self._thread.disown(self)
         if self._asked is not None:
             self._asked.cancel()
             self._asked = None
+        return True
 
     def __enter__(self) -> Self:
         self.open()
@@ -132,8 +158,8 @@ class Reader(_BlockReader[AsyncReader]):
 
     def close(self) -> None:
         """Stop reading and drop what was fetched ahead. Idempotent."""
-        self._forget_request()
-        self._thread.call(self._inner.close())
+        if self._forget_request():
+            self._thread.call(self._inner.close())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -145,7 +171,8 @@ class GroupReader(_BlockReader[AsyncGroupReader]):
     """One reader of a group: reads the segments that the group gives it. For one thread at a time.
 
     It reports to its group in the background. Events handed out count as done with once the next one is asked for; a clean
-    close says so of the last one, an exception leaves it to the next reader.
+    close reports the last one too. After an exception the next reader gets it again. A block or batch counts as a whole,
+    unless the program iterates the block: then its events count one by one.
     """
 
     @property
@@ -165,15 +192,15 @@ class GroupReader(_BlockReader[AsyncGroupReader]):
         self._thread.call(self._inner.sync())
 
     def close(self, *, clean: bool = True) -> None:
-        """Leave the group. ``clean``: the last event handed out is done with.
+        """Leave the group. ``clean``: the program is done with everything that was returned to it.
 
         Raises UnavailableError where the group could not be told: it finds out when the reader's lease has run out.
         """
-        self._forget_request()
-        self._thread.call(self._inner.close(clean=clean))
+        if self._forget_request():
+            self._thread.call(self._inner.close(clean=clean))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._forget_request()
-        self._thread.call(self._inner.__aexit__(kind, error, trace))
+        if self._forget_request():
+            self._thread.call(self._inner.__aexit__(kind, error, trace))

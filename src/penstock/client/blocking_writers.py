@@ -6,10 +6,10 @@ import threading  # noqa: TID251 - a writer's thread waits for room that the loo
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
-from penstock.client.lanes import Lane, WriterNotOpenError, check_key
+from penstock.client.lanes import ForkedLanes, Lane, WriterNotOpenError, check_key
 from penstock.client.layout import Layout
 from penstock.client.local_line import direct_lines
 from penstock.client.loop_thread import POLL_S, LoopThread
@@ -18,6 +18,7 @@ from penstock.client.writer import Prepared, as_bytes, count_unsent, prepare_eve
 from penstock.client.writer_core import WriterCore, WriterSettings
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError, QuotaExceededError
+from penstock.ports import forks
 from penstock.ports.controller_service import TransactionStatus
 from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
 
 
 class Writer:
-    """Writes to one stream, each event exactly once. For one thread at a time.
+    """Writes to one stream, each event exactly once. For one thread at a time. With several threads no event is lost or
+    doubled, but their order is not defined, and a flush covers only the events of its own thread.
 
     Use it in a ``with`` block, which flushes at its end. Without one, the first write opens it, and ``close`` must be called;
-    what is then still here when the store is closed, or the process ends, is flushed for up to 10 seconds. A write costs two
-    list appends; no lock, no thread switch.
+    what is then still here when the store is closed, or the process ends, is flushed for up to 10 seconds. A write adds to a
+    list, without a lock or a thread switch.
 
     Where a backlog quota refuses writers, the next call raises QuotaExceededError, once, and to every flush that waits. What
     was written and not acknowledged by then is dropped, all of it, so that nothing overtakes it when it is written again;
@@ -51,6 +53,11 @@ class Writer:
         self._closed = False
         self._opened = False
         self._memory: PieceMemory | None = None
+        forks.register(self)
+
+    def abandon_in_child(self) -> None:
+        """See ``ports.forks.Handle``. The parent writes what is buffered."""
+        self._lanes = ForkedLanes()
 
     def open(self) -> None:
         """Find the stream's segments; entering ``with`` does it, and so does the first write. Repeating does nothing.
@@ -99,9 +106,7 @@ class Writer:
             lane = self._lanes[key]
         except (WriterNotOpenError, TypeError):  # TypeError: a key that cannot be looked up, which is then refused
             lane = self._open_lane(key)
-        # Key first: the loop takes as many keys as there are events.
-        lane.keys.append(key)
-        lane.events.append(event)
+        lane.written.extend((key, event))
         lane.size = size = lane.size + length + HEADER_BYTES
         if size >= lane.limit:
             self._full(lane)
@@ -113,7 +118,11 @@ class Writer:
             if core.direct.active and core.direct.send(self._thread, lane):
                 return
             lane.limit = block_bytes
-            self._thread.post(core.wake, lane)
+            try:
+                self._thread.post(core.wake, lane)
+            except BaseException:
+                lane.limit = 0  # interrupted: the next event wakes the loop
+                raise
             if lane.size < block_bytes:
                 return
         if core.direct.active:
@@ -172,6 +181,9 @@ class Writer:
 
     def flush(self) -> None:
         """Return once every event written so far is durable. Raises what the writer failed with."""
+        self._flush(ends=False)
+
+    def _flush(self, *, ends: bool) -> None:
         self._check()
         direct = self._core.direct
         if direct.active:
@@ -182,28 +194,33 @@ class Writer:
         self._thread.call_back(self._core.flush_then)
         self._check()
         self._core.rejections.check_since(told)
-        if direct.wanted is not None and not self._closed:
+        if direct.wanted is not None and not ends:
             lane, direct.wanted = direct.wanted, None
             with suppress(NotConnectedError, InvalidArgumentError):  # closed meanwhile: the next call says so
                 self._thread.call(direct.open(lane))
 
     def close(self) -> None:
-        """Flush and end. Raises as ``flush``; the writer is closed all the same."""
-        if self._closed:
+        """Flush and end. Raises as ``flush``; the writer is closed all the same. If interrupted, it stays open and can be
+        closed again."""
+        if self._closed or self._thread.is_inherited:
             return
-        self._closed = True
-        self._thread.disown(self)
         try:
-            self.flush()
-        finally:
-            self._thread.call(self._core.close())
+            self._flush(ends=True)
+        except PenstockError:
+            self._end()
+            raise
+        self._end()
+
+    def _end(self) -> None:
+        self._closed = True
+        self._thread.call(self._core.close())
+        # This comes last, so that the store still closes the writer if this call is interrupted.
+        self._thread.disown(self)
 
     def abort(self) -> None:
         """End without sending what is still here."""
-        if not self._closed:
-            self._closed = True
-            self._thread.disown(self)
-            self._thread.call(self._core.close())
+        if not self._closed and not self._thread.is_inherited:
+            self._end()
 
     def __enter__(self) -> Self:
         self.open()
@@ -228,8 +245,8 @@ class Transaction:
         self._thread = thread
         self._inner = inner
         self._block_bytes = block_bytes
-        self._events: list[bytes] = []
-        self._keys: list[str | None] = []
+        self._written: list[Any] = []
+        """A list of key, event, key, event. One step adds both."""
         self._size = 0
 
     @property
@@ -255,24 +272,26 @@ class Transaction:
         self._inner.check()
         data = as_bytes(event)
         check_key(key)
-        self._events.append(data)
-        self._keys.append(key)
+        self._written.extend((key, data))
         self._size += len(data) + HEADER_BYTES
         if self._size >= self._block_bytes:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        if self._events:
+        if self._written:
             self._thread.call(self._write_taken())
 
     async def _write_taken(self) -> None:
         # Taken here: interrupted before it begins, the events are still the caller's.
-        if self._events:
+        if self._written:
             await self._inner.write_many(*self._taken())
 
     def _taken(self) -> tuple[list[bytes], list[str | None] | None]:
-        events, keys = self._events, self._keys
-        self._events, self._keys, self._size = [], [], 0
+        count = len(self._written)
+        taken = self._written[:count]
+        del self._written[:count]
+        self._size = 0
+        events, keys = taken[1::2], taken[::2]
         return events, keys if any(key is not None for key in keys) else None
 
     def write_many(self, events: Sequence[Buffer | str], keys: Sequence[str | None] | None = None) -> None:
@@ -319,9 +338,12 @@ class Transaction:
 
         Raises TransactionStateError (committed), InvalidArgumentError (not open).
         """
-        self._events, self._keys, self._size = [], [], 0
-        self._thread.call(self._inner.abort(wait=wait))
+        self._thread.call(self._abort(wait=wait))
         self._thread.disown(self)
+
+    async def _abort(self, *, wait: bool) -> None:
+        self._taken()
+        await self._inner.abort(wait=wait)
 
     def __enter__(self) -> Self:
         self.open()
@@ -330,6 +352,8 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None and self._thread.is_inherited:
+            return  # The parent commits or aborts it.
         self._thread.disown(self)
         if kind is not None and self._thread.closed:
             return  # the caller's exception tells more than that nothing can be aborted any more

@@ -38,7 +38,7 @@ class Block:
     event when the next one is asked for. ``events()`` and ``framed`` leave it; ``finish()`` sets it to the end.
     """
 
-    __slots__ = ("_iterated", "_raw", "bounds", "offset", "position", "segment", "stream")
+    __slots__ = ("_handed_out", "_iterated", "_raw", "bounds", "offset", "position", "segment", "stream")
 
     def __init__(self, stream: StreamName, segment: SegmentId, offset: int, raw: bytes, bounds: Sequence[int]) -> None:
         self.stream = stream
@@ -48,6 +48,7 @@ class Block:
         self.bounds = bounds
         self._raw = raw
         self._iterated = False
+        self._handed_out = False
 
     @property
     def end_offset(self) -> int:
@@ -70,10 +71,21 @@ class Block:
         """All events are done with."""
         self.position = self.end_offset
 
-    def finish_event(self) -> None:
-        """The event that iteration gave last is done with, though no other was asked for."""
-        if self._iterated and self.position < self.end_offset:
-            self.position = self.offset + self.bounds[bisect_right(self.bounds, self.position - self.offset)]
+    def hand_out(self) -> None:
+        """Record that the user got the block itself, or all of it in another form."""
+        self._handed_out = True
+
+    def finish_handed_out(self) -> None:
+        """Mark as read what the user got, although the user has not asked for more.
+
+        With iteration, this covers the last event that it returned and those before it. Without iteration, it covers the
+        whole block if it was returned as a block. A block that was only fetched stays unread.
+        """
+        if self._iterated:
+            if self.position < self.end_offset:
+                self.position = self.offset + self.bounds[bisect_right(self.bounds, self.position - self.offset)]
+        elif self._handed_out:
+            self.finish()
 
     def __iter__(self) -> Iterator[Event]:
         self._iterated = True

@@ -12,7 +12,7 @@ import asyncio
 import threading  # noqa: TID251 - the lock is between the writing thread and the loop's
 from typing import TYPE_CHECKING
 
-from penstock.client.lanes import Lane, WriteBlock
+from penstock.client.lanes import Lane, SentDirectly
 from penstock.client.segment_sender import SegmentSender
 from penstock.model.errors import NotConnectedError, PenstockError
 from penstock.ports.direct_appends import DirectLine, OpenDirect
@@ -51,13 +51,20 @@ class DirectPath:
         self.wanted: Lane | None = None
         """The lane to open, once what was just flushed is durable."""
         self._lines: dict[Lane, DirectLine] = {}
-        self._sent: tuple[SegmentSender, WriteBlock, DirectLine] | None = None
+        self._lane: Lane | None = None
+        """The lane from which the last events were sent."""
         self._streak = 0
         self._needed = _STREAK_MIN
         self._appends = 0
         self._seen: object = None
         self._idle_ticks = 0
         self._watcher: asyncio.TimerHandle | None = None
+
+    @property
+    def _sent(self) -> SentDirectly | None:
+        """Events that are sent but not acknowledged. They keep their place at the head of their lane until then."""
+        head = self._lane.written[:1] if self._lane is not None else ()
+        return head[0] if head and isinstance(head[0], SentDirectly) else None
 
     # --- in the event loop -----------------------------------------------------------------------------------
 
@@ -101,7 +108,7 @@ class DirectPath:
         core = self._core
         if core.error is not None or core.rejections.is_on or core.pending_bytes or not sender.is_idle:
             return False
-        return self.active or not any(lane.events for lane in core.lane_list())
+        return self.active or not any(lane.written for lane in core.lane_list())
 
     def resume(self) -> None:
         """Everything is the loop's again. For the writing thread to post as it leaves."""
@@ -112,7 +119,7 @@ class DirectPath:
         """The lock is held."""
         self.active = False
         lines, self._lines = self._lines, {}
-        sent, self._sent = self._sent, None
+        sent, lane_of_sent = self._sent, self._lane
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
@@ -121,8 +128,9 @@ class DirectPath:
         for lane, line in lines.items():
             line.close()
             lane.sender.take_back()
-        if sent is not None:
-            self._core.adopt(sent[0], sent[1])
+        if sent is not None and lane_of_sent is not None:
+            self._core.adopt(sent.sender, sent.block)
+            del lane_of_sent.written[:1]
 
     def _reckon(self) -> None:
         """Many appends were worth the lines, few were not: then it takes more to convince us the next time."""
@@ -168,21 +176,29 @@ class DirectPath:
         with self.lock:
             line = self._lines.get(lane)
             settled = line is not None and size <= EVENT_MAX_BYTES and self._settled(0)
-            if settled and line is not None:
-                block = lane.sender.lent_block(lane.events[:], lane.keys[:])
-                # Known before it leaves: interrupted in between, it is sent by the loop.
-                self._sent = lane.sender, block, line
-                lane.take()
-                self._core.lanes.rotate(lane)
-                try:
-                    line.send(block.data, block.count, block.number)
-                except NotConnectedError:
-                    settled = False
-                else:
-                    return True
+            if settled and line is not None and self._send(lane, line):
+                return True
         self.leave(thread)
-        # The loop has the event itself, or finds it in the lane.
-        return not lane.events
+        return False
+
+    def _send(self, lane: Lane, line: DirectLine) -> bool:
+        """Send everything in the lane. The lock is held. False: the events may not have left; the loop finds out."""
+        count = len(lane.written)
+        if not count:
+            return True  # Another thread has sent the event together with its own.
+        taken = lane.written[:count]
+        block = lane.sender.lent_block(taken[1::2], taken[::2])
+        self._lane = lane
+        # One step. If interrupted before it, the events belong to the lane. After it, they are sent, and the loop asks the
+        # store whether they have arrived. Never both, and never neither.
+        lane.written[:count] = (SentDirectly(lane.sender, block, line),)
+        lane.size = 0
+        self._core.lanes.rotate(lane)
+        try:
+            line.send(block.data, block.count, block.number)
+        except NotConnectedError:
+            return False
+        return True
 
     def flush(self, thread: LoopThread) -> bool:
         """Return True once what was sent is durable. False: only the loop can tell."""
@@ -196,14 +212,15 @@ class DirectPath:
 
     def _settled(self, timeout_s: float) -> bool:
         """Whether all that was sent is durable."""
-        if self._sent is None:
+        lane, sent = self._lane, self._sent
+        if sent is None or lane is None:
             return self.active
         try:
-            if not self._sent[2].acknowledged(timeout_s):
+            if not sent.line.acknowledged(timeout_s):
                 return False
         except NotConnectedError:
             return False
-        self._sent = None
+        del lane.written[:1]
         self._appends += 1
         return True
 

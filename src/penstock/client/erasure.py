@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from penstock.client.blocks import Event
 from penstock.client.retry import retrying
 from penstock.codec.erasure_records import ErasurePartRecord
-from penstock.core.erasure import Digests, Range, clipped, joined, without
-from penstock.core.erasure_receipt import chain_problems, digest_of, plain, ranges_digest
-from penstock.model.errors import InvalidArgumentError, SegmentNotFoundError, TruncatedError
+from penstock.core.erasure import Digests, Range, clipped, joined, size_of, without
+from penstock.core.erasure_receipt import chain_problems, digest_of, plain, positions_digest, ranges_digest
+from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, SegmentNotFoundError, TruncatedError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
 from penstock.ports.controller_service import ControllerService
@@ -124,22 +125,25 @@ class AsyncErasures:
         chosen = erasure or self._rng.uuid().hex
         wanted = by_segment(positions)
         told = plain(looked_for or {"by": "positions"}, field="looked_for")
-        asked = {"erasure": chosen, "who": who, "why": why, "looked_for": told}
+        events, digest = positions_digest(wanted)
+        # Each run has its own token: pages of two runs of one id never mix, and only a complete set of pages is decided.
+        run = {"attempt": self._rng.uuid().hex, "events": events, "positions_sha256": digest}
+        asked = {"erasure": chosen, "who": who, "why": why, "looked_for": told, "run": run}
         pages = pages_of(wanted)
-        sums: dict[str, Any] = {"stream": str(stream), "state": "dry run", "events": 0, "bytes": 0}
-        state: Mapping[str, Any] = {}
-        for number, page in enumerate(pages):
+
+        async def send(number: int) -> Mapping[str, Any]:
             last = number == len(pages) - 1
-            call = _call(controller, stream, asked, page, number, last=last, dry_run=dry_run)
-            state = await retrying(call, self._rng)
-            for name in ("events", "bytes"):
-                sums[name] += state.get(name, 0)
+            call = _call(controller, stream, asked, pages[number], number, last=last, dry_run=dry_run)
+            state: Mapping[str, Any] = await retrying(call, self._rng)
             if progress is not None:
                 progress({"state": state["state"], "pages": number + 1, "of": len(pages)})
-            if not dry_run and state["state"] != "gathering":
-                break  # Decided, perhaps by an earlier call.
+            return state
+
         if dry_run:
-            return {**sums, "segments": len(wanted)}
+            states = [await send(number) for number in range(len(pages))]
+            sums = {name: sum(state[name] for state in states) for name in ("events", "bytes")}
+            return {"stream": str(stream), "state": "dry run", **sums, "segments": len(wanted)}
+        await _send_all(send, len(pages), events, digest)
         return await self.wait(chosen, progress=progress)
 
     async def wait(self, erasure: str, *, progress: Progress | None = None) -> Mapping[str, Any]:
@@ -167,19 +171,23 @@ class AsyncErasures:
 
     async def details(self, erasure: str) -> tuple[dict[SegmentId, Sequence[Range]], Sequence[Mapping[str, Any]]]:
         """The lists behind the digests of a receipt: blanked ranges by segment, and what was made of each chunk."""
-        ranges: dict[SegmentId, Sequence[Range]] = {}
-        chunks: list[Mapping[str, Any]] = []
+        lists = await self._lists(erasure)
+        return lists.ranges, lists.chunks
+
+    async def _lists(self, erasure: str) -> _Lists:
+        lists = _Lists()
         number, count = 0, 1
         while number < count:
             part = await retrying(_part(self._controller, erasure, number), self._rng)
             count = int(part["parts"])
             if "positions" in part:
                 record = ErasurePartRecord.of(part["positions"])
-                ranges[record.segment] = joined(ranges.get(record.segment, ()), record.ranges)
+                lists.ranges[record.segment] = joined(lists.ranges.get(record.segment, ()), record.ranges)
+                lists.offsets.setdefault(record.segment, []).extend(record.offsets)
             if "chunks" in part:
-                chunks += part["chunks"]["chunks"]
+                lists.chunks += part["chunks"]["chunks"]
             number += 1
-        return ranges, chunks
+        return lists
 
     async def verify(self, erasure: str, *, progress: Progress | None = None) -> Verification:
         """Read what the receipt speaks of, and compare: every listed event is blank, and no other byte has changed.
@@ -195,18 +203,35 @@ class AsyncErasures:
         scan.problems += chain_problems(everything)
         if receipt not in everything:
             scan.problems.append("the receipt is not in the chain of receipts")
-        ranges, chunks = await self.details(erasure)
-        scan.compare_lists(ranges, chunks)
-        later = await self._later(receipt, everything)
+        lists = await self._lists(erasure)
+        scan.compare_lists(lists)
+        later = [*_repeated(lists.chunks), *await self._later(receipt, everything)]
         seen: dict[SegmentId, list[Range]] = {}
-        for chunk in chunks:
-            over = [item for item in later if _overlap(item, chunk)]
+        deleted = await self._deleted(StreamName.parse(state["stream"]), lists)
+        for segment, own in lists.ranges.items():
+            if segment in deleted:
+                scan.note_deleted(segment, own)
+        for chunk in _first(lists.chunks):
             segment = SegmentId(chunk["segment"])
+            if segment in deleted:
+                continue
+            over = [item for item in later if _overlap(item, chunk)]
             seen.setdefault(segment, []).append((chunk["start"], chunk["end"]))
-            await scan.look_at(chunk, ranges.get(segment, ()), over)
-        for segment, own in ranges.items():
-            await scan.look_at_blanks(segment, without(own, joined(seen.get(segment, ()))))
+            await scan.look_at(chunk, lists.ranges.get(segment, ()), over)
+        for segment, own in lists.ranges.items():
+            if segment not in deleted:
+                await scan.look_at_blanks(segment, without(own, joined(seen.get(segment, ()))))
         return scan.result(erasure)
+
+    async def _deleted(self, stream: StreamName, lists: _Lists) -> set[SegmentId]:
+        """The segments of the lists that no longer exist."""
+        found: set[SegmentId] = set()
+        for segment in {**lists.ranges, **{SegmentId(chunk["segment"]): None for chunk in lists.chunks}}:
+            try:
+                await retrying(_info(self._segments, segment_name(stream, segment)), self._rng)
+            except SegmentNotFoundError:
+                found.add(segment)
+        return found
 
     async def _later(
         self, receipt: Mapping[str, Any], receipts: Sequence[Mapping[str, Any]]
@@ -218,6 +243,15 @@ class AsyncErasures:
                 _, chunks = await self.details(other["erasure"])
                 found += [{**item, "erasure": other["erasure"]} for item in chunks]
         return found
+
+
+@dataclass(slots=True, kw_only=True)
+class _Lists:
+    """The lists whose digests a receipt holds: blanked ranges and starts of events by segment; rewritten chunks."""
+
+    ranges: dict[SegmentId, Sequence[Range]] = field(default_factory=dict)
+    offsets: dict[SegmentId, list[int]] = field(default_factory=dict)
+    chunks: list[Mapping[str, Any]] = field(default_factory=list)
 
 
 class _Scan:
@@ -250,12 +284,22 @@ class _Scan:
             receipt=self._receipt,
         )
 
-    def compare_lists(self, ranges: Mapping[SegmentId, Sequence[Range]], chunks: Sequence[Mapping[str, Any]]) -> None:
+    def compare_lists(self, lists: _Lists) -> None:
         told = {item["segment"]: item["ranges_sha256"] for item in self._receipt["where"]["segments"]}
-        if told != {segment: ranges_digest(own) for segment, own in ranges.items()}:
+        if told != {segment: ranges_digest(own) for segment, own in lists.ranges.items()}:
             self.problems.append("the list of positions is not the one that the receipt has the digest of")
-        if self._receipt["chunks"] != {"count": len(chunks), "sha256": digest_of(list(chunks))}:
+        if self._receipt["chunks"] != {"count": len(lists.chunks), "sha256": digest_of(list(lists.chunks))}:
             self.problems.append("the list of chunks is not the one that the receipt has the digest of")
+        request = self._receipt.get("request")
+        if request is not None:
+            count, digest = positions_digest(lists.offsets)
+            if (request["events"], request["positions_sha256"]) != (count, digest):
+                self.problems.append("the list of positions does not match the request")
+
+    def note_deleted(self, segment: SegmentId, ranges: Sequence[Range]) -> None:
+        self._notes.append(
+            f"segment {segment} was deleted: its {len(ranges)} events with {size_of(ranges)} bytes cannot be read"
+        )
 
     async def look_at(
         self, chunk: Mapping[str, Any], ranges: Sequence[Range], later: Sequence[Mapping[str, Any]]
@@ -274,25 +318,33 @@ class _Scan:
             self._notes.append(f"{place}: truncated since up to {first}; what is left is blank where it must be")
         elif (digests.all.hex(), digests.kept.hex()) == (chunk["sha256_after"], chunk["sha256_kept"]):
             return
-        elif later:
-            now = chunk["sha256_after"]
-            for item in later:
-                if (item["start"], item["end"], item["sha256_before"]) == (start, end, now):
-                    now = item["sha256_after"]
-            if now != digests.all.hex():
-                names = ", ".join(dict.fromkeys(str(item["erasure"]) for item in later))
-                self._notes.append(f"{place}: erased further since, by {names}; verify those")
         else:
+            self._follow(chunk, digests.all.hex(), place, later)
+
+    def _follow(self, chunk: Mapping[str, Any], actual: str, place: str, later: Sequence[Mapping[str, Any]]) -> None:
+        """The bytes do not match the receipt: a later erasure must have rewritten the chunk."""
+        now = chunk["sha256_after"]
+        for item in later:
+            if (item["start"], item["end"], item["sha256_before"]) == (chunk["start"], chunk["end"], now):
+                now = item["sha256_after"]
+        names = ", ".join(dict.fromkeys(str(item["erasure"]) for item in later if item["erasure"] is not None))
+        if now != actual and names:
+            self._notes.append(f"{place}: later erasures rewrote this chunk: {names}; verify those")
+        elif now != actual:
             self.problems.append(f"{place}: other bytes than those of the receipt have changed")
 
     async def look_at_blanks(self, segment: SegmentId, ranges: Sequence[Range]) -> None:
-        """Ranges that an earlier erasure had blanked already."""
-        for start, end in ranges:
-            digests = Digests([(start, end)])
-            if await self._show(segment, start, end, digests) is None:
-                self._notes.append(f"segment {segment} from {start} to {end}: truncated or deleted since")
+        """Check ranges that an earlier erasure had blanked. Ranges that lie near each other are read together."""
+        truncated = 0
+        for group in _near(ranges):
+            digests = Digests(group)
+            start, end = group[0][0], group[-1][1]
+            first = await self._show(segment, start, end, digests)
+            truncated += sum(first is None or one < first for one, _ in group)
             if not digests.is_blank:
-                self.problems.append(f"segment {segment} from {start} to {end}: not blank")
+                self.problems.append(f"segment {segment} from {start} to {end}: events of the receipt are not blank")
+        if truncated:
+            self._notes.append(f"segment {segment}: {truncated} events were truncated later and cannot be read")
 
     async def _show(self, segment: SegmentId, start: int, end: int, digests: Digests) -> int | None:
         """Show the digests what can be read; returns from where on, None where nothing can."""
@@ -322,8 +374,63 @@ class _Scan:
         return [bytes(part) for part in found.parts]
 
 
+def _near(ranges: Sequence[Range]) -> list[list[Range]]:
+    """Group ordered ranges so that one read covers each group. A longer range is a group of its own."""
+    groups: list[list[Range]] = []
+    for item in ranges:
+        if groups and item[1] - groups[-1][0][0] <= READ_MAX_BYTES:
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+    return groups
+
+
+def _first(chunks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The first entry of each place. Receipts of earlier versions have several if a chunk was rewritten twice."""
+    return list({(item["segment"], item["start"], item["end"]): item for item in reversed(chunks)}.values())[::-1]
+
+
+def _repeated(chunks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The entries that ``_first`` skips."""
+    first = {id(item) for item in _first(chunks)}
+    return [{**item, "erasure": None} for item in chunks if id(item) not in first]
+
+
 def _overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return bool(one["segment"] == other["segment"] and one["start"] < other["end"] and other["start"] < one["end"])
+
+
+async def _send_all(
+    send: Callable[[int], Awaitable[Mapping[str, Any]]], count: int, events: int, positions_sha256: str
+) -> None:
+    """Send all pages, until this request is decided, or until an earlier decision is known to cover all of it.
+
+    Raises AlreadyExistsError: the id belongs to another request; ``undecided``: number of events that it does not cover.
+    """
+    gathered: list[int] = []
+    refused: dict[int, AlreadyExistsError] = {}
+    waiting = deque(range(count))
+    while waiting:
+        number = waiting.popleft()
+        try:
+            state = await send(number)
+        except AlreadyExistsError as error:
+            if "undecided" not in error.fields:
+                raise
+            refused[number] = error
+        else:
+            if state["state"] == "gathering":
+                gathered.append(number)
+                continue
+            if (state.get("request") or {}).get("positions_sha256") == positions_sha256:
+                return
+        # Another request was decided: pages that were sent before that are not compared with it yet.
+        waiting.extend(gathered)
+        gathered.clear()
+    if refused:
+        first = next(iter(refused.values()))
+        total = sum(int(item.fields["undecided"]) for item in refused.values())
+        raise AlreadyExistsError(first.message, **first.fields | {"undecided": total, "events": events}) from first
 
 
 def _call(
@@ -337,6 +444,10 @@ def _call(
     dry_run: bool,
 ) -> Callable[[], Any]:
     return lambda: controller.erase(stream, asked, page, page=number, last=last, dry_run=dry_run)
+
+
+def _info(segments: SegmentService, name: str) -> Callable[[], Any]:
+    return lambda: segments.info(name)
 
 
 def _part(controller: ControllerService, erasure: str, number: int) -> Callable[[], Any]:

@@ -25,6 +25,7 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import LONG_MAX
 from penstock.model.segments import SegmentId
+from penstock.ports import forks
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import READ_MAX_BYTES, SegmentRead, SegmentService
 
@@ -114,6 +115,12 @@ class SegmentFetcher:
         self._arrived = asyncio.Event()
         self._crash: BaseException | None = None
         self._tasks = TaskOwner(self._crashed)
+        self._owner = forks.current()
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked child, and the reader belongs to its parent."""
+        return self._owner is not forks.current()
 
     def add(self, stream: StreamName, segment: SegmentId, offset: int, limit: int | None = None) -> None:
         """Begin to read at ``offset``, up to ``limit``. Raises InvalidArgumentError for a segment that is being read."""
@@ -144,7 +151,9 @@ class SegmentFetcher:
         return not self._active and not self._ready
 
     def take(self) -> Fetched | None:
-        """What arrived first, or None. Taking a block lets its segment read on; an end or failure removes it."""
+        """Return what arrived first, or None. Taking a block lets its segment read on; an end or failure removes it. Raises
+        ForkedError in a forked child."""
+        forks.check(self._owner)
         if self._crash is not None:
             raise self._crash
         if not self._ready:
@@ -167,6 +176,8 @@ class SegmentFetcher:
         self._arrived.set()
 
     async def close(self) -> None:
+        if self.is_inherited:
+            return
         await self._tasks.close()
         self._active.clear()
         self._ready.clear()

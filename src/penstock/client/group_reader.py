@@ -13,11 +13,19 @@ from penstock.client.blocks import Block, Event
 from penstock.client.fetching import SegmentFailure, SegmentFetcher
 from penstock.client.group_state import GroupState, SegmentKey
 from penstock.client.group_table import GroupTable
+from penstock.client.liveness import Silences
 from penstock.client.reader import OnTruncated
 from penstock.client.retry import retrying
 from penstock.client.tasks import TaskOwner
-from penstock.model.errors import NotFoundError, PenstockError
+from penstock.model.errors import (
+    NotFoundError,
+    PenstockError,
+    ReaderFencedError,
+    StreamNotFoundError,
+    SubscriberNotFoundError,
+)
 from penstock.model.policies import ReaderGroupRetention
+from penstock.ports import forks
 from penstock.ports.clock import Clock
 from penstock.ports.controller_service import ControllerService, ReaderGroupConfig, Successor
 from penstock.ports.rng import Rng
@@ -28,15 +36,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Publish = Callable[[GroupState], Awaitable[None]]
+Reported = Callable[[GroupState, bool], Awaitable[None]]
+"""Called after each report of a reader. The flag is True if the reader has nothing to read."""
 
 
 class AsyncGroupReader:
     """Reads a share of the group's segments; the group's readers together read every event, in order per key.
 
     At least once: an event counts as done with when the next one is asked for, or when ``async with`` is left without an
-    exception. What a dead reader had not reported is given to another one again. Every ``refresh_s`` the reader reports,
-    takes free segments, gives up a surplus, and removes readers that have not reported for ``lease_s``.
+    exception. A block or Arrow batch counts as a whole, unless the program iterates the block: then its events count one by
+    one. Events that a dead reader had not reported go to another reader. Every ``refresh_s`` the reader reports, takes free
+    segments, gives up a surplus, and removes readers that have not reported for ``lease_s``. A newer reader of the same name
+    replaces it: then it returns no more events and raises ReaderFencedError.
 
     Iteration ends when all streams are sealed and read. Not for several tasks at once.
     """
@@ -50,7 +61,7 @@ class AsyncGroupReader:
         controller: ControllerService,
         clock: Clock,
         rng: Rng,
-        publish: Publish,
+        reported: Reported,
         *,
         lease_s: float,
         refresh_s: float,
@@ -62,8 +73,7 @@ class AsyncGroupReader:
         self._controller = controller
         self._clock = clock
         self._rng = rng
-        self._publish = publish
-        self._lease_s = lease_s
+        self._reported = reported
         self._refresh_s = refresh_s
         self._fetcher = SegmentFetcher(segments, rng, skip_truncated=on_truncated == "skip")
         self._done_with: dict[SegmentKey, int] = {}
@@ -71,17 +81,42 @@ class AsyncGroupReader:
         self._ending: SegmentKey | None = None
         self._current: Block | None = None
         self._events: Iterator[Event] = iter(())
-        self._seen: dict[str, tuple[int, float]] = {}
+        self._silences = Silences(lease_s=lease_s, refresh_s=refresh_s)
+        self._incarnation = ""
         self._finished = False
+        self._idle = False
         self._crash: BaseException | None = None
         self._syncing = asyncio.Lock()
         self._tasks = TaskOwner(self._crashed)
 
     async def open(self) -> None:
-        """Join. Raises ReaderGroupNotFoundError, UnavailableError."""
-        await self._table.update(lambda state: state.join(self.name))
+        """Join, and replace an older reader of the same name.
+
+        Raises ReaderGroupNotFoundError, UnavailableError; SubscriberNotFoundError (a rule or a person has ended the group's
+        subscription, so no data is held for its readers).
+        """
+        await self._check_subscribed()
+        self._incarnation = incarnation = self._rng.uuid().hex
+        await self._table.update(lambda state: state.join(self.name, incarnation))
         await self.sync()
         self._tasks.start(self._keep_alive())
+
+    async def _check_subscribed(self) -> None:
+        config = self._config
+        if config.retention is ReaderGroupRetention.NONE:
+            return
+        for stream in sorted(config.start_cuts):
+            try:
+                names = await retrying(partial(self._controller.list_subscribers, stream), self._rng)
+            except StreamNotFoundError:
+                continue  # A read of the stream reports the error.
+            if config.full_name not in names:
+                raise SubscriberNotFoundError(
+                    "the group's subscription was removed, or was idle for too long, and no longer holds data; create "
+                    "the group again to register the subscription again",
+                    subscriber=config.full_name,
+                    stream=str(stream),
+                )
 
     def _crashed(self, error: BaseException) -> None:
         self._crash = error
@@ -95,16 +130,25 @@ class AsyncGroupReader:
     # --- sharing -------------------------------------------------------------------------------------------
 
     async def sync(self) -> None:
-        """Report to the group now, and take or give up segments. Raises ReaderGroupNotFoundError, UnavailableError."""
+        """Report to the group now, and take or give up segments.
+
+        Raises ReaderGroupNotFoundError, ReaderFencedError, UnavailableError.
+        """
         async with self._syncing:
-            ended = dict(self._ended)
-            state, lost = await self._table.update(partial(self._change, ended))
+            ended, fresh = dict(self._ended), self._rng.uuid().hex
+            try:
+                state, lost = await self._table.update(partial(self._change, ended, fresh))
+            except ReaderFencedError as error:
+                self._give_up(error)
+                raise
             for key in ended:
                 del self._ended[key]
-            self._observe(state)
+            if lost:
+                self._incarnation = fresh
+            others = {name: (item.incarnation, item.beat) for name, item in state.members.items() if name != self.name}
+            self._silences.observe(others, asyncio.get_running_loop().time())
             self._follow(state, lost=lost)
-        if self._config.retention is ReaderGroupRetention.AUTOMATIC_AT_LAST_CHECKPOINT:
-            await self._publish(state)
+        await self._reported(state, self._idle)
 
     def _positions(self) -> dict[SegmentKey, int]:
         positions = dict(self._done_with)
@@ -112,16 +156,29 @@ class AsyncGroupReader:
             positions[self._current.stream, self._current.segment] = self._current.position
         return positions
 
-    def _change(self, ended: dict[SegmentKey, Sequence[Successor]], state: GroupState) -> bool:
+    def _change(self, ended: dict[SegmentKey, Sequence[Successor]], fresh: str, state: GroupState) -> bool:
+        """Report, or join again where the group has removed us, as the incarnation ``fresh``; then True.
+
+        Raises ReaderFencedError.
+        """
         self._begin_checkpoint(state)
-        lost = not state.report(self.name, self._positions())
-        if lost:
-            state.join(self.name)
+        lost = not state.has(self.name, self._incarnation)
+        if not lost:
+            state.report(self.name, self._positions(), self._incarnation)
+            for key, successors in ended.items():
+                state.finish(self.name, key, successors)
+        elif state.fences(self.name, fresh):
+            raise ReaderFencedError(
+                "another reader of this name has joined the group; give each reader its own name",
+                group=self._table.full_name,
+                reader=self.name,
+            )
+        elif self.name not in state.members:
+            # Otherwise an earlier try made this change and its answer was lost: positions from before no longer count.
+            state.join(self.name, fresh)
         for name in self._dead(state):
             log.warning("reader is taken to be dead", extra={"group": self._table.full_name, "reader": name})
             state.leave(name)
-        for key, successors in ended.items():
-            state.finish(self.name, key, successors)
         surplus = state.surplus(self.name)
         if surplus:
             state.release(self.name, self._spare(state)[:surplus])
@@ -143,30 +200,26 @@ class AsyncGroupReader:
         return [key for key in sorted(held, reverse=True) if key not in (current, self._ending)]
 
     def _dead(self, state: GroupState) -> list[str]:
-        # Judged by our own monotonic time since we saw the number change: clocks of readers need not agree.
         now = asyncio.get_running_loop().time()
         return [
             name
             for name, member in state.members.items()
-            if name != self.name
-            and name in self._seen
-            and self._seen[name][0] == member.beat
-            and now - self._seen[name][1] > self._lease_s
+            if name != self.name and self._silences.is_dead(name, (member.incarnation, member.beat), now)
         ]
 
-    def _observe(self, state: GroupState) -> None:
-        now = asyncio.get_running_loop().time()
-        seen: dict[str, tuple[int, float]] = {}
-        for name, member in state.members.items():
-            before = self._seen.get(name)
-            seen[name] = before if before is not None and before[0] == member.beat else (member.beat, now)
-        self._seen = seen
+    def _give_up(self, error: BaseException) -> None:
+        """Return no more events: the segments belong to another reader."""
+        for key in list(self._done_with):
+            self._drop(key)
+        self._ended.clear()
+        self._crashed(error)
 
     def _follow(self, state: GroupState, *, lost: bool) -> None:
         """Read what the state says that we hold, and nothing else."""
-        held = state.members[self.name].held
+        held, here = state.members[self.name].held, self._positions()
         for key in list(self._done_with):
-            if lost or key not in held:
+            # The state is ahead: a change whose answer was lost gave the segment up, and another reader then read on.
+            if lost or key not in held or held[key] > here[key]:
                 self._drop(key)
         for key, offset in held.items():
             if key not in self._done_with:
@@ -192,7 +245,18 @@ class AsyncGroupReader:
     async def next_block(self) -> Block | None:
         """The next block of whole events, or None at the end of all streams. The one before counts as done with.
 
-        Raises: TruncatedError, ReaderGroupNotFoundError, CorruptDataError, UnavailableError. Cancelled: nothing is lost.
+        Raises as ``take_block``.
+        """
+        block = await self.take_block()
+        if block is not None:
+            block.hand_out()
+        return block
+
+    async def take_block(self) -> Block | None:
+        """As ``next_block``, but the caller records on the block what it returns to the user: the block, or its events.
+
+        Raises: TruncatedError, ReaderGroupNotFoundError, ReaderFencedError, CorruptDataError, UnavailableError. Cancelled:
+        nothing is lost.
         """
         self._settle_current()
         self._events = iter(())
@@ -206,7 +270,11 @@ class AsyncGroupReader:
             if item is None:
                 if self._finished:
                     return None
-                await self._fetcher.arrived()
+                self._idle = True
+                try:
+                    await self._fetcher.arrived()
+                finally:
+                    self._idle = False
             elif isinstance(item, Block):
                 self._current = item
                 return item
@@ -240,15 +308,17 @@ class AsyncGroupReader:
         """A record batch per block: ``event`` (binary), ``segment_id`` and ``offset`` (int64)."""
         from penstock.client.arrow import block_to_batch
 
-        while (block := await self.next_block()) is not None:
-            yield block_to_batch(block)
+        while (block := await self.take_block()) is not None:
+            batch = block_to_batch(block)
+            block.hand_out()
+            yield batch
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Events one by one. A loop that is left is gone on with by the next one."""
         while True:
             for event in self._events:
                 yield event
-            block = await self.next_block()
+            block = await self.take_block()
             if block is None:
                 return
             self._events = self.usable(block)
@@ -256,6 +326,8 @@ class AsyncGroupReader:
     def usable(self, block: Block) -> Iterator[Event]:
         """The events of the block, as long as it is this reader's."""
         for event in block:
+            if self._fetcher.is_inherited:
+                raise forks.refusal()
             if not self.holds(block):
                 return  # the group took the segment from us; another reader goes on with it
             yield event
@@ -263,14 +335,16 @@ class AsyncGroupReader:
     # --- leaving -------------------------------------------------------------------------------------------
 
     async def close(self, *, clean: bool = True) -> None:
-        """Leave the group; its other readers go on where this one was. ``clean``: the last event handed out is done with.
+        """Leave the group; its other readers continue where this one was. ``clean``: the program is done with all it got.
 
         Raises UnavailableError where the group could not be told: then it finds out after ``lease_s``.
         """
+        if self._fetcher.is_inherited:
+            return
         await self._tasks.close()
         await self._fetcher.close()
         if clean and self._current is not None:
-            self._current.finish_event()
+            self._current.finish_handed_out()
         try:
             async with self._syncing:
                 await self._table.update(self._leave)
@@ -278,13 +352,16 @@ class AsyncGroupReader:
             return  # the group is gone, and we with it
 
     def _leave(self, state: GroupState) -> None:
-        if state.report(self.name, self._positions()):
+        if state.has(self.name, self._incarnation):
+            state.report(self.name, self._positions(), self._incarnation)
             for key, successors in self._ended.items():
                 state.finish(self.name, key, successors)
             state.leave(self.name)
 
     async def abandon(self) -> None:
         """Stop without a word, as a crash does: the group finds out after ``lease_s``."""
+        if self._fetcher.is_inherited:
+            return
         await self._tasks.close()
         await self._fetcher.close()
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from penstock.client.frontier import normalised, readable
+from penstock.core.read_order import normalised, startable
 from penstock.model.cuts import NOT_STARTED, StreamCut
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 from penstock.model.names import StreamName
@@ -28,10 +28,14 @@ Positions: TypeAlias = dict[SegmentKey, int]
 
 @dataclass(slots=True)
 class Member:
-    """A reader: what it holds, how far it is, and a number that grows while it lives."""
+    """A reader: the segments that it holds, its positions, and a number that grows while it lives.
+
+    ``incarnation``: identifies this reader among readers of its name. Empty if an older program wrote the state.
+    """
 
     held: Positions = field(default_factory=dict)
     beat: int = 0
+    incarnation: str = ""
 
 
 @dataclass(slots=True)
@@ -65,10 +69,19 @@ class GroupState:
 
     # --- membership ----------------------------------------------------------------------------------------
 
-    def join(self, reader: str) -> None:
-        """Add the reader; one of that name that is still there is taken to be dead."""
+    def join(self, reader: str, incarnation: str = "") -> None:
+        """Add the reader. A present reader of the same name is fenced, and its segments become free."""
         self.leave(reader)
-        self.members[reader] = Member()
+        self.members[reader] = Member(incarnation=incarnation)
+
+    def has(self, reader: str, incarnation: str) -> bool:
+        """Whether this incarnation of the reader is a member."""
+        member = self.members.get(reader)
+        return member is not None and member.incarnation in (incarnation, "")
+
+    def fences(self, reader: str, incarnation: str) -> bool:
+        """Whether a newer reader of that name is a member."""
+        return reader in self.members and not self.has(reader, incarnation)
 
     def leave(self, reader: str) -> None:
         """Give what the reader holds to whoever asks next, at its last positions."""
@@ -79,14 +92,15 @@ class GroupState:
         del self.members[reader]
         self.free.update(member.held)
 
-    def report(self, reader: str, positions: Mapping[SegmentKey, int]) -> bool:
-        """Note how far the reader is. False: it is no longer a member, and holds nothing.
+    def report(self, reader: str, positions: Mapping[SegmentKey, int], incarnation: str = "") -> bool:
+        """Record the reader's positions. False: it is no longer a member, or a newer one of its name is, so it holds nothing.
 
         Positions of segments that it does not hold any more are ignored, and none moves back.
         """
         member = self.members.get(reader)
-        if member is None:
+        if member is None or not self.has(reader, incarnation):
             return False
+        member.incarnation = incarnation
         for key, offset in positions.items():
             if key in member.held:
                 member.held[key] = max(member.held[key], offset)
@@ -144,7 +158,7 @@ class GroupState:
         ranges = {segment: keys for (of, segment), keys in self.ranges.items() if of == stream}
         waiting = [segment for of, segment in self.future if of == stream]
         unfinished = [segment for of, segment in self._unfinished() if of == stream]
-        for segment in readable(waiting, unfinished, ranges):
+        for segment in startable(waiting, unfinished, ranges):
             self.free[stream, segment] = self.future.pop((stream, segment))
         self._forget_ranges()
 
@@ -225,6 +239,8 @@ class GroupState:
             "done": _pack(self.done),
             "ranges": [[str(key[0]), key[1], keys.low, keys.high] for key, keys in sorted(self.ranges.items())],
             "members": {name: [member.beat, _pack(member.held)] for name, member in self.members.items()},
+            # Stored beside the members, so that older programs can read the members.
+            "incarnations": {name: member.incarnation for name, member in self.members.items() if member.incarnation},
             "last": _pack(self.last),
             "last_number": self.last_number,
             "last_ms": self.last_ms,
@@ -249,8 +265,10 @@ class GroupState:
                 (StreamName.parse(stream), SegmentId(segment)): KeyRange(low=low, high=high)
                 for stream, segment, low, high in body["ranges"]
             }
+            incarnations = body.get("incarnations", {})
             state.members = {
-                name: Member(held=_unpack(held), beat=beat) for name, (beat, held) in body["members"].items()
+                name: Member(held=_unpack(held), beat=beat, incarnation=incarnations.get(name, ""))
+                for name, (beat, held) in body["members"].items()
             }
             state.last_number, state.last_ms = body["last_number"], body["last_ms"]
             state.published = body["published"]
@@ -276,7 +294,9 @@ def initial_state(
     """The state of a group that nobody has read with. ``starts`` are explicit cuts, ``ranges`` of their segments."""
     state = GroupState(group, ranges=dict(ranges))
     for stream, cut in starts.items():
-        for segment, offset in cut.positions.items():
+        keys = {segment: ranges[stream, segment] for segment in cut.positions}
+        # A cut from a caller may have 0 for a segment that waits for an older one.
+        for segment, offset in normalised(cut.positions, keys).items():
             if offset == NOT_STARTED:
                 state.future[stream, segment] = 0
             else:

@@ -1,8 +1,9 @@
 """Where events wait between ``write`` and the segment they go to: lanes, the map from key to lane, and closed blocks.
 
 A lane is filled by the writing thread and emptied by the event loop alone, which may be another thread. No lock is
-needed: the writer only appends to two lists (key first), the loop only takes a counted beginning off them, and each of
-these steps is one bytecode of C. Source: docs/design/0008-client.md, "One list per segment".
+needed: the writer only adds to one list, key and event in one step, and the loop only removes a counted prefix. Each step is
+one call into C. So an exception that a signal handler raises comes before a step or after it, and so does a switch to another
+thread. Source: docs/design/0008-client.md, "One list per segment".
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.codec.events import HEADER_BYTES, frame_events
 from penstock.core.routing import hash_key
 from penstock.model.errors import InternalError, InvalidArgumentError, PenstockError
 from penstock.model.segments import SegmentRange
+from penstock.ports import forks
 from penstock.ports.files import Buffer
 from penstock.ports.segment_service import Appended
 
 if TYPE_CHECKING:
     from penstock.client.segment_sender import SegmentSender
+    from penstock.ports.direct_appends import DirectLine
 
 Keys = Callable[[], Sequence[str | None]]
 """Gives the routing key of each event of a block. Called only if the block has to be routed anew."""
@@ -29,29 +32,42 @@ KEYS_CACHED_MAX = 1 << 17
 
 
 class Lane:
-    """Events on their way to one segment that are in no block yet.
+    """Events for one segment that are not in a block yet. ``written`` holds key, event, key, event.
 
     ``limit`` is the size at which the writer calls for the event loop. 0: the loop is not looking at this lane, the next
     event must wake it.
     """
 
-    __slots__ = ("events", "keys", "limit", "sender", "size")
+    __slots__ = ("limit", "sender", "size", "written")
 
     def __init__(self, sender: SegmentSender) -> None:
-        self.events: list[bytes] = []
-        self.keys: list[str | None] = []
+        self.written: list[Any] = []
         self.size = 0
         self.limit = 0
         self.sender = sender
 
     def take(self) -> tuple[list[bytes], list[str | None]]:
-        """Take all events that are there, with their keys. For the event loop alone."""
-        count = len(self.events)
-        events, keys = self.events[:count], self.keys[:count]
-        del self.events[:count], self.keys[:count]
+        """Remove and return all events, with their keys. Only the event loop calls it. Returns nothing while events before
+        them are being sent directly."""
+        count = len(self.written)
+        taken = self.written[:count]
+        if count and isinstance(taken[0], SentDirectly):
+            return [], []
+        del self.written[:count]
         # The writing thread may add to a stale size; the next block is then closed early, which is harmless.
         self.size = 0
-        return events, keys
+        return taken[1::2], taken[::2]
+
+
+class SentDirectly:
+    """Events that the writing thread has sent and that are not acknowledged yet. They keep their place in their lane."""
+
+    __slots__ = ("block", "line", "sender")
+
+    def __init__(self, sender: SegmentSender, block: WriteBlock, line: DirectLine) -> None:
+        self.sender = sender
+        self.block = block
+        self.line = line
 
 
 class LaneMap(dict[str | None, Lane]):
@@ -113,6 +129,15 @@ class NoLanes(LaneMap):
 
     def rotate(self, lane: Lane) -> None:
         """Nothing: what comes late to a closed writer goes nowhere."""
+
+
+class ForkedLanes(NoLanes):
+    """The map of a writer in a forked child: every lookup raises ForkedError."""
+
+    __slots__ = ()
+
+    def __missing__(self, key: str | None) -> Lane:
+        raise forks.refusal()
 
 
 @dataclass(frozen=True, slots=True)

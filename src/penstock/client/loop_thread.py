@@ -16,7 +16,8 @@ from weakref import WeakSet
 
 from penstock.client.answer import Answer
 from penstock.client.visited_loop import VisitedLoop
-from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError
+from penstock.model.errors import InternalError, InvalidArgumentError, NotConnectedError, PenstockError
+from penstock.ports import forks
 from penstock.ports.controller_service import ControllerService
 from penstock.ports.segment_service import SegmentService
 
@@ -52,6 +53,7 @@ class LoopThread:
         self._opened: Future[Services] = Future()
         self._closing = False
         self._failure: BaseException | None = None
+        self._is_inherited = False
         self._stop = asyncio.Event()
         self._calls: dict[asyncio.Task[Any], None] = {}
         self._submitted: dict[Answer[Any], Coroutine[Any, Any, Any]] = {}
@@ -60,6 +62,7 @@ class LoopThread:
         self._posted: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         self._posting = False
         self._thread = threading.Thread(target=self._run, args=(opener,), name="penstock-client", daemon=True)
+        forks.register(self)
         self._thread.start()
         try:
             self.services = self._opened.result()
@@ -131,13 +134,28 @@ class LoopThread:
     def disown(self, thing: object) -> None:
         self._owned.pop(id(thing), None)
 
+    def abandon_in_child(self) -> None:
+        """See ``ports.forks.Handle``. The loop and its thread belong to the parent."""
+        self._is_inherited = True
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked child, and the store belongs to its parent."""
+        return self._is_inherited
+
+    def check_process(self) -> None:
+        """Raise ForkedError in a forked child."""
+        if self._is_inherited:
+            raise forks.refusal()
+
     @property
     def closed(self) -> bool:
         """Whether calls are refused by now."""
         return self._closing or not self._thread.is_alive()
 
     def check(self) -> None:
-        """Raise InvalidArgumentError once closed, NotConnectedError where the store failed."""
+        """Raise ForkedError in a forked child, InvalidArgumentError once closed, NotConnectedError where the store failed."""
+        self.check_process()
         if self.closed:
             if self._failure is not None:
                 raise NotConnectedError("store has failed", reason=str(self._failure)) from self._failure
@@ -151,12 +169,16 @@ class LoopThread:
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Answer[T]:
         """Start ``work`` in the loop. Raises InvalidArgumentError once closed, or what the store failed with."""
+        answer: Answer[T] = Answer()
+        self._submit(work, answer)
+        return answer
+
+    def _submit(self, work: Coroutine[Any, Any, T], answer: Answer[T]) -> None:
         try:
             self.check_caller()
         except PenstockError:
             work.close()
             raise
-        answer: Answer[T] = Answer()
         self._submitted[answer] = work
         try:
             self.loop.call_soon_threadsafe(self._begin, answer)
@@ -164,7 +186,6 @@ class LoopThread:
             if self._submitted.pop(answer, None) is not None:
                 work.close()
             raise NotConnectedError("store is closed") from error
-        return answer
 
     def _begin(self, answer: Answer[Any]) -> None:
         work = self._submitted.pop(answer)
@@ -178,6 +199,8 @@ class LoopThread:
 
     @staticmethod
     async def _perform(work: Coroutine[Any, Any, Any], answer: Answer[Any]) -> None:
+        if answer.cancelled:
+            return  # Its caller has continued and may have written more. This work must not run after that.
         # From here, a pass of the loop before the task is done.
         answer.set_result(await work)
 
@@ -198,12 +221,13 @@ class LoopThread:
 
     def post(self, call: Callable[..., object], *arguments: object) -> None:
         """Call in the loop, soon, in order of posting. The loop is woken once for all that it has not come to yet."""
+        self.check_process()
         self._posted.append((call, arguments))
         # Looked at behind the append: the loop takes the mark away before it looks what is there.
         if self._posting:
             return
-        self._posting = True
         try:
+            self._posting = True
             self.loop.call_soon_threadsafe(self._run_posted)
         except RuntimeError as error:  # the loop is closed
             self._posting = False
@@ -224,6 +248,7 @@ class LoopThread:
 
     def wait(self, answer: Answer[T], timeout_s: float | None = None) -> T:
         """The answer. Raises TimeoutError, with the work still going on, or what the work raised."""
+        self.check_process()
         left_s = timeout_s
         while True:
             step_s = POLL_S if left_s is None else max(0.0, min(POLL_S, left_s))
@@ -246,33 +271,51 @@ class LoopThread:
     def call_back(self, start: Callable[[Callable[[], None]], object]) -> None:
         """Call ``start`` in the loop with a function, and return once that was called. One switch each way, no task.
 
-        Raises as ``submit``, and NotConnectedError where the store failed meanwhile.
+        Raises as ``submit``, NotConnectedError where the store failed meanwhile, and InternalError where ``start`` raised.
         """
         self.check_caller()
         answered = threading.Lock()
         answered.acquire()
+        failures: list[BaseException] = []
 
         def answer() -> None:
             if answered.locked():
                 answered.release()
 
-        self.post(start, answer)
+        def begin() -> None:
+            try:
+                start(answer)
+            except BaseException as error:
+                failures.append(error)
+                answer()
+                raise
+
+        self.post(begin)
         while not answered.acquire(timeout=POLL_S):
             if not self._thread.is_alive():
                 raise NotConnectedError("store has failed", reason=str(self._failure)) from self._failure
+        if failures:
+            raise InternalError("call into the loop failed", reason=repr(failures[0])) from failures[0]
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` in the loop and return its answer. Interrupted: it is cancelled."""
-        answer = self.submit(work)
+        answer: Answer[T] = Answer()
         try:
+            # Inside the ``try``: if interrupted after the handover, the work is cancelled too.
+            self._submit(work, answer)
             return self.wait(answer)
         except BaseException:
             answer.cancel()
             raise
 
     def close(self) -> None:
-        """Flush open writers for up to ``FLUSH_S``, end the loop and close the services. Idempotent."""
+        """Flush open writers for up to ``FLUSH_S``, end the loop and close the services. Idempotent.
+
+        In a forked child nothing happens: everything belongs to its parent.
+        """
         _open_threads.discard(self)
+        if self._is_inherited:
+            return
         if not self._closing:
             self._closing = True
             with suppress(RuntimeError):  # the loop is closed: its thread is ending by itself

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from penstock.client.blocks import Block, Event
 from penstock.client.fetching import SegmentEnd, SegmentFailure, SegmentFetcher
-from penstock.client.frontier import normalised, readable
 from penstock.client.options import Bound, end_of, one_of, start_of
 from penstock.client.retry import retrying
+from penstock.core.read_order import normalised, startable
 from penstock.model.cuts import NOT_STARTED, StreamCut
-from penstock.model.errors import InvalidCutError
+from penstock.model.errors import InvalidCutError, SegmentNotFoundError
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange, SegmentId
+from penstock.ports import forks
 from penstock.ports.controller_service import ControllerService
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import SegmentService
@@ -33,6 +34,16 @@ async def resolve_cut(controller: ControllerService, stream: StreamName, bound: 
             raise InvalidCutError("cut belongs to another stream", stream=str(stream), cut_of=str(bound.stream))
         return bound
     return await (controller.tail(stream) if bound == "tail" else controller.head(stream))
+
+
+async def ranges_of(controller: ControllerService, cut: StreamCut) -> Mapping[SegmentId, KeyRange]:
+    """Key ranges of the segments of a cut. Raises InvalidCutError if the stream never had one of the segments."""
+    try:
+        return await controller.segment_ranges(cut.stream, list(cut.positions))
+    except SegmentNotFoundError as error:
+        raise InvalidCutError(
+            "cut names a segment that the stream never had", stream=str(cut.stream), cut=repr(cut)
+        ) from error
 
 
 class AsyncReader:
@@ -80,17 +91,22 @@ class AsyncReader:
         if self._opened:
             return
         controller, stream = self._controller, self.stream
-        start = await retrying(lambda: resolve_cut(controller, stream, self._start), self._rng)
+        given = await retrying(lambda: resolve_cut(controller, stream, self._start), self._rng)
+        end = None
         if self._end is not None:
             end = await retrying(lambda: resolve_cut(controller, stream, self._end), self._rng)
-            between = await retrying(lambda: controller.segments_between(stream, start, end), self._rng)
+        self._ranges.update(await retrying(lambda: ranges_of(controller, given), self._rng))
+        # The cut may have 0 for a segment that waits for an older one. If it started at once, it would overtake the older
+        # one. The end of the older one would then name it as new, and it would be read twice.
+        start = StreamCut(stream, normalised(given.positions, self._ranges))
+        if end is not None or isinstance(self._start, StreamCut):
+            # Check both. A cut that no reader can have reached would skip unread events.
+            between = await retrying(lambda: controller.segments_between(stream, start, end or start), self._rng)
+        if end is not None:
             self._allowed = frozenset(between)
             self._limits = {segment: max(0, offset) for segment, offset in end.positions.items()}
-        self._ranges.update(await retrying(lambda: controller.segment_ranges(stream, list(start.positions)), self._rng))
         self._opened = True
-        # Whoever gave the cut may tell one that waits for an older one as at 0. Begun at once, it would overtake the older
-        # one, whose end would then name it as new: it would be read twice.
-        for segment, offset in normalised(start.positions, self._ranges).items():
+        for segment, offset in start.positions.items():
             if offset == NOT_STARTED:
                 self._waiting[segment] = None
             else:
@@ -105,12 +121,22 @@ class AsyncReader:
         self._fetcher.add(self.stream, segment, offset, self._limits.get(segment))
 
     def _begin_readable(self) -> None:
-        for segment in readable(self._waiting, self._unfinished, self._ranges):
+        for segment in startable(self._waiting, self._unfinished, self._ranges):
             del self._waiting[segment]
             self._begin(segment, 0)
 
     async def next_block(self) -> Block | None:
         """The next block of whole events, or None at the end. The one before counts as done with.
+
+        Raises as ``take_block``.
+        """
+        block = await self.take_block()
+        if block is not None:
+            block.hand_out()
+        return block
+
+    async def take_block(self) -> Block | None:
+        """As ``next_block``, but the caller records on the block what it returns to the user: the block, or its events.
 
         Raises: TruncatedError, StreamNotFoundError, CorruptDataError, UnavailableError. Cancelled: nothing is lost.
         """
@@ -173,15 +199,19 @@ class AsyncReader:
         """A record batch per block: ``event`` (binary), ``segment_id`` and ``offset`` (int64)."""
         from penstock.client.arrow import block_to_batch
 
-        while (block := await self.next_block()) is not None:
-            yield block_to_batch(block)
+        while (block := await self.take_block()) is not None:
+            batch = block_to_batch(block)
+            block.hand_out()
+            yield batch
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Events one by one. A loop that is left is gone on with by the next one."""
         while True:
             for event in self._events:
                 yield event
-            block = await self.next_block()
+                if self._fetcher.is_inherited:
+                    raise forks.refusal()
+            block = await self.take_block()
             if block is None:
                 return
             self._events = iter(block)

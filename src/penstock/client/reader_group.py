@@ -10,15 +10,17 @@ from functools import partial
 from penstock.client.group_reader import AsyncGroupReader
 from penstock.client.group_state import GroupState, SegmentKey, initial_state
 from penstock.client.group_table import GroupTable
+from penstock.client.liveness import RENEWAL_MAX_S, renewal_s
 from penstock.client.options import cut_of, one_of
 from penstock.client.reader import OnTruncated, resolve_cut
-from penstock.client.retry import DEADLINE_S, Backoff, retrying
+from penstock.client.retry import DEADLINE_S, RETRYABLE, Backoff, retrying
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     DeadlineExceededError,
     GenerationMismatchError,
     InvalidArgumentError,
     InvalidCutError,
+    NotFoundError,
     SegmentNotFoundError,
     UnsupportedError,
 )
@@ -74,7 +76,8 @@ class AsyncReaderGroup:
         self._rng = rng
         self._lease_s = lease_s
         self._refresh_s = refresh_s
-        self._table = GroupTable(segments, rng, config.scope, config.name)
+        self._renew_at = 0.0
+        self._table = GroupTable(segments, rng, config.scope, config.name, config.id)
 
     def __repr__(self) -> str:
         streams = [str(name) for name in self.streams]
@@ -117,11 +120,16 @@ class AsyncReaderGroup:
                 ) from error
             starts[stream] = start
             ranges.update({(stream, segment): keys for segment, keys in known.items()})
-        await self._table.create(initial_state(str(self.config.id), starts, ranges))
+        await self._table.create(initial_state(str(self.config.id), starts, ranges), self._is_current)
+
+    async def _is_current(self) -> bool:
+        config = self.config
+        found = await retrying(lambda: self._controller.get_reader_group(config.scope, config.name), self._rng)
+        return found.id == config.id
 
     def reader(self, name: str, *, on_truncated: OnTruncated = "raise") -> AsyncGroupReader:
         """A reader, not joined yet: use it with ``async with``. Names are unique among live readers: a second one of the
-        name takes the place of the first."""
+        name takes the place of the first, which raises ReaderFencedError."""
         if not name or not isinstance(name, str):
             raise InvalidArgumentError("a reader has a name", name=repr(name)[:60])
         one_of(on_truncated, "on_truncated", ("raise", "skip"))
@@ -133,7 +141,7 @@ class AsyncReaderGroup:
             self._controller,
             self._clock,
             self._rng,
-            self._publish_last,
+            self._reported,
             lease_s=self._lease_s,
             refresh_s=self._refresh_s,
             on_truncated=on_truncated,
@@ -205,6 +213,38 @@ class AsyncReaderGroup:
             ),
             self._rng,
         )
+
+    async def _reported(self, state: GroupState, idle: bool) -> None:
+        """Called after a report of a reader; ``idle``: its program waits for events, and there are none."""
+        if self.retention is ReaderGroupRetention.AUTOMATIC_AT_LAST_CHECKPOINT:
+            await self._publish_last(state)
+        elif self.retention is ReaderGroupRetention.MANUAL and idle:
+            await self._renew()
+
+    async def _renew(self) -> None:
+        """Renew the subscription from time to time if the program has published everything that it could read.
+
+        A reader that reads but does not publish renews nothing: the rule on idle subscribers is meant for it.
+        """
+        now = asyncio.get_running_loop().time()
+        if now < self._renew_at:
+            return
+        self._renew_at = now + RENEWAL_MAX_S
+        for stream in self.streams:
+            try:
+                idle_ms = (await self._controller.effective_policy(stream)).subscriber_idle_ms
+                if idle_ms is not None:
+                    self._renew_at = min(self._renew_at, now + renewal_s(idle_ms))
+                    await self._renew_at_tail(stream)
+            except (*RETRYABLE, NotFoundError, InvalidCutError, UnsupportedError) as error:
+                # The next report tries again. A deleted stream or subscription has nothing to renew. If another reader has
+                # published a later cut, that publication has renewed the subscription.
+                log.info("subscription was not renewed", extra={"group": self.config.full_name, "error": str(error)})
+
+    async def _renew_at_tail(self, stream: StreamName) -> None:
+        for info in await self._controller.describe_subscribers(stream):
+            if info.name == self.config.full_name and info.cut is not None and info.lag_bytes == 0:
+                await self._publish_cut(info.cut)
 
     async def _publish_last(self, state: GroupState) -> None:
         """Publish the last checkpoint, unless that was done. Whoever notices does it; twice does no harm."""

@@ -96,9 +96,9 @@ class LaneRounds:
             return
         ready: list[Lane] = []
         for lane in list(self._busy):
-            if not lane.events:
+            if not lane.written:
                 lane.limit = 0
-                if not lane.events:  # an event may have come from another thread before it saw the limit
+                if not lane.written:  # Another thread may have added an event before it saw the limit.
                     del self._busy[lane]
                     continue
                 lane.limit = self._limit_bytes()

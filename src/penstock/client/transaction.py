@@ -28,6 +28,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.segments import SegmentId, SegmentRange
+from penstock.ports import forks
 from penstock.ports.controller_service import (
     LEASE_MAX_MS,
     LEASE_MIN_MS,
@@ -132,6 +133,7 @@ class AsyncTransaction:
         self._decided = False
         self._tasks = TaskOwner(self._lose)
         self._renewal: asyncio.TimerHandle | None = None
+        self._owner = forks.current()
 
     @property
     def id(self) -> UUID:
@@ -206,6 +208,7 @@ class AsyncTransaction:
         return writer
 
     def _writable(self) -> AsyncWriter:
+        forks.check(self._owner)
         writer = self._opened()[1]
         if self._lost is not None:
             raise self._lost
@@ -315,6 +318,10 @@ class AsyncTransaction:
             await self._decide_end()
             raise
         if status is None:
+            # An earlier try may have succeeded although its answer was lost. A refusal now would hide that.
+            found = await self.status()
+            status = found if found in (TransactionStatus.COMMITTING, TransactionStatus.COMMITTED) else None
+        if status is None:
             # The writer knows how to wait. Its blocks bear the same numbers of the same ids: none is stored twice.
             prepared, self._asked = self._asked, None
             await writer.adopt(prepared)
@@ -328,6 +335,7 @@ class AsyncTransaction:
 
         Raises: TransactionStateError (committed), DeadlineExceededError (decided; the removal goes on).
         """
+        forks.check(self._owner)
         writer = self._opened()[1]
         await writer.abort()
         await self._decide_end()

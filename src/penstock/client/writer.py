@@ -12,6 +12,7 @@ from penstock.client.layout import Layout
 from penstock.client.writer_core import WriterCore, WriterSettings
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES, event_header
 from penstock.model.errors import EventTooLargeError, InvalidArgumentError, QuotaExceededError
+from penstock.ports import forks
 from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import SegmentService
@@ -153,6 +154,8 @@ class AsyncWriter:
         async with self._opening:
             if self._closed:
                 raise InvalidArgumentError("writer is closed", stream=str(self._core.layout.stream))
+            if self._core.is_inherited:
+                raise forks.refusal()
             if not self._opened:
                 self._loop = asyncio.get_running_loop()
                 await self._core.open()
@@ -183,8 +186,7 @@ class AsyncWriter:
             lane = core.lanes[key]
         except (WriterNotOpenError, TypeError):  # TypeError: a key that cannot be looked up, which is then refused
             lane = await self._open_lane(key)
-        lane.keys.append(key)
-        lane.events.append(event)
+        lane.written.extend((key, event))
         lane.size = size = lane.size + length + HEADER_BYTES
         if size >= lane.limit:
             await self._full(lane)
@@ -253,7 +255,7 @@ class AsyncWriter:
 
     async def close(self) -> None:
         """Flush and end. Raises as ``flush``; the writer is closed all the same."""
-        if self._closed:
+        if self._closed or self._core.is_inherited:
             return
         self._closed = True
         try:

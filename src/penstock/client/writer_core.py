@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.client.direct import DirectPath
-from penstock.client.lanes import Lane, LaneMap, NoLanes, Piece, WriteBlock, close_blocks, replace_pieces
+from penstock.client.lanes import ForkedLanes, Lane, LaneMap, NoLanes, Piece, WriteBlock, close_blocks, replace_pieces
 from penstock.client.layout import Layout
 from penstock.client.rejection import Rejections
 from penstock.client.retry import retrying
@@ -29,6 +29,7 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.model.segments import SegmentId, SegmentRange
+from penstock.ports import forks
 from penstock.ports.direct_appends import OpenDirect
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import Append, AppendDone, Appended, SegmentService
@@ -107,6 +108,14 @@ class WriterCore:
         self._unflushed_events = 0
         self._last_lane: Lane | None = None
         self.direct = DirectPath(self, open_direct)
+        self.is_inherited = False
+        forks.register(self)
+
+    def abandon_in_child(self) -> None:
+        """See ``ports.forks.Handle``. The parent sends what is here."""
+        self.is_inherited = True
+        self.error = forks.refusal()
+        self.lanes = ForkedLanes()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -116,7 +125,7 @@ class WriterCore:
         """Find the segments. Raises StreamNotFoundError, StreamSealedError, UnavailableError."""
         self._loop = asyncio.get_running_loop()
         self._progress_at = self._loop.time()
-        self._rounds = LaneRounds(
+        rounds = LaneRounds(
             self._loop,
             self.settings.linger_s,
             self._drain_some,
@@ -125,6 +134,9 @@ class WriterCore:
             lambda: self._open_blocks,
         )
         ranges = await retrying(self.layout.segments, self.rng, deadline_s=self.settings.deadline_s)
+        if self._rounds is not None:
+            return  # Another thread was first.
+        self._rounds = rounds
         ordered = sorted(ranges, key=lambda item: item.keys.low)
         self.lanes = LaneMap([Piece(item.keys.low, item.keys.high, self._sender(item).lane) for item in ordered])
 
@@ -230,7 +242,8 @@ class WriterCore:
 
     async def flush(self) -> None:
         """Return once everything written so far is durable. Raises what the writer failed with."""
-        await self.direct.give_back()
+        if not self.is_inherited:
+            await self.direct.give_back()
         self.check()
         told = self.rejections.told
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -249,7 +262,7 @@ class WriterCore:
 
         For a caller in another thread, to whom a task and a future would cost more than the look at what they say.
         """
-        full = [] if self.error is not None else [s.lane for s in self._senders.values() if s.lane.events]
+        full = [] if self.error is not None else [s.lane for s in self._senders.values() if s.lane.written]
         if len(full) > SLICE_LANES:
             self._flush_slices(deque(full), done)
             return
@@ -510,7 +523,9 @@ class WriterCore:
         return sender
 
     async def close(self) -> None:
-        """Drop what is not sent and end all tasks. ``flush`` first to keep it."""
+        """Drop everything that is not sent and end all tasks. ``flush`` first to keep it. Does nothing in a forked child."""
+        if self.is_inherited:
+            return
         await self.direct.give_back()
         if self._watchdog is not None:
             self._watchdog.cancel()

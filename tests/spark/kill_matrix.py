@@ -98,8 +98,8 @@ class PausingSource(PenstockSource):
         return writer
 
 
-def drive(work: Path, master: str, address: str) -> None:
-    """The driver's life: copy from the checkpoint on, until killed."""
+def session_in(work: Path, master: str) -> Any:
+    """A session whose workers find what is in this file."""
     import pyspark
 
     from penstock.spark.java import ensure_java
@@ -126,6 +126,12 @@ def drive(work: Path, master: str, address: str) -> None:
     )
     session.sparkContext.setLogLevel("OFF")
     session.dataSource.register(kill_matrix.PausingSource)
+    return session
+
+
+def drive(work: Path, master: str, address: str) -> None:
+    """The driver's life: copy from the checkpoint on, until killed."""
+    session = session_in(work, master)
     given = {"controller": address, "scope": "kill"}
     frame = (
         session.readStream.format("penstock")
@@ -167,8 +173,9 @@ def ancestors(pid: int, known: dict[int, tuple[int, str]]) -> Iterator[int]:
 class Driver:
     """The driver's processes, and those that live of it."""
 
-    def __init__(self, work: Path, master: str, address: str) -> None:
+    def __init__(self, work: Path, master: str, address: str, script: str = __file__) -> None:
         self._work = work
+        self._script = script
         self._arguments = [str(work), master, address]
         self._groups: list[int] = []
         self.process: subprocess.Popen[bytes] | None = None
@@ -178,7 +185,7 @@ class Driver:
         (self._work / "started").unlink(missing_ok=True)
         with (self._work / "driver.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, __file__, "--drive", *self._arguments],
+                [sys.executable, self._script, "--drive", *self._arguments],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -244,14 +251,14 @@ def until(done: Callable[[], Any], failure: str, wait_s: float = WAIT_S) -> Any:
 
 
 class Matrix:
-    def __init__(self, work: Path, server: ServerProcess, *, master: str, seed: int) -> None:
+    def __init__(self, work: Path, server: ServerProcess, *, master: str, seed: int, script: str = __file__) -> None:
         self._work = work
         self._server = server
         self._rng = random.Random(seed)
         self._link = Link(dial, server.address)
         self._written = 0
         self._control = Path(os.environ[CONTROL])
-        self.driver = Driver(work, master, server.address)
+        self.driver = Driver(work, master, server.address, script)
         self.killed: Counter[str] = Counter()
         self.query_failures = 0
         self.slowest_s = 0.0

@@ -15,6 +15,7 @@ from spark_world import World, served
 
 import penstock
 from penstock.model.errors import AlreadyExistsError, RetentionHoldError
+from penstock.spark.jobs import erase as jobs_erase
 from penstock.spark.jobs.erase import erase, matches_of
 from penstock.spark.matching import Contains, JsonField, Where, matching_batches, without_literals
 
@@ -80,6 +81,9 @@ def test_what_matches_is_erased_and_no_file_or_reader_has_it(
         erase(spark, str(stream), JsonField(path="user.id", values=frozenset({"ann-0001"})), erasure="r17", **how)
     with pytest.raises(AlreadyExistsError, match="another stream"):
         erase(spark, "plant/other", match, erasure="r17", **how)
+    for changed in ({"who": "bob"}, {"why": "request 18"}):
+        with pytest.raises(AlreadyExistsError, match="another person or reason"):
+            erase(spark, str(stream), match, erasure="r17", **how | changed)
     # A predicate, over what is left; and a hold that covers it.
     where = Where(schema="user struct<id: string, age: int>", where="user.age >= 70 and user.id like 'ann-00%'")
     with penstock.connect(address) as store:
@@ -93,6 +97,28 @@ def test_what_matches_is_erased_and_no_file_or_reader_has_it(
     assert report.looked_for["where"] == "user.age >= ? and user.id like ?"
     left = sorted(event for event in events if event not in gone and event not in old)
     assert read(spark, address, str(stream)) == left
+
+
+@pytest.mark.spark
+def test_a_run_that_comes_second_gets_the_receipt_of_the_first(
+    spark: Any, address: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = world.create("erase-at-once", segments=2)
+    world.write(stream, users(300))
+    match = JsonField(path="user.id", values=frozenset({"ann-0013", "ann-0077"}))
+    how = {"controller": address, "who": "ann", "why": "request 21", "erasure": "r21"}
+    search, first = jobs_erase._positions, list[Any]()
+
+    def search_while_another_decides(*arguments: Any) -> dict[Any, list[int]]:
+        monkeypatch.setattr(jobs_erase, "_positions", search)
+        world.write(stream, users(20))  # Another tail: what the two have looked for differs by it.
+        first.append(erase(spark, str(stream), match, **how))
+        return search(*arguments)
+
+    monkeypatch.setattr(jobs_erase, "_positions", search_while_another_decides)
+    second = erase(spark, str(stream), match, **how)
+    assert first[0].events > 0
+    assert second.receipt == first[0].receipt
 
 
 @pytest.mark.spark
@@ -182,3 +208,73 @@ def test_payloads_that_contain_a_value_are_found_however_many_values_there_are(
 )
 def test_no_literal_of_a_predicate_is_told(where: str, told: str) -> None:
     assert without_literals(where) == told
+
+
+SEEN = [
+    b'{"user":{"id":"ann"}}',
+    b'{"user.id":"ann"}',
+    b'{"user":{"id":"ann","id":"x"}}',
+    b'{"user":{"id":"x","id":"ann"}}',
+    b'{"user":{"id":"ann"},"user":{"id":"bob"}}',
+    b'{"user":{"id":"ann"},"user":7}',
+    b'\xef\xbb\xbf{"user":{"id":"ann"}}',
+    b'{"user":{"id":"ann"},"n":"\xff"}',
+    b'{"user":{"id":"bob"}}\n{"user":{"id":"ann"}}',
+    b'{"user":{"id":"bob"}}{"user":{"id":"ann"}}',
+    b'\x1e{"user":{"id":"bob"}}\n\x1e{"user":{"id":"ann"}}\n',
+    b'{"user":{"id":"ann"}}\x00\x00',
+    b'\x00{"user":{"id":"ann"}}',
+    b'{"user":{"id":"ann"}} cut off {"a',
+    b'{"user":{"id":"ann","text":"a\nb"}}',
+    '{"user":{"id":"ann"}}'.encode("utf-16"),
+    b'{"user":{"id":17}}',
+]
+NOT_SEEN = [
+    b'{"user":{"id":["ann"]}}',
+    b'{"user":{"id":{"ann":"ann"}}}',
+    b'{"user":{"id":17.0}}',
+    b'[{"user":{"id":"ann"}}]',
+    b'{"user":{"id":"{\\"user\\":{\\"id\\":\\"ann\\"}}"}}',
+    b'broken {"user":{"id":"ann"}}',
+    b"",
+    b"\x00",
+]
+
+
+def test_a_field_is_found_in_all_readable_json_and_the_receipt_lists_the_limits() -> None:
+    match = JsonField(path="user.id", values=frozenset({"ann", "17"}))
+    assert [match.matches(event) for event in SEEN] == [True] * len(SEEN)
+    assert [match.matches(event) for event in NOT_SEEN] == [False] * len(NOT_SEEN)
+    for item in (match, Contains(values=frozenset({"x"})), Where(schema="a int", where="a = 1")):
+        assert item.looked_for()["not_seen"]
+
+
+_NAMES = st.sampled_from(["a", "b", "a.b", "b.a", "0"])
+_JSON = st.recursive(
+    st.sampled_from(["x", "y"]),
+    lambda inner: st.lists(inner, max_size=2) | st.lists(st.tuples(_NAMES, inner), max_size=3).map(tuple),
+    max_leaves=8,
+)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return "{" + ",".join(f'"{name}":{_text(item)}' for name, item in value) + "}"
+    return "[" + ",".join(map(_text, value)) + "]" if isinstance(value, list) else f'"{value}"'
+
+
+def _paths(value: object, path: str = "") -> set[tuple[str, str]]:
+    """Each path with the text that is at it."""
+    if isinstance(value, str):
+        return {(path, value)}
+    members = value if isinstance(value, tuple) else [(str(place), item) for place, item in enumerate(value)]
+    return {found for name, item in members for found in _paths(item, f"{path}.{name}" if path else name)}
+
+
+@given(st.lists(_JSON, min_size=1, max_size=3), _NAMES, _NAMES)
+def test_every_text_at_the_path_is_found_and_nothing_else(values: list[object], first: str, second: str) -> None:
+    event = "\n".join(map(_text, values)).encode()
+    path = f"{first}.{second}"
+    there = {text for value in values for name, text in _paths(value) if name == path}
+    for text in ("x", "y"):
+        assert JsonField(path=path, values=frozenset({text})).matches(event) is (text in there)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import kill_owners
 import pytest
 from kill_matrix import VICTIMS, event, is_sound, run
 
@@ -24,6 +25,21 @@ def test_fifty_kills_of_everything_lose_and_repeat_nothing(tmp_path: Path) -> No
     summary = run(tmp_path, times=50, seed=1, master="local-cluster[2,1,1024]")
     assert is_sound(summary), summary
     assert set(summary["killed"]) == set(VICTIMS)
+
+
+def test_kills_under_old_and_new_checkpoints_lose_and_repeat_nothing(tmp_path: Path) -> None:
+    summary = kill_owners.run(tmp_path, times=5, seed=3, engine="small")
+    assert is_sound(summary), summary
+    assert summary["admitted"] == []
+    assert set(summary["sequels"]) == set(kill_owners.SEQUELS)
+    assert summary["refusals"]["WriterInUseError"] >= 4
+
+
+@pytest.mark.slow
+def test_fifty_kills_under_old_and_new_checkpoints_lose_and_repeat_nothing(tmp_path: Path) -> None:
+    summary = kill_owners.run(tmp_path, times=50, seed=1, engine="small")
+    assert is_sound(summary), summary
+    assert summary["admitted"] == []
 
 
 def test_a_summary_with_anything_wrong_is_not_sound() -> None:

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from spark_driver import SCHEMA, Driver, logged
 from spark_world import World, keyed, open_here
 
@@ -14,9 +15,11 @@ from penstock.model.errors import (
     StreamNotFoundError,
     SubscriberNotFoundError,
     TruncatedError,
+    WriterInUseError,
 )
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
+from penstock.model.retention import Idle, PolicyDocument
 from penstock.spark.connect import Services, link
 from penstock.spark.losses import losses
 from penstock.spark.options import parse_read
@@ -59,20 +62,93 @@ def test_a_second_run_goes_on_where_the_first_has_ended(world: World, data: Path
     assert published(world, stream) == dict(world.tail(stream).positions)
 
 
-def test_two_runs_at_once_read_the_same_and_the_subscriber_never_moves_back(world: World, data: Path) -> None:
-    """Spark ends all but one of them, by its checkpoint; until it has, neither harms the other."""
+def test_the_older_of_two_runs_is_refused_and_the_subscriber_never_moves_back(world: World, data: Path) -> None:
+    """Spark ends all but one of them, by its checkpoint; a copy of the checkpoint it knows nothing of."""
     stream = world.create("s")
-    world.write(stream, keyed(0, 90))
+    world.write(stream, keyed(0, 150))
     one = Driver(data, stream, subscriber="q", max_events_per_trigger="30")
-    two = Driver(data, stream, subscriber="q", max_events_per_trigger="30")
+    assert one.batch()
+    assert one.batch()
+    copy = Driver(data, stream, subscriber="q", max_events_per_trigger="30")
+    copy.log = list(one.log)
     seen: list[int] = []
-    for driver in (one, one, two, one, two, two):
-        driver.batch()
+    for _ in range(2):
+        assert copy.batch()
         cut = published(world, stream)
         assert cut is not None
         seen.append(sum(cut.values()))
     assert seen == sorted(seen)
-    assert two.log == one.log, "the same offsets, for the same limits"
+    assert one.log == copy.log[: len(one.log)]
+    with pytest.raises(WriterInUseError, match="another run"):
+        one.batch()
+    copy.all()
+    assert published(world, stream) == dict(world.tail(stream).positions)
+
+
+def test_a_second_query_under_one_subscriber_is_refused_unless_it_takes_it_over(world: World, data: Path) -> None:
+    stream = world.create("s")
+    world.write(stream, keyed(0, 100))
+    first = Driver(data, stream, subscriber="q", max_events_per_trigger="20")
+    # Begun while the first one had nothing in its log.
+    early = Driver(data, stream, subscriber="q", max_events_per_trigger="20")
+    early.log.append(logged(early.reader.initialOffset()))
+    assert first.batch()
+    assert first.batch()
+    held = published(world, stream)
+    for second in (
+        early,
+        Driver(data, stream, subscriber="q"),
+        Driver(data, stream, subscriber="q", start_stream_cut=""),
+    ):
+        with pytest.raises(WriterInUseError, match="replaces_query") as caught:
+            second.batch()
+        assert caught.value.fields["owner"] == first.log[-1]["query"]
+        assert caught.value.fields["subscriber"] == "plant/q"
+    assert published(world, stream) == held
+    third = Driver(
+        data,
+        stream,
+        subscriber="q",
+        start_stream_cut="",
+        replaces_query=first.log[-1]["query"],
+        max_events_per_trigger="20",
+    )
+    assert flat(third.all()) == keyed(20, 100)
+    with pytest.raises(WriterInUseError, match="another query"):
+        first.batch()
+    # A restart of the new owner needs the option no more, and does not mind it.
+    world.write(stream, keyed(100, 110))
+    for options in ({}, {"replaces_query": first.log[-1]["query"]}):
+        assert again(third, data, stream, subscriber="q", **options).batch() in (keyed(100, 110), None)
+
+
+def test_a_start_before_anything_is_in_the_log_does_not_block_the_next_one(world: World, data: Path) -> None:
+    stream = world.create("s")
+    world.write(stream, keyed(0, 30))
+    for _ in range(3):
+        stopped = Driver(data, stream, subscriber="q")
+        stopped.log = [logged(stopped.reader.initialOffset())]
+        stopped.log.append(logged(stopped.reader.latestOffset(stopped.log[0], ReadAllAvailable())))
+    # Spark logs an offset before it asks for partitions, and repeats the batch from its log.
+    for _ in range(2):
+        later = again(stopped, data, stream, subscriber="q")
+        assert later.read(*later.log) == keyed(0, 30)
+    with pytest.raises(WriterInUseError):
+        Driver(data, stream, subscriber="q").batch()
+    assert later.batch() is None
+    assert published(world, stream) == dict(world.tail(stream).positions)
+
+
+def test_a_checkpoint_of_an_earlier_version_becomes_the_owner_of_its_subscriber(world: World, data: Path) -> None:
+    stream = world.create("s")
+    world.write(stream, keyed(0, 30))
+    driver = Driver(data, stream, subscriber="q", max_events_per_trigger="10")
+    # What such a version left: an offset without an id, and a subscriber of no query.
+    first = driver.reader.latestOffset(logged(driver.reader.initialOffset()), driver.reader.getDefaultReadLimit())
+    driver.log = [{name: value for name, value in logged(first).items() if name != "query"}]
+    again(driver, data, stream, subscriber="q", max_events_per_trigger="10").all()
+    with pytest.raises(WriterInUseError):
+        Driver(data, stream, subscriber="q").batch()
 
 
 @pytest.mark.parametrize("start", ["earliest", ""])
@@ -86,7 +162,10 @@ def test_a_new_or_deleted_checkpoint_begins_anew_or_where_its_subscriber_is(
     first.batch()
     before = published(world, stream)
     with caplog.at_level(logging.WARNING):
-        fresh = Driver(data, stream, subscriber="q", start_stream_cut=start)
+        with pytest.raises(WriterInUseError, match="replaces_query"):
+            Driver(data, stream, subscriber="q", start_stream_cut=start).batch()
+        assert published(world, stream) == before
+        fresh = Driver(data, stream, subscriber="q", start_stream_cut=start, replaces_query="any")
         found = flat(fresh.all())
     assert found == (keyed(0, 100) if start else keyed(40, 100)), "what was committed is told one batch late"
     assert ("begins before what its subscriber has committed" in caplog.text) == bool(start)
@@ -195,6 +274,59 @@ def test_a_subscriber_that_is_deleted_under_a_query_fails_it_and_the_next_run_re
     assert published(world, stream) == {0: restarted.log[2]["segments"]["0"]}
 
 
+def heard_ms(world: World, stream: StreamName) -> int | None:
+    found = world.link.run(lambda services: services.controller.describe_subscribers(stream))
+    return None if not found else found[0].updated_ms
+
+
+def test_a_subscriber_that_is_dropped_fails_the_query_and_the_next_run_registers_it_again(
+    world: World, data: Path
+) -> None:
+    """Removed by a person, or idle for too long: the group is there still, and holds nothing."""
+    stream = world.create("s")
+    world.write(stream, keyed(0, 100))
+    driver = Driver(data, stream, subscriber="q", max_events_per_trigger="30")
+    driver.batch()
+    driver.batch()
+    world.link.run(lambda services: services.controller.remove_subscriber(stream, "plant/q"))
+    with pytest.raises(SubscriberNotFoundError, match="removed while the query ran"):
+        driver.batch()
+    assert published(world, stream) is None
+    restarted = again(driver, data, stream, subscriber="q", max_events_per_trigger="30")
+    assert restarted.batch() == keyed(60, 90)
+    assert published(world, stream) == {0: restarted.log[2]["segments"]["0"]}
+
+
+def test_a_query_with_nothing_to_read_renews_and_one_that_only_starts_does_not(world: World, data: Path) -> None:
+    stream = world.create("s")
+    world.write(stream, keyed(0, 10))
+    idle = PolicyDocument(idle=Idle(subscriber_s=1_000_000))
+    driver = Driver(data, stream, subscriber="q")
+    assert driver.batch() == keyed(0, 10)
+    before = heard_ms(world, stream)
+    assert before is not None
+    # It commits what it has read: that is heard anyway.
+    assert driver.batch() is None
+    committed = heard_ms(world, stream)
+    assert committed is not None
+    assert committed > before
+    assert again(driver, data, stream, subscriber="q").batch() is None
+    assert heard_ms(world, stream) == committed, "no rule asks whether it lives"
+    world.link.run(lambda services: services.controller.set_policy(stream, idle))
+    restarted = again(driver, data, stream, subscriber="q")
+    assert restarted.batch() is None
+    alive = heard_ms(world, stream)
+    assert alive is not None
+    assert alive > committed
+    world.write(stream, keyed(10, 20))
+    for _ in range(3):
+        failing = again(driver, data, stream, subscriber="q")
+        end = failing.reader.latestOffset(failing.log[-1], failing.reader.getDefaultReadLimit())
+        assert end != failing.log[-1]
+        # Here it fails: nothing of the batch is committed.
+    assert heard_ms(world, stream) == alive
+
+
 # --- streams that end or are made again --------------------------------------------------------------------------
 
 
@@ -269,7 +401,7 @@ def test_a_store_that_was_set_up_anew_is_never_taken_for_the_old_one(
         with pytest.raises(InvalidCutError, match="ends before this position"):
             fresh.batch()
     given = {"controller": str(other), "path": str(stream), "end_stream_cut": ahead.to_text()}
-    with pytest.raises(InvalidCutError, match="ends before this position"):
+    with pytest.raises(InvalidCutError, match="beyond the tail"):
         BatchReader(open_here, parse_read(given), SCHEMA).partitions()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -78,6 +78,7 @@ class Query:
         direct = {"direct": "false"} if self.way == "wire" else {}
         self._given = parse_write({"controller": str(data), "path": str(stream), **direct, **options})
         self._query = query
+        self.run_id: str | None = None
         self._patch = monkeypatch
         self._planned = self.writer()
 
@@ -89,8 +90,12 @@ class Query:
         self._planned = self.writer()
 
     def task(self, batch: int, events: list[bytes], partition: int = 0) -> TaskWritten:
-        self._patch.setattr(sink, "_identity", lambda: (self._query, batch))
-        self._patch.setattr(attempt.TaskContext, "get", lambda: Context(partition))
+        said = {
+            "sql.streaming.queryId": self._query,
+            "streaming.sql.batchId": str(batch),
+            "spark.jobGroup.id": self.run_id,
+        }
+        self._patch.setattr(attempt.TaskContext, "get", lambda: Context(partition, said))
         rows = [
             pa.record_batch({"event": part, "routing_key": [event.split(b":")[0].decode() for event in part]})
             for part in (events[:1], events[1:1], events[1:])
@@ -107,8 +112,12 @@ class Query:
 
 
 class Context:
-    def __init__(self, partition: int) -> None:
+    def __init__(self, partition: int, said: Mapping[str, str | None]) -> None:
         self._partition = partition
+        self._said = said
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return self._said.get(name)
 
     def partitionId(self) -> int:
         return self._partition
@@ -184,7 +193,9 @@ def test_abort_ends_what_is_open_and_nothing_else(
     assert sorted(stored(data, stream)) == sorted(keyed(0, 50))
     assert world.transactions(stream, used([*committed, opened])) == ["committed", "aborted"] * (way != "inline")
     with pytest.raises((TransactionNotFoundError, TransactionStateError), match="run it again"):
-        query.writer().commit([opened, TaskWritten("q/plant/s", 1, UUID(int=99), 1, 1)], batchId=1)
+        query.writer().commit(
+            [opened, TaskWritten("q/plant/s", 1, UUID(int=99), 1, 1, source=opened.source)], batchId=1
+        )
 
 
 def test_a_task_that_fails_leaves_nothing_behind(

@@ -262,8 +262,8 @@ def test_a_restarted_subscriber_never_moves_back(world: World, data: Path) -> No
     again = Driver(data, stream, subscriber="spark")
     again.read(driver.log[0], driver.log[1])
     assert world.published(stream, "spark") == last
-    # A new query without a start of its own goes on where the subscriber is.
-    fresh = Driver(data, stream, subscriber="spark", start_stream_cut="")
+    # A new query without a start of its own goes on where the subscriber is, if it takes it over.
+    fresh = Driver(data, stream, subscriber="spark", start_stream_cut="", replaces_query="any")
     world.write(stream, keyed(100, 120))
     assert fresh.batch() == keyed(100, 120)
 

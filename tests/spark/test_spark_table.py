@@ -24,6 +24,7 @@ from penstock.model.errors import (
     InvalidArgumentError,
     NotFoundError,
     PenstockError,
+    WriterInUseError,
 )
 from penstock.model.names import StreamName
 from penstock.spark.jobs import table as table_job
@@ -184,6 +185,11 @@ def test_what_cannot_be_a_table_is_refused_with_the_reason(
         (replace(request, keep=0), InvalidArgumentError, "version stays"),
         (replace(request, key=" "), InvalidArgumentError, "expression of its key"),
         (replace(request, subscriber="a/b"), InvalidArgumentError, "name"),
+        (
+            replace(request, directory=tmp_path / "second", subscriber=f"table-{stream.stream}-t"),
+            WriterInUseError,
+            "subscriber belongs to another query",
+        ),
         (of(address, stream, tmp_path / "x", schema="offset STRING", key="offset"), InvalidArgumentError, "of its own"),
         (of(address, stream, tmp_path / "x", schema="Key STRING", key="Key"), InvalidArgumentError, "columns=Key"),
     ]

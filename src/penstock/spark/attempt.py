@@ -18,6 +18,7 @@ from pyspark import TaskContext
 
 from penstock.codec.events import EVENT_MAX_BYTES
 from penstock.model.errors import EventTooLargeError, UnsupportedError
+from penstock.model.queries import QuerySource
 from penstock.ports.controller_service import Transaction
 from penstock.spark.connect import Connector, Services, patiently
 from penstock.spark.direct_attempt import DirectAttempt
@@ -41,7 +42,15 @@ class Attempt:
     """One attempt of a task. ``key`` is that of the transaction that all attempts of this run of the batch share."""
 
     def __init__(
-        self, connector: Connector, options: WriteOptions, *, keyed: bool, key: UUID, writer: str, batch: int
+        self,
+        connector: Connector,
+        options: WriteOptions,
+        *,
+        keyed: bool,
+        key: UUID,
+        writer: str,
+        batch: int,
+        source: QuerySource | None,
     ) -> None:
         self._connector = connector
         self._options = options
@@ -49,6 +58,7 @@ class Attempt:
         self._key = key
         self._writer = writer
         self._batch = batch
+        self._source = source
         context = TaskContext.get()
         self._partition = context.partitionId() if context else 0
         self._rows = 0
@@ -75,7 +85,7 @@ class Attempt:
 
     def nothing(self) -> TaskWritten:
         """The message of a task without rows, or whose batch is committed already."""
-        return TaskWritten(self._writer, self._batch, None, 0, 0, self._partition)
+        return TaskWritten(self._writer, self._batch, None, 0, 0, self._partition, source=self._source)
 
     async def write(
         self, services: Services, held: list[pa.RecordBatch], iterator: Iterator[pa.RecordBatch]
@@ -142,7 +152,15 @@ class Attempt:
         self, *, transaction: UUID | None = None, inline: bytes | None = None, shared: SharedWritten | None = None
     ) -> TaskWritten:
         return TaskWritten(
-            self._writer, self._batch, transaction, self._rows, self._bytes, self._partition, inline, shared
+            self._writer,
+            self._batch,
+            transaction,
+            self._rows,
+            self._bytes,
+            self._partition,
+            inline,
+            shared,
+            self._source,
         )
 
     def _plain(self, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -24,6 +24,7 @@ from penstock.model.errors import (
     UnsupportedError,
 )
 from penstock.model.names import segment_name, transaction_segment_name
+from penstock.model.queries import QuerySource
 from penstock.ports.chunk_imports import ADOPT_MAX_CHUNKS, ChunkImports, ImportedChunk
 from penstock.ports.controller_service import Transaction
 from penstock.ports.segment_service import Append
@@ -108,12 +109,25 @@ def is_repeat(last: int | None, batch: int, *, writer: str, ordered: bool) -> bo
     return True
 
 
-async def last_batch(services: Services, options: WriteOptions, writer: str) -> int | None:
-    """The last batch of the writer; None also where the stream is still to be made."""
+async def last_batch(services: Services, options: WriteOptions, writer: str, source: QuerySource | None) -> int | None:
+    """The last batch of the writer. Also None if the stream does not exist yet. Raises as the controller does."""
     try:
-        return await services.controller.last_batch(options.stream, writer=writer)
+        return await services.controller.last_batch(options.stream, writer=writer, source=source)
     except (StreamNotFoundError, ScopeNotFoundError):
         return None
+
+
+async def claim(services: Services, options: WriteOptions, written: TaskWritten) -> bool:
+    """Record that the query writes under the name, with a batch without rows. False if the batch was committed before.
+
+    Raises: WriterInUseError, ConflictError: the name belongs to another query. Its later batches would be refused too.
+    """
+    try:
+        return await services.controller.commit_batch(
+            options.stream, writer=written.writer, batch=written.batch, transactions=(), source=written.source
+        )
+    except (StreamNotFoundError, ScopeNotFoundError):
+        return True
 
 
 @dataclass(slots=True)
@@ -133,7 +147,7 @@ class BatchCommit:
         self._options = options
         self._groups = groups_of(messages)
         self._ordered = ordered
-        self._writer, self._batch = messages[0].writer, messages[0].batch
+        self._writer, self._batch, self._source = messages[0].writer, messages[0].batch, messages[0].source
         self._begun: dict[int, Transaction] = {}
         self._fresh: set[int] = set()
         self._filled: set[int] = set()
@@ -151,7 +165,7 @@ class BatchCommit:
         """
         options, controller = self._options, services.controller
         async with asyncio.TaskGroup() as asked:
-            last = asked.create_task(last_batch(services, options, self._writer))
+            last = asked.create_task(last_batch(services, options, self._writer, self._source))
             for number, group in enumerate(self._groups):
                 # Nearly no batch is a repeat: what one has begun for nothing is offered below, and aborted as superseded.
                 if group.transaction is None and number not in self._begun:
@@ -166,7 +180,7 @@ class BatchCommit:
         if not offered:
             return not repeat
         return await controller.commit_batch(
-            options.stream, writer=self._writer, batch=self._batch, transactions=offered
+            options.stream, writer=self._writer, batch=self._batch, transactions=offered, source=self._source
         )
 
     @property

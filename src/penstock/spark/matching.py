@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,15 +17,32 @@ from penstock.core.erasure_receipt import values_digest
 if TYPE_CHECKING:
     import pyarrow as pa
 
+NOT_SEEN = "not_seen"
+"""Field of the search in a receipt: events that the search does not find although they may hold a value."""
+
 _FEW = 32
-_JSON = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+
+
+class _Object(list[tuple[str, Any]]):
+    """A JSON object with all of its members, including repeated names."""
+
+
+_JSON = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str, object_pairs_hook=_Object, strict=False)
 """Leaves numbers as they are written: 1.10 and 1e5 are not what Python would write for them."""
+
+_BETWEEN = re.compile(r"[\s\x00\x1e\ufeff,]*")
+"""Characters allowed before, between and after the JSON texts of one event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonField:
-    """Events whose payload is a JSON object with one of the values at a path of names and indexes, as ``user.id`` or
-    ``users.0.id``. Numbers, ``true``, ``false`` and ``null`` match their JSON text, as it stands in the event."""
+    """Events whose payload is JSON with one of the values at a path of names and indexes, such as ``user.id`` or
+    ``users.0.id``. Numbers, ``true``, ``false`` and ``null`` match their JSON text, as it stands in the event.
+
+    A name may itself hold dots: ``user.id`` is also the member ``"user.id"``. Each of repeated names is searched.
+    An event may hold several JSON texts, with space, NUL, commas and record separators between them. The search ends
+    at the first text that cannot be read.
+    """
 
     path: str
     values: frozenset[str]
@@ -37,23 +54,59 @@ class JsonField:
             "field": self.path,
             "values": len(self.values),
             "values_sha256": values_digest(value.encode() for value in self.values),
+            NOT_SEEN: "arrays and objects at the field, numbers in another notation, JSON within strings, "
+            "anything after the first invalid JSON, compressed or encrypted payloads",
         }
 
     def matches(self, event: bytes) -> bool:
+        names = self.path.split(".")
+        return any(
+            (found if isinstance(found, str) else json.dumps(found)) in self.values
+            for text in _texts_of(event)
+            for found in _values_at(text, names)
+        )
+
+
+def _texts_of(event: bytes) -> Iterator[Any]:
+    """The JSON texts of an event, up to the first that cannot be read."""
+    # A NUL in front of UTF-8 looks like UTF-16.
+    for encoding in {json.detect_encoding(event): None, "utf-8": None}:
         try:
-            found = _JSON.decode(event.decode(json.detect_encoding(event), "surrogatepass"))
+            text = event.decode(encoding, "surrogatepass")
+        except ValueError:
+            # Bytes that are not text, in one place, must not hide the rest.
+            text = event.decode(encoding, "replace")
+        yield from _texts_in(text)
+
+
+def _texts_in(text: str) -> Iterator[Any]:
+    position = _end_of(_BETWEEN.match(text))
+    while position < len(text):
+        try:
+            found, position = _JSON.raw_decode(text, position)
         except (ValueError, RecursionError):
-            return False
-        for name in self.path.split("."):
-            if isinstance(found, dict):
-                found = found.get(name, _ABSENT)
-            elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-                found = found[int(name)]
-            else:
-                return False
-        if found is _ABSENT or isinstance(found, dict | list):
-            return False
-        return (found if isinstance(found, str) else json.dumps(found)) in self.values
+            return
+        yield found
+        position = _end_of(_BETWEEN.match(text, position))
+
+
+def _end_of(match: re.Match[str] | None) -> int:
+    return 0 if match is None else match.end()
+
+
+def _values_at(found: Any, names: Sequence[str]) -> Iterator[Any]:
+    """Each value at the path that is neither an array nor an object."""
+    if not names:
+        if not isinstance(found, list):
+            yield found
+    elif isinstance(found, _Object):
+        for count in range(1, len(names) + 1):
+            wanted = ".".join(names[:count])
+            for name, value in found:
+                if name == wanted:
+                    yield from _values_at(value, names[count:])
+    elif isinstance(found, list) and names[0].isdecimal() and int(names[0]) < len(found):
+        yield from _values_at(found[int(names[0])], names[1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +120,7 @@ class Contains:
             "by": "payload contains",
             "values": len(self.values),
             "values_sha256": values_digest(value.encode() for value in self.values),
+            NOT_SEEN: "values in another form: with escapes, in another encoding, compressed or encrypted",
         }
 
 
@@ -84,11 +138,12 @@ class Where:
             "schema": self.schema,
             "where": without_literals(self.where),
             "where_sha256": hashlib.sha256(self.where.encode()).hexdigest(),
+            NOT_SEEN: "payloads that are not one JSON object in UTF-8, all but one of repeated fields, "
+            "fields that are not in the schema or of another type",
         }
 
 
 Match: TypeAlias = JsonField | Contains | Where
-_ABSENT = object()
 _LITERAL = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|\b\d[\w.]*")
 
 

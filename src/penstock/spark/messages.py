@@ -7,6 +7,7 @@ from uuid import UUID
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from penstock.model.queries import QuerySource
 from penstock.model.segments import SegmentId
 from penstock.ports.chunk_imports import ImportedChunk
 
@@ -29,6 +30,8 @@ class TaskWritten(WriterCommitMessage):  # type: ignore[misc]
 
     None of them: it had no rows, or the batch is committed already.
 
+    ``source``: the query and run of the task, if there is one.
+
     ``transaction``: its own, which holds its rows. ``inline``: the rows themselves, as an Arrow stream, where they are few.
     """
 
@@ -40,3 +43,4 @@ class TaskWritten(WriterCommitMessage):  # type: ignore[misc]
     partition: int = 0
     inline: bytes | None = None
     shared: SharedWritten | None = None
+    source: QuerySource | None = None

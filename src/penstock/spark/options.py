@@ -57,6 +57,7 @@ READ_OPTIONS = (
     "start_timestamp",
     "end_timestamp",
     "subscriber",
+    "replaces_query",
     "max_bytes_per_trigger",
     "max_events_per_trigger",
     "target_partition_bytes",
@@ -75,6 +76,7 @@ WRITE_OPTIONS = (
     "path",
     "writer_id",
     "reset_writer",
+    "replaces_query",
     "txnAppId",
     "txnVersion",
     "event_column",
@@ -109,6 +111,7 @@ class ReadOptions:
     start: CutChoice | None
     end: CutChoice | None
     subscriber: str | None
+    replaces_query: str | None
     bytes_per_trigger: int | None
     events_per_trigger: int | None
     target_partition_bytes: int
@@ -130,6 +133,7 @@ class WriteOptions:
     stream: StreamName
     writer_id: str | None
     reset_writer: bool
+    replaces_query: str | None
     job: tuple[str, int] | None
     event_column: str
     routing_key_column: str
@@ -158,6 +162,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         start=start,
         end=end,
         subscriber=given.group("subscriber"),
+        replaces_query=given.text("replaces_query"),
         bytes_per_trigger=given.size("max_bytes_per_trigger", None),
         events_per_trigger=given.number("max_events_per_trigger", None),
         target_partition_bytes=given.size("target_partition_bytes", 128 << 20) or 1,
@@ -195,6 +200,7 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         stream=given.stream(),
         writer_id=given.text("writer_id"),
         reset_writer=given.flag("reset_writer", False),
+        replaces_query=given.text("replaces_query"),
         job=None if app is None or version is None else (app, int(version)),
         event_column=given.text("event_column") or EVENT,
         routing_key_column=given.text("routing_key_column") or ROUTING_KEY,

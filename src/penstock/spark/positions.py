@@ -3,7 +3,8 @@
 A query's positions are a stream cut: one offset for each of a set of segments that together take every key once.
 A finished segment keeps its place until all segments of its group have finished; then the whole group is replaced by its
 successors, which are read from the next batch on. So a batch never holds events of a successor beside events of a
-predecessor. Source: docs/design/0009-spark.md.
+predecessor. ``core.read_order`` decides when a group is replaced, for this reader and all others.
+Source: docs/design/0009-spark.md, docs/design/0019-order-of-readers.md.
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from penstock.model.cuts import NOT_STARTED, StreamCut
+from penstock.core.read_order import Followers, settled
+from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidCutError
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange, SegmentId
 from penstock.ports.controller_service import Successor
 
 VERSION = 1
+AHEAD_VERSION = 2
+"""Version of offsets with segments that were read in part too early. An earlier program would read those parts twice."""
+START_VERSION = 3
+"""Version of offsets that hold the start of the first batch. An earlier program would begin that batch elsewhere."""
 Positions: TypeAlias = dict[SegmentId, int]
 
 
@@ -27,15 +33,9 @@ def from_cut(cut: StreamCut, ranges: Mapping[SegmentId, KeyRange]) -> Positions:
 
     ``ranges`` are the key ranges of its segments; they are looked at only where one is not started.
     """
-    return {segment: _begun(cut, segment, ranges) for segment in sorted(cut.positions)}
-
-
-def _begun(cut: StreamCut, segment: SegmentId, ranges: Mapping[SegmentId, KeyRange]) -> int:
-    offset = cut.positions[segment]
-    if offset != NOT_STARTED:
-        return offset
-    waits = any(older < segment and ranges[older].overlaps(ranges[segment]) for older in cut.positions)
-    return NOT_STARTED if waits else 0
+    if all(offset >= 0 for offset in cut.positions.values()):
+        return {segment: cut.positions[segment] for segment in sorted(cut.positions)}
+    return settled(cut.positions, ranges)[0]
 
 
 def to_cut(stream: StreamName, positions: Mapping[SegmentId, int]) -> StreamCut:
@@ -95,25 +95,47 @@ class Offset:
 
     Finished segments are named because the positions already hold their successors, and a batch must be readable from its
     two offsets alone. ``lost``: what was gone when the batch was made, and is passed over by it.
+
+    ``query``: for a subscriber's query, the id generated for its checkpoint; empty in an offset that is not in Spark's log.
+    ``begun``: where the first batch begins, in a start without checkpoint and in the end of the batch behind it. Spark
+    keeps no start of a first batch. A new process that repeats that batch resolves the start again, perhaps otherwise.
+    ``ahead``: offsets of segments that must wait again, because an earlier version read them too early.
     """
 
     positions: Positions
     finished: Positions = field(default_factory=dict)
     lost: tuple[Loss, ...] = ()
+    ahead: Positions = field(default_factory=dict)
+    query: str = ""
+    begun: Positions | None = None
+
+    @property
+    def is_start(self) -> bool:
+        """Whether no batch with data ended before it: the batch behind it records where it began."""
+        return self.begun == self.positions
 
     def to_json(self, stream: StreamName) -> dict[str, Any]:
         """For Spark, which compares the text of it: equal offsets give equal text, segments by id."""
-        found: dict[str, Any] = {"v": VERSION, "stream": str(stream), "segments": _named(self.positions)}
+        version = AHEAD_VERSION if self.ahead else VERSION
+        if self.begun is not None:
+            version = START_VERSION
+        found: dict[str, Any] = {"v": version, "stream": str(stream), "segments": _named(self.positions)}
         if self.finished:
             found["finished"] = _named(self.finished)
         if self.lost:
             found["lost"] = [item.to_json() for item in self.lost]
+        if self.ahead:
+            found["ahead"] = _named(self.ahead)
+        if self.query:
+            found["query"] = self.query
+        if self.begun is not None:
+            found["from"] = _named(self.begun)
         return found
 
     @classmethod
     def from_json(cls, stream: StreamName, offset: Mapping[str, Any]) -> Offset:
         """Inverse of ``to_json``. Raises InvalidCutError: another stream's, another version's, or not ours at all."""
-        if offset.get("v") != VERSION:
+        if offset.get("v") not in (VERSION, AHEAD_VERSION, START_VERSION):
             raise InvalidCutError("checkpoint holds offsets of an unknown version", version=offset.get("v"))
         if offset.get("stream") != str(stream):
             raise InvalidCutError(
@@ -123,7 +145,15 @@ class Offset:
             )
         try:
             lost = tuple(Loss.from_json(item) for item in offset.get("lost", ()))
-            return cls(_parsed(offset["segments"]), _parsed(offset.get("finished", {})), lost)
+            ahead = _parsed(offset.get("ahead", {}))
+            return cls(
+                _parsed(offset["segments"]),
+                _parsed(offset.get("finished", {})),
+                lost,
+                ahead,
+                str(offset.get("query", "")),
+                _parsed(offset["from"]) if "from" in offset else None,
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidCutError(
                 "checkpoint holds offsets that are not ours", offset=str(dict(offset))[:200]
@@ -138,66 +168,15 @@ def _parsed(segments: Mapping[str, Any]) -> Positions:
     return {SegmentId(int(segment)): int(offset) for segment, offset in segments.items()}
 
 
-def enter_successors(positions: Positions, successors: Mapping[SegmentId, Sequence[Successor]]) -> Positions:
-    """Replace every group of finished segments by its successors, which stand at 0.
-
-    Args:
-        positions: Where the query stands.
-        successors: What follows, for each segment of ``positions`` that is read to its end and sealed; nothing follows the
-            last segments of a sealed stream, and they stay.
-    """
-    result = dict(positions)
-    for segment in sorted(successors):
-        if segment not in result or not successors[segment]:
-            continue
-        old, new = _group(segment, successors)
-        # A predecessor that is no longer among the positions was passed before.
-        if all(successors.get(item) or item not in result for item in old):
-            for item in old:
-                result.pop(item, None)
-            result.update({item: max(0, result.get(item, 0)) for item in new})
-    return {item: result[item] for item in sorted(result)}
+def followers_of(successors: Mapping[SegmentId, Sequence[Successor]]) -> Followers:
+    """Convert the controller's answer to the form that ``core.read_order`` takes."""
+    return {segment: [(item.range, item.predecessors) for item in found] for segment, found in successors.items()}
 
 
-def _group(
-    segment: SegmentId, successors: Mapping[SegmentId, Sequence[Successor]]
-) -> tuple[set[SegmentId], set[SegmentId]]:
-    """The segments that end together with ``segment``, as far as known, and those that follow them."""
-    old, new, pending = {segment}, set[SegmentId](), [segment]
-    while pending:
-        for item in successors.get(pending.pop(), ()):
-            new.add(item.range.segment)
-            for predecessor in item.predecessors:
-                if predecessor not in old:
-                    old.add(predecessor)
-                    pending.append(predecessor)
-    return old, new
-
-
-def raise_to(
-    positions: Positions, floor: Mapping[SegmentId, int], ranges: Mapping[SegmentId, KeyRange]
-) -> tuple[Positions, list[SegmentId]]:
-    """The later of two positions of one stream, key by key, and the segments of ``positions`` that ``floor`` is past.
-
-    Args:
-        positions: Where the query stands.
-        floor: A cut of the same stream, say its head.
-        ranges: Key ranges of the segments of both.
-    """
-    result = dict(positions)
-    passed: list[SegmentId] = []
-    for segment in sorted(floor):
-        if segment in positions:
-            if floor[segment] > max(0, positions[segment]):
-                result[segment] = floor[segment]
-                passed.append(segment)
-            continue
-        rivals = [item for item in positions if ranges[item].overlaps(ranges[segment])]
-        # Ids grow with the epoch: what shares keys with a later segment and is not the same one lies before it.
-        if all(item < segment for item in rivals):
-            passed += [item for item in rivals if result.pop(item, None) is not None]
-            result[segment] = floor[segment]
-    return {item: result[item] for item in sorted(result)}, sorted(passed)
+def in_turn(positions: Positions, ahead: Positions) -> tuple[Positions, Positions]:
+    """Move segments that may now be read to their offset in ``ahead``. Returns the positions, and the rest of ``ahead``."""
+    reached = {item: max(at, ahead.get(item, 0)) if at >= 0 else at for item, at in positions.items()}
+    return reached, {item: at for item, at in ahead.items() if reached.get(item, 0) < 0}
 
 
 def ranges_of(start: Offset, end: Offset) -> list[tuple[SegmentId, int, int]]:
@@ -206,8 +185,8 @@ def ranges_of(start: Offset, end: Offset) -> list[tuple[SegmentId, int, int]]:
 
     Raises: InvalidCutError where an offset runs backwards.
     """
-    ends = end.finished | end.positions
-    begins = dict(start.positions)
+    ends = end.finished | end.positions | end.ahead
+    begins = start.positions | start.ahead
     for item in end.lost:
         # What is lost lies before what is left; a loss that was found later belongs to a batch before, and moves nothing.
         if item.end is not None and item.segment in ends:

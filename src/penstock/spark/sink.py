@@ -2,7 +2,8 @@
 """Writing from Spark, exactly once: tasks write, the driver commits the batch by one decision.
 
 What a task has written nobody sees; the driver makes one transaction of it, and the controller decides once, keyed by
-(writer, batch): a repeated batch is a no-op, whoever repeats it and why. What loses - speculative and crashed attempts - ends
+(writer, batch): a repeated batch is a no-op. The name of a writer belongs to one query, and to its latest run. Any other is
+refused, because its rows would count as a repeat. What loses - speculative and crashed attempts - ends
 with its lease. Source: docs/design/0009-spark.md, docs/design/0016-sink.md.
 """
 
@@ -20,7 +21,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from penstock.client.retry import RETRYABLE
 from penstock.model.errors import InternalError, PenstockError
-from penstock.spark.batch_commit import BatchCommit, is_repeat, last_batch
+from penstock.model.queries import QuerySource
+from penstock.spark.batch_commit import BatchCommit, claim, is_repeat, last_batch
 from penstock.spark.collector import spare
 from penstock.spark.connect import Connector, Link, Services, link
 from penstock.spark.messages import TaskWritten
@@ -32,6 +34,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger("penstock.spark")
+
+# The properties of a query that Spark sets in its tasks, in every kind of session. They are not public, so they are checked.
+_QUERY = "sql.streaming.queryId"
+_RUN = "spark.jobGroup.id"
+_BATCH = "streaming.sql.batchId"
 
 
 class _Writer:
@@ -47,18 +54,22 @@ class _Writer:
     def _server(self) -> Link:
         return link(self._connector, self._options.controller)
 
-    def _write(self, iterator: Iterator[pa.RecordBatch], writer: str, batch: int, *, ordered: bool) -> TaskWritten:
+    def _write(
+        self, iterator: Iterator[pa.RecordBatch], writer: str, batch: int, source: QuerySource | None, *, ordered: bool
+    ) -> TaskWritten:
         from penstock.spark.attempt import Attempt  # needs Arrow
 
         # pandas, too, where this process was forked before the daemon had it: Spark loads it behind a write.
         spare("task")
         options = self._options
-        attempt = Attempt(self._connector, options, keyed=self._keyed, key=self._run, writer=writer, batch=batch)
+        attempt = Attempt(
+            self._connector, options, keyed=self._keyed, key=self._run, writer=writer, batch=batch, source=source
+        )
         held, few = attempt.few(iterator)
         if few:
             return attempt.inline(held)
         server = self._server()
-        last = server.ask(lambda services: last_batch(services, options, writer))
+        last = server.ask(lambda services: last_batch(services, options, writer, source))
         if is_repeat(last, batch, writer=writer, ordered=ordered):
             for _ in iterator:
                 pass  # Spark wants its rows taken
@@ -68,12 +79,14 @@ class _Writer:
     def _commit(self, messages: Sequence[WriterCommitMessage | None], *, ordered: bool) -> None:
         """Commit what all tasks have written as one batch."""
         written = [message for message in messages if isinstance(message, TaskWritten)]
-        if len({(message.writer, message.batch) for message in written}) > 1:
+        if len({(message.writer, message.batch, message.source) for message in written}) > 1:
             raise InternalError("tasks of one batch disagree about it", batches=sorted({m.batch for m in written}))
         if not written:
             return
         commit = BatchCommit(self._options, written, ordered=ordered)
         if commit.is_empty:
+            if written[0].source is not None:
+                self._server().ask(lambda services: claim(services, self._options, written[0]))
             return
         try:
             committed = self._server().ask(commit.run)
@@ -130,7 +143,18 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
 
     @advised
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._write(iterator, self._name, self._batch, ordered=False)
+        return self._write(iterator, self._name, self._batch, self._source(), ordered=False)
+
+    def _source(self) -> QuerySource | None:
+        """The query whose ``foreachBatch`` this is, if any: its versions are separate from those of another query."""
+        query = _property(_QUERY) if self._options.job else None
+        if query is None:
+            return None
+        # A version that is the batch's number comes back lower only from an older copy of the checkpoint. Other versions
+        # are the program's own: one batch may write several, and a repeat of it offers them all. They all hold 0.
+        ordered = self._batch > 0 and _property(_BATCH) == str(self._batch)
+        # The run is not sent: a batch function may write one version again, for example after an error that it caught.
+        return QuerySource(query=query, replaces=self._options.replaces_query or "", ordered=ordered)
 
     @advised
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -149,7 +173,10 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
         query, batch = _identity()
         named = self._options.writer_id
         name = query if named is None else f"{named}#{query}" if self._options.reset_writer else named
-        return self._write(iterator, f"{name}/{self._options.stream}", batch, ordered=True)
+        # Under a name that holds the query's id, all batches from before queries were recorded belong to that query.
+        replaces = self._options.replaces_query or ("" if name == named else query)
+        source = QuerySource(query=query, run=_property(_RUN) or "", replaces=replaces)
+        return self._write(iterator, f"{name}/{self._options.stream}", batch, source, ordered=True)
 
     @advised
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -165,11 +192,15 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
         self._abort(messages)
 
 
+def _property(name: str) -> str | None:
+    context = TaskContext.get()
+    value = context.getLocalProperty(name) if context else None
+    return None if value is None else str(value)
+
+
 def _identity() -> tuple[str, int]:
     """Query and batch of this task: the same after every restart from the checkpoint."""
-    context = TaskContext.get()
-    query = context.getLocalProperty("sql.streaming.queryId") if context else None
-    batch = context.getLocalProperty("streaming.sql.batchId") if context else None
+    query, batch = _property(_QUERY), _property(_BATCH)
     if query is None or batch is None:
         raise InternalError("Spark does not tell its tasks the query and batch", query=query, batch=batch)
-    return str(query), int(batch)
+    return query, int(batch)

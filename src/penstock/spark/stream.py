@@ -24,11 +24,13 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, SegmentNotFoundError
+from penstock.model.queries import QuerySource
 from penstock.model.segments import SegmentId
 from penstock.ports.controller_service import Successor
 from penstock.ports.segment_service import SegmentInfo
 from penstock.spark.boundaries import Boundaries, Limit
 from penstock.spark.connect import Connector, Link, Services, link
+from penstock.spark.following import check_offset, entered, later, repaired
 from penstock.spark.losses import DELETED, between, say
 from penstock.spark.options import Moment, ReadOptions
 from penstock.spark.plan import Share
@@ -42,7 +44,7 @@ from penstock.spark.planning import (
     positions_of,
     resolve,
 )
-from penstock.spark.positions import Loss, Offset, Positions, enter_successors, raise_to, ranges_of, to_cut
+from penstock.spark.positions import Loss, Offset, Positions, in_turn, ranges_of, to_cut
 from penstock.spark.reasons import readable, readable_items
 from penstock.spark.schema import APPEND_TIME
 from penstock.spark.source import read_partition
@@ -83,6 +85,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._turn = 0
         self._late: tuple[Loss, ...] = ()
         self._seen: dict[str, Any] | None = None
+        self._sound: Positions | None = None
+        # Spark gives a source neither query nor checkpoint. An id in the checkpoint identifies the query.
+        self._made_up, self._run = uuid4().hex, uuid4().hex
 
     def _server(self) -> Link:
         return link(self._connector, self._options.controller)
@@ -91,15 +96,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     @readable
     def initialOffset(self) -> dict[str, Any]:
-        """The start of a query without checkpoint; as subscriber, registered at it. The same on every call."""
+        """The start of a query without checkpoint; as subscriber, registered at it. The same on every call.
+
+        Another process may answer otherwise, and Spark asks it when it repeats the first batch. So the start holds itself
+        (``from``), the end of the first batch repeats it, and ``partitions`` goes by that. No query is refused here: what
+        is asked for may be a repeat of the owner's first batch.
+        """
         if self._initial is None:
             self._initial = self._server().ask(self._begin)
-        return Offset(self._initial).to_json(self._options.stream)
+        return Offset(self._initial, begun=self._initial).to_json(self._options.stream)
 
     async def _begin(self, services: Services) -> Positions:
         options = self._options
         named = options.start if isinstance(options.start, StreamCut) else None
         if named is not None and not await services.controller.is_cut_valid(options.stream, named):
+            check_reached(options.stream, named.positions, await infos(services, options.stream, list(named.positions)))
             # Read as it stands, keys that no segment of it holds would be passed over in silence.
             raise InvalidCutError(
                 "option start_stream_cut is no position of this stream: it lacks segments, or has those of another one",
@@ -145,16 +156,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         That a batch begins at ``start`` means that the one before is in Spark's commit log: it is published here, because
         Spark's own ``commit`` comes one batch late, and after the last batch of a run not at all.
         """
-        begin = Offset.from_json(self._options.stream, start)
+        begin = self._logged(start)
         server = self._server()
         self._publish(begin)
         self._release(server)
-        end = server.ask(lambda services: self._next(services, begin.positions, self._limit(limit)))
+        end = server.ask(lambda services: self._next(services, begin, self._limit(limit)))
         if end.positions == begin.positions:
+            if self._subscription is not None:
+                server.ask(self._subscription.renew)
             return start
+        self._sound = end.positions
         say(self._options.stream, end.lost)
-        end, self._late = replace(end, lost=self._late + end.lost), ()
+        # An id that is in the log stays there: the subscriber that it owns may be left out for a run.
+        query = begin.query or (self._made_up if self._options.subscriber is not None else "")
+        begun = begin.positions if begin.is_start else None
+        end, self._late = replace(end, lost=self._late + end.lost, query=query, begun=begun), ()
         return end.to_json(self._options.stream)
+
+    def _logged(self, found: dict[str, Any]) -> Offset:
+        """Return an offset from Spark's log as a valid cut. This reader writes only cuts; an earlier version may not have."""
+        offset = Offset.from_json(self._options.stream, found)
+        if offset.positions == self._sound:
+            return offset
+        right = self._server().ask(lambda services: repaired(services.controller, self._options.stream, offset))
+        if right is offset:
+            self._sound = offset.positions
+        return right
 
     def _limit(self, limit: ReadLimit) -> Limit:
         """What Spark asks for, which with some triggers is everything, beside the limit that Spark cannot express."""
@@ -165,7 +192,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             return Limit(events=limit.max_rows)
         return Limit()
 
-    async def _next(self, services: Services, start: Positions, limit: Limit) -> Offset:
+    async def _next(self, services: Services, begin: Offset, limit: Limit) -> Offset:
+        start = begin.positions
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + (0 if self._bounds else LONG_POLL_S)
         if not all(bound.is_learned for bound in self._bounds):
@@ -175,29 +203,36 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 await bound.learn(services, to_cut(self._options.stream, there))
         tries = 0
         while True:
-            end = await self._advanced(services, start, limit)
-            if end.positions != start or loop.time() >= give_up_at:
+            end = await self._advanced(services, begin, limit)
+            if end.positions != start:
+                # What is in Spark's log cannot be taken back, so only a cut may go there.
+                await check_offset(services.controller, self._options.stream, end.positions)
+                return end
+            if loop.time() >= give_up_at:
                 return end
             await asyncio.sleep(max(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)], len(start) * _PAUSE_PER_SEGMENT_S))
             tries += 1
 
-    async def _advanced(self, services: Services, start: Positions, limit: Limit) -> Offset:
-        stream = self._options.stream
-        positions, known, lost = await self._existing(services, start)
-        entered = enter_successors(positions, await self._successors(services, positions, known))
-        known |= await infos(services, stream, [segment for segment in entered if segment not in known])
+    async def _advanced(self, services: Services, begin: Offset, limit: Limit) -> Offset:
+        stream, controller = self._options.stream, services.controller
+        start, known, lost = await self._existing(services, begin.positions)
+        start, ahead = in_turn(start, begin.ahead)
+        at = await entered(controller, stream, start, await self._successors(services, start, known), ahead)
+        known |= await infos(services, stream, [segment for segment in at if segment not in known])
         # A successor can itself be truncated already.
-        if entered != positions:
-            entered, known, more = await self._existing(services, entered)
+        if at != start:
+            at, known, more = await self._existing(services, at)
             lost += more
-        ends = self._ends(entered, known)
-        self._seen = Offset(entered | ends).to_json(stream)
+        ends = self._ends(at, known)
+        self._seen = Offset(at | ends).to_json(stream)
         self._turn += 1
         boundaries = Boundaries(services.segments, stream)
-        reached = await boundaries.advance(entered, ends, limit, turn=self._turn)
+        reached = await boundaries.advance(at, ends, limit, turn=self._turn)
         # What this batch finishes gives way to its successors at once, so that it may be truncated once committed.
-        behind = enter_successors(reached, await self._successors(services, reached, known))
-        return Offset(behind, {item: reached[item] for item in reached if item not in behind}, lost)
+        followed = await self._successors(services, reached, known)
+        behind = await entered(controller, stream, reached, followed, ahead)
+        _, ahead = in_turn(behind, ahead)
+        return Offset(behind, {item: reached[item] for item in reached if item not in behind}, lost, ahead)
 
     async def _existing(
         self, services: Services, start: Positions
@@ -213,7 +248,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         except SegmentNotFoundError:
             return await self._made_again(services, start)
         for segment, info in known.items():
-            if info is not None and info.start_offset > max(0, positions.get(segment, info.start_offset)):
+            # A waiting segment is checked when it is started. Before that, an offset in it would not be a cut.
+            if info is not None and 0 <= positions.get(segment, -1) < info.start_offset:
                 positions[segment] = info.start_offset
                 passed.append(segment)
         for segment in sorted(set(passed)):
@@ -251,8 +287,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         """The later of ``start`` and the head, and which segments of ``start`` lie before the head."""
         stream = self._options.stream
         head = await positions_of(services, await services.controller.head(stream))
-        ranges = await services.controller.segment_ranges(stream, sorted(head.keys() | start.keys()))
-        return raise_to(start, head, ranges)
+        return await later(services.controller, stream, start, head)
 
     async def _successors(
         self, services: Services, positions: Positions, known: Mapping[SegmentId, SegmentInfo | None]
@@ -286,9 +321,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Shares of the batch between two offsets. The same two offsets give the same events, after a restart too."""
         stream = self._options.stream
-        ranges = ranges_of(Offset.from_json(stream, start), Offset.from_json(stream, end))
+        reached = Offset.from_json(stream, end)
+        if reached.begun is not None:
+            # Of a first batch ``start`` is what this process calls the start, which may not be where the batch began.
+            start = Offset(reached.begun).to_json(stream)
+        ranges = ranges_of(Offset.from_json(stream, start), reached)
         # Spark restarts a batch without asking for its end: the subscriber is registered here as well.
-        self._publish(Offset.from_json(stream, start))
+        begin = self._logged(start)
+        # Spark now has the end in its log, so the id in it is that of the checkpoint.
+        self._publish(replace(begin, query=begin.query or reached.query))
         return [InputPartition(share) for share in self._server().ask(lambda services: self._plan(services, ranges))]
 
     async def _plan(self, services: Services, ranges: Sequence[tuple[SegmentId, int, int]]) -> Sequence[Share]:
@@ -321,20 +362,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     @readable
     def commit(self, end: dict[str, Any]) -> None:
         """Publish ``end``, if the query is a subscriber."""
-        self._publish(Offset.from_json(self._options.stream, end))
+        self._publish(self._logged(end))
 
     def _publish(self, committed: Offset) -> None:
         if self._options.subscriber is not None:
-            self._server().ask(lambda services: self._subscribed(services, committed.positions))
+            self._server().ask(lambda services: self._subscribed(services, committed))
 
-    async def _subscribed(self, services: Services, committed: Positions) -> None:
-        options = self._options
+    def _source(self, query: str) -> QuerySource:
+        """Identifies who publishes. If the checkpoint is still empty, the id is the one that the first offset will hold."""
+        replaces = self._options.replaces_query or ""
+        return QuerySource(query=query or self._made_up, run=self._run, replaces=replaces)
+
+    async def _subscribed(self, services: Services, offset: Offset) -> None:
+        options, committed, source = self._options, offset.positions, self._source(offset.query)
         if self._subscription is None and options.subscriber is not None:
             check_reached(options.stream, committed, await infos(services, options.stream, list(committed)))
             cut = to_cut(options.stream, committed)
-            self._subscription = await subscribe(services, options.stream, options.subscriber, cut)
-        if self._subscription is not None:
-            await self._subscription.publish(services, committed)
+            self._subscription = await subscribe(services, options.stream, options.subscriber, cut, source)
+        if self._subscription is None:
+            return
+        if offset.query:
+            await self._subscription.publish(services, committed, source)
+        else:
+            # An id that is in no checkpoint yet may be lost with this process: it must neither become the owner, nor move
+            # what another query may come to own. Its first batch publishes.
+            await self._subscription.check(services, source)
 
     def _release(self, server: Link) -> None:
         lease, self._lease = self._lease, None
@@ -367,8 +419,7 @@ class Bound:
             return
         stream = self._cut.stream
         here, there = await positions_of(services, start), await positions_of(services, self._cut)
-        ranges = await services.controller.segment_ranges(stream, sorted(here.keys() | there.keys()))
-        if raise_to(here, there, ranges)[0] == here:
+        if (await later(services.controller, stream, here, there))[0] == here:
             self._within = frozenset()  # the query stands at the cut or behind it
         else:
             self._within = frozenset(await services.controller.segments_between(stream, start, self._cut))

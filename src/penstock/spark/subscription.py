@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from uuid import uuid4
 
+from penstock.client.liveness import renewal_s
+from penstock.core.query_source import check_subscriber
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     GenerationMismatchError,
@@ -16,11 +19,13 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
+from penstock.model.queries import QuerySource
 from penstock.model.segments import SegmentId
 from penstock.ports.controller_service import ReaderGroupConfig
 from penstock.spark.connect import Services
+from penstock.spark.following import later
 from penstock.spark.planning import positions_of
-from penstock.spark.positions import Positions, raise_to
+from penstock.spark.positions import Positions
 
 log = logging.getLogger("penstock.spark")
 
@@ -32,15 +37,38 @@ class Subscription:
         self.group = group
         self.cut = cut
         self._published = published
+        self._renew_at = 0.0
+        self._source: QuerySource | None = None
+        self._is_known = False
 
-    async def publish(self, services: Services, positions: Mapping[SegmentId, int]) -> None:
+    async def publish(
+        self, services: Services, positions: Mapping[SegmentId, int], source: QuerySource | None = None
+    ) -> None:
         """Tell the controller that everything before ``positions`` is committed. Never moves back.
 
-        Raises: SubscriberNotFoundError: someone removed the subscriber; its data is held no more.
+        Raises: SubscriberNotFoundError: someone removed the subscriber; it no longer holds data. WriterInUseError: it
+        belongs to another query than ``source``, or a later run of it has published.
         """
+        self._source = source
         target = await self._joined(services, positions)
-        if target == self._published:
+        # Each run publishes once, even if nothing is new, so that earlier runs and other queries are refused from then on.
+        if target != self._published or (source is not None and not self._is_known):
+            await self._send(services, target, positions)
+
+    async def renew(self, services: Services) -> None:
+        """Publish again from time to time if the query has read and committed everything, so that the subscriber stays.
+
+        Raises as ``publish``.
+        """
+        now = asyncio.get_running_loop().time()
+        if now < self._renew_at:
             return
+        idle_ms = (await services.controller.effective_policy(self.cut.stream)).subscriber_idle_ms
+        if idle_ms is not None:
+            await self._send(services, self._published, self._published)
+        self._renew_at = now + renewal_s(idle_ms)
+
+    async def _send(self, services: Services, target: Positions, positions: Mapping[SegmentId, int]) -> None:
         try:
             await self._told(services, target, positions)
         except (SubscriberNotFoundError, ReaderGroupNotFoundError):
@@ -55,17 +83,27 @@ class Subscription:
         try:
             await self._update(services, target)
         except GenerationMismatchError:
-            self.group = await services.controller.get_reader_group(self.group.scope, self.group.name)
+            found = await services.controller.get_reader_group(self.group.scope, self.group.name)
+            if found.id != self.group.id:
+                raise SubscriberNotFoundError(
+                    "another reader group has the subscriber's name", subscriber=found.full_name
+                ) from None
+            self.group = found
             await self._update(services, target)
         except InvalidCutError:
             # Retention may have moved the subscriber on by force; then what it published last is not what is stored.
-            stored = await _stored_cut(services, self.cut.stream, self.group)
+            stored, _ = await _stored_cut(services, self.cut.stream, self.group)
             self._published = await positions_of(services, stored)
             target = await self._joined(services, positions)
             if target == self._published:
                 log.warning("subscriber was moved on by retention", extra={"subscriber": self.group.full_name})
                 return
             await self._update(services, target)
+
+    async def check(self, services: Services, source: QuerySource) -> None:
+        """Return if the source may read as the subscriber. Raises: WriterInUseError."""
+        _, query = await _stored_cut(services, self.cut.stream, self.group)
+        check_subscriber(query, source, subscriber=self.group.full_name)
 
     async def covers(self, services: Services, cut: StreamCut) -> bool:
         """Whether all that lies behind the cut is held: at no key has the subscriber passed it."""
@@ -78,29 +116,29 @@ class Subscription:
             group_id=self.group.id,
             generation=self.group.generation,
             cut=StreamCut(self.cut.stream, target),
+            source=self._source,
         )
+        self._is_known = self._source is not None
         self._published = target
 
     async def _joined(self, services: Services, positions: Mapping[SegmentId, int]) -> Positions:
         """The later of what is published and ``positions``, at every key."""
-        involved = sorted(self._published.keys() | positions.keys())
-        ranges = (
-            await services.controller.segment_ranges(self.cut.stream, involved)
-            if _differ(self._published, positions)
-            else {}
-        )
-        return raise_to(self._published, positions, ranges)[0]
+        published = self._published
+        if published.keys() == positions.keys() and min(*published.values(), *positions.values()) >= 0:
+            return {item: max(published[item], positions[item]) for item in sorted(published)}
+        return (await later(services.controller, self.cut.stream, published, dict(positions)))[0]
 
 
-def _differ(first: Mapping[SegmentId, int], second: Mapping[SegmentId, int]) -> bool:
-    return first.keys() != second.keys()
-
-
-async def subscribe(services: Services, stream: StreamName, name: str, cut: StreamCut | None) -> Subscription:
+async def subscribe(
+    services: Services, stream: StreamName, name: str, cut: StreamCut | None, source: QuerySource | None = None
+) -> Subscription:
     """Register subscriber ``name`` of the stream's scope, or find it registered; then it is as it was.
 
-    A new one holds the stream from ``cut`` on (None: from its tail) in the very act of registering.
-    Raises: InvalidArgumentError (a reader group of that name does something else).
+    A subscription that a rule or a person has ended is registered again, at its start or the head. A new one holds the stream
+    from ``cut`` on (None: from its tail), from the step that registers it.
+
+    Raises: InvalidArgumentError (a reader group of that name does something else), WriterInUseError (it belongs to another
+    query than ``source``).
     """
     try:
         group = await services.controller.get_reader_group(stream.scope, name)
@@ -122,7 +160,13 @@ async def subscribe(services: Services, stream: StreamName, name: str, cut: Stre
             stream=stream,
             retention=group.retention.name,
         )
-    stored = await _stored_cut(services, stream, group)
+    if group.full_name not in await services.controller.list_subscribers(stream):
+        # A rule or a person has ended the subscription: the group exists, but holds nothing.
+        log.warning("subscriber is registered again. subscriber=%s", group.full_name)
+        group = await services.controller.create_reader_group(group)
+    stored, query = await _stored_cut(services, stream, group)
+    if source is not None:
+        check_subscriber(query, source, subscriber=group.full_name)
     if not await services.controller.is_cut_valid(stream, stored):
         raise of_another(group.full_name, stream)
     subscription = Subscription(group, stored, await positions_of(services, stored))
@@ -144,10 +188,13 @@ def of_another(subscriber: str, stream: StreamName) -> InvalidCutError:
     )
 
 
-async def _stored_cut(services: Services, stream: StreamName, group: ReaderGroupConfig) -> StreamCut:
-    """What the controller holds for the subscriber; the group's start where it has not published anything."""
+async def _stored_cut(services: Services, stream: StreamName, group: ReaderGroupConfig) -> tuple[StreamCut, str]:
+    """The controller's cut of the subscriber (the start of a group that has published nothing), and its query."""
+    query = ""
     for item in (await services.controller.describe_stream(stream)).subscribers:
-        if item.name == group.full_name and item.cut is not None:
-            return item.cut
+        if item.name == group.full_name:
+            query = item.query
+            if item.cut is not None:
+                return item.cut, query
     start = group.start_cuts[stream]
-    return start if not start.is_unbounded else await services.controller.head(stream)
+    return (start if not start.is_unbounded else await services.controller.head(stream)), query

@@ -18,8 +18,9 @@ from penstock.model.segments import SegmentId
 from penstock.ports.controller_service import Successor
 from penstock.ports.segment_service import ChunkBlock, ChunkRange, SegmentInfo, SegmentService
 from penstock.spark.connect import Services
+from penstock.spark.following import entered
 from penstock.spark.plan import Times
-from penstock.spark.positions import Positions, enter_successors, from_cut, to_cut
+from penstock.spark.positions import Positions, from_cut, to_cut
 
 _TRIES = 8
 
@@ -80,7 +81,8 @@ async def _cut_at(services: Services, stream: StreamName, time_ms: int, *, end: 
             return to_cut(stream, positions)
         for segment in behind:
             followed[segment] = await services.controller.successors(stream, segment)
-        positions = enter_successors(positions, followed)
+        here = {segment: found for segment, found in followed.items() if segment in positions}
+        positions = await entered(services.controller, stream, positions, here)
 
 
 @dataclass(frozen=True, slots=True)

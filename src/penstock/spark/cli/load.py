@@ -64,6 +64,15 @@ ReaderOption = Annotated[
 ]
 SegmentsOption = Annotated[int, typer.Option("--segments", min=1, help="Of the stream, if it is made.")]
 PartOption = Annotated[str, typer.Option("--part", metavar="SIZE", help="Input that is written as one transaction.")]
+RootOption = Annotated[
+    str | None,
+    typer.Option(
+        "--root",
+        metavar="DIR",
+        help="Identify files by their paths below this directory. Use it if the directory can be mounted elsewhere.",
+        show_default=False,
+    ),
+]
 AgainOption = Annotated[bool, typer.Option("--again", help="Load it although it was loaded before.")]
 
 
@@ -79,6 +88,7 @@ def load(
     segments: SegmentsOption = 1,
     part: PartOption = "8GiB",
     again: AgainOption = False,
+    root: RootOption = None,
     controller: ControllerOption = None,
     master: MasterOption = "local[*]",
     conf: ConfOption = None,
@@ -108,6 +118,7 @@ def load(
         order_by=tuple(order_by or ()),
         part_bytes=parse_size(part),
         again=again,
+        root=root,
     ).checked()
     with telling(quiet=json) as tell, spark_session("load", master=master, conf=conf) as spark:
         report = run(spark, request, told=tell, dry_run=dry_run)

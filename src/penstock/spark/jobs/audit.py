@@ -22,6 +22,7 @@ from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.audit_files import RUN, AuditDirectory, AuditRun
 from penstock.spark.jobs.audit_rows import ALL, SCHEMA, Choice, batches
 from penstock.spark.jobs.audit_sums import AuditSums, sums_of
+from penstock.spark.jobs.job_files import literal
 from penstock.spark.jobs.progress import Told, beside, tasks_of, untold
 from penstock.spark.losses import say
 from penstock.spark.options import AUDIT_STREAM, ReadOptions, parse_read, plain_name
@@ -148,7 +149,7 @@ def read_audit(spark: Any, directory: Path) -> DataFrame:
     files = AuditDirectory(directory, "")
     if files.latest() is None:
         raise NotFoundError("there is no audit table in this directory", directory=files.path)
-    return spark.read.schema(_schema().add(RUN, "integer")).parquet(str(files.path)).drop(RUN)
+    return spark.read.schema(_schema().add(RUN, "integer")).parquet(literal(files.path)).drop(RUN)
 
 
 def _schema() -> Any:

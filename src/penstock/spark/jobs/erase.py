@@ -11,7 +11,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import AlreadyExistsError, NotFoundError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
-from penstock.spark.matching import Match, Where, matching_batches
+from penstock.spark.matching import NOT_SEEN, Match, Where, matching_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,34 +66,41 @@ def erase(
 ) -> EraseReport:
     """Blank all events of ``scope/stream`` that match, from its head to its tail of now, and return the receipt.
 
-    With the id of an erasure that was decided before nothing is looked for: it is waited for, and its receipt comes back;
-    where that one looked for something else, in this stream or another, AlreadyExistsError says so.
+    With the id of an erasure that was decided before nothing is looked for: it is waited for, and its receipt comes back.
+    AlreadyExistsError: that one was of another stream, by another ``who``, for another ``why``, or looked for something else.
     Raises what ``Stream.erase`` raises, and Spark's own errors for a schema or a predicate that it cannot read.
     """
     import penstock
 
     tell = progress or (lambda _: None)
+    asked = {"erasure": erasure, "stream": stream, "who": who, "why": why}
     with penstock.connect(controller) as store:
         target = store.stream(stream)
         if erasure is not None and not dry_run:
             known = _known(store, erasure)
             if known is not None:
-                _check_same(known, erasure, stream, match)
-                return _done(known["receipt"] or store.erasures().wait(erasure))
+                return _repeated(store, known, asked, match)
         start, end = target.head(), target.tail()
         tell({"state": "looking", "bytes": target.describe().size_bytes})
         positions = _positions(spark, match, controller, target.name, start, end)
         tell({"state": "found", "found": sum(map(len, positions.values()))})
         looked_for = {**match.looked_for(), "from": start.to_text(), "to": end.to_text()}
-        found = target.erase(
-            positions,
-            who=who,
-            why=why,
-            erasure=erasure,
-            looked_for=looked_for,
-            dry_run=dry_run,
-            progress=tell,
-        )
+        try:
+            found = target.erase(
+                positions,
+                who=who,
+                why=why,
+                erasure=erasure,
+                looked_for=looked_for,
+                dry_run=dry_run,
+                progress=tell,
+            )
+        except AlreadyExistsError:
+            # Another run of this search decided first: up to another tail, or with what this one did not find any more.
+            known = _known(store, str(erasure))
+            if known is None:
+                raise
+            return _repeated(store, known, asked, match)
     if not dry_run:
         return _done(found)
     return EraseReport(
@@ -138,16 +145,30 @@ def _known(store: Store, erasure: str) -> Mapping[str, Any] | None:
     return None if found["state"] == "gathering" else found
 
 
-def _check_same(known: Mapping[str, Any], erasure: str, stream: str, match: Match) -> None:
-    """Raise where the id is another erasure's: its receipt would say that something is gone which nobody has looked for."""
-    if known["stream"] != stream:
+def _repeated(store: Store, known: Mapping[str, Any], asked: Mapping[str, Any], match: Match) -> EraseReport:
+    """The receipt of the decided erasure. Raises AlreadyExistsError if the request differs: the receipt of another request
+    would claim an erasure that nobody asked for."""
+    erasure = str(asked["erasure"])
+    if known["stream"] != asked["stream"]:
         raise AlreadyExistsError("this id is of an erasure of another stream", erasure=erasure, stream=known["stream"])
-    asked = known["asked"].get("looked_for") or {}
-    # Without the cuts, which only tell what was there then.
-    if {name: value for name, value in asked.items() if name not in ("from", "to")} != match.looked_for():
+    found = known["asked"]
+    # Compare without the cuts, which only describe that run, and without the notes on the search.
+    if _searched(found.get("looked_for") or {}) != _searched(match.looked_for()):
         raise AlreadyExistsError(
             "this id is of an erasure that looked for something else; give another id, or none", erasure=erasure
         )
+    for name in ("who", "why"):
+        if found.get(name) != asked[name]:
+            raise AlreadyExistsError(
+                "this id is of an erasure with another person or reason; give these, another id, or none",
+                erasure=erasure,
+                **{name: found.get(name)},
+            )
+    return _done(known["receipt"] or store.erasures().wait(erasure))
+
+
+def _searched(looked_for: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in looked_for.items() if name not in ("from", "to", NOT_SEEN)}
 
 
 def _done(receipt: Mapping[str, Any]) -> EraseReport:

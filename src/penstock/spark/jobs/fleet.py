@@ -5,7 +5,6 @@ The decisions are the planner's, row by row; nothing is changed anywhere. Source
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 import time
@@ -14,13 +13,14 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.model.errors import AlreadyExistsError, DirectoryInUseError, InvalidArgumentError
+from penstock.model.errors import AlreadyExistsError, InvalidArgumentError
 from penstock.model.retention import PolicyDocument
 from penstock.spark.fleet import sources as places
 from penstock.spark.fleet.changes import PolicyEdit, edit_of
 from penstock.spark.fleet.report import FleetReport, collected
 from penstock.spark.fleet.sources import Share
 from penstock.spark.fleet.store import StoreFacts, StoreShare, store_shares
+from penstock.spark.jobs.job_files import locked
 from penstock.spark.jobs.progress import Told, beside, tasks_of, untold
 
 if TYPE_CHECKING:
@@ -97,11 +97,7 @@ def held(out: Path) -> Iterator[None]:
     if out.exists() and not out.is_dir():
         raise InvalidArgumentError("there is a file where the directory should be", out=str(out))
     out.mkdir(parents=True, exist_ok=True)
-    with open(out / _LOCK, "wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DirectoryInUseError("another run writes its decisions here", out=str(out)) from None
+    with locked(out / _LOCK, "another run writes its decisions here", out=str(out)):
         yield
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,14 @@ OWN = "_penstock"
 """Where a job keeps what is not data; readers of Parquet leave out names that begin with an underscore."""
 
 
+_PATTERN = re.compile(r"[{}\[\]*?\\]")
+
+
+def literal(path: str | Path) -> str:
+    """Escape the path for Spark's file readers, which expect patterns: ``data[1].json`` would mean ``data1.json``."""
+    return _PATTERN.sub(lambda found: f"\\{found[0]}", str(path))
+
+
 @contextmanager
 def locked(path: Path, message: str, **fields: object) -> Iterator[None]:
     """Hold the lock of a directory, which a process that dies gives back. Raises DirectoryInUseError with the message."""
@@ -28,7 +37,13 @@ def locked(path: Path, message: str, **fields: object) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DirectoryInUseError(message, **fields) from None
-        yield
+        owner = os.getpid()
+        try:
+            yield
+        finally:
+            # A live fork has the file open too, and would keep the lock. A fork that gets here must not release it.
+            if owner == os.getpid():
+                fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 def read_versioned(path: Path) -> dict[str, Any]:

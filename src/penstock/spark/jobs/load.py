@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from uuid import uuid4
 
 from penstock.model.errors import InvalidArgumentError, NotFoundError, ScopeNotFoundError, StreamNotFoundError
 from penstock.spark.connect import Connector, Services, dial, link
+from penstock.spark.jobs.job_files import literal
 from penstock.spark.jobs.progress import Progress, Told, beside, tasks_of, untold
 from penstock.spark.options import WriteOptions, parse_write
 from penstock.spark.schema import EVENT, ROUTING_KEY
@@ -38,7 +40,8 @@ _SAMPLE = 3
 class LoadRequest:
     """What to load, and how.
 
-    paths: Files or directories that driver and executors see, all of one format; None of it changes while it is loaded.
+    paths: Files or directories that driver and executors see, all of one format; None of it changes while it is loaded. They
+        are names, not patterns.
     write: Options of the sink, as for ``df.write``: ``controller``, ``stream``, ``default_num_segments``, …
     format: One of ``FORMATS``; None: as the names of the files end.
     reader: Options of Spark's reader of that format. CSV has a header unless they say otherwise.
@@ -49,6 +52,7 @@ class LoadRequest:
     order_by: Expressions, each with ``asc`` or ``desc`` behind it if wanted: events of one key arrive in this order.
     part_bytes: Size of a part, in bytes of input: a part is one transaction.
     again: Load it although it was loaded.
+    root: Files are identified by their paths below this directory, wherever it is mounted. None: by their whole paths.
     """
 
     paths: tuple[str, ...]
@@ -61,6 +65,7 @@ class LoadRequest:
     order_by: tuple[str, ...] = ()
     part_bytes: int = 8 << 30
     again: bool = False
+    root: str | None = None
 
     def checked(self) -> LoadRequest:
         """Itself. Raises InvalidArgumentError."""
@@ -72,6 +77,11 @@ class LoadRequest:
             raise InvalidArgumentError(
                 "order is kept for each routing key: name one, or give all events the same with a key of \"'all'\""
             )
+        for path in self.paths:
+            if _is_skipped(path):
+                raise InvalidArgumentError(
+                    "Spark skips files whose names begin with _ or a dot; rename the file", path=repr(path)
+                )
         if self.part_bytes < 1:
             raise InvalidArgumentError("a part holds at least one byte", part_bytes=self.part_bytes)
         return self
@@ -231,11 +241,15 @@ def write_counted(spark: Any, events: Any, options: Mapping[str, str], told: Tol
 
 
 def digest_of(files: Sequence[InputFile], request: LoadRequest, kind: str) -> str:
-    """What tells one load from another: its files, by name below what they have in common, size and time; and what is made
-    of them. Hexadecimal SHA-256."""
-    common = _common([file.path for file in files])
+    """Identify a load by its files (path, size and time) and by what is made of them. Hexadecimal SHA-256.
+
+    The whole path counts, because files of equal names, sizes and times in two directories are two inputs. With a root, the
+    path below it counts. Raises InvalidArgumentError if a file does not lie below the root.
+    """
     facts = {
-        "files": sorted([file.path[len(common) :], file.size_bytes, file.modified_ms] for file in files),
+        "files": sorted(
+            [_identifying_path(file.path, request.root), file.size_bytes, file.modified_ms] for file in files
+        ),
         "format": kind,
         "reader": dict(sorted(request.reader.items())),
         "made": [request.schema, request.event, request.key, list(request.order_by), request.part_bytes],
@@ -243,11 +257,27 @@ def digest_of(files: Sequence[InputFile], request: LoadRequest, kind: str) -> st
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _common(paths: Sequence[str]) -> str:
-    """The directory that all lie in, with its slash."""
-    first, last = min(paths), max(paths)
-    same = next((index for index, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
-    return first[: first.rfind("/", 0, same) + 1]
+def _identifying_path(path: str, root: str | None) -> str:
+    """The part of a path that identifies the file. Spark returns a local path as file:/DIR/NAME, whatever form was given."""
+    if root is None:
+        return path
+    place, known = _without_file_scheme(root), _without_file_scheme(path)
+    place = place if "://" in place else os.path.abspath(place)
+    above = f"{place.rstrip('/')}/"
+    # The root's name can also occur further down in the path of a file that lies elsewhere.
+    if not known.startswith(above):
+        raise InvalidArgumentError("a file does not lie below the root", path=path, root=root)
+    return known.removeprefix(above)
+
+
+def _without_file_scheme(path: str) -> str:
+    return path.removeprefix("file:").removeprefix("//") if path.startswith("file:/") else path
+
+
+def _is_skipped(path: str) -> bool:
+    """Whether Spark does not count a file of that name as data."""
+    name = path.rstrip("/").rpartition("/")[2]
+    return name[:1] in ("_", ".") and name not in (".", "..") and "=" not in name
 
 
 def _parts(files: Sequence[InputFile], request: LoadRequest) -> Sequence[Sequence[InputFile]]:
@@ -286,7 +316,7 @@ def _read(spark: Any, request: LoadRequest, kind: str, paths: Sequence[str], sch
             # So that the columns that directories name (a=1/b=2/) are there for some of the files too.
             reader = reader.option("basePath", request.paths[0])
     with _missing_input(request.paths):
-        return reader.load(list(paths))
+        return reader.load([literal(path) for path in paths])
 
 
 @contextmanager
@@ -309,12 +339,11 @@ def _listed(spark: Any, frame: Any) -> Sequence[InputFile]:
     paths = [unquote(path) for path in frame.inputFiles()]
     if not paths:
         raise NotFoundError("the input holds no files")
-    rows = spark.read.format("binaryFile").load(paths).select("path", "length", "modificationTime").collect()
+    found = spark.read.format("binaryFile").load([literal(path) for path in paths])
+    rows = found.select("path", "length", "modificationTime").collect()
     if not rows:
         raise NotFoundError("the input holds no data: all of its files are empty", path=", ".join(paths)[:200])
-    return sorted(
-        InputFile(unquote(row.path), row.length, int(row.modificationTime.timestamp() * 1000)) for row in rows
-    )
+    return sorted(InputFile(row.path, row.length, int(row.modificationTime.timestamp() * 1000)) for row in rows)
 
 
 def _tasks(spark: Any, files: Sequence[InputFile]) -> int:

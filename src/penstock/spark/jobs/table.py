@@ -5,6 +5,7 @@ Source: docs/design/0017-compact-to-table.md.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError, InvalidArgumentError, NotFoundError
 from penstock.model.names import StreamName, check_name
+from penstock.model.queries import SOURCE_MAX_BYTES, QuerySource
 from penstock.spark.connect import Connector, Services, dial, link
+from penstock.spark.jobs.job_files import literal
 from penstock.spark.jobs.progress import Told, beside, tasks_of, untold
 from penstock.spark.jobs.table_files import TableDirectory, TableState
 from penstock.spark.options import parse_read
@@ -136,8 +139,8 @@ def read_table(spark: Any, directory: Path) -> Any:
     state = files.state()
     if state is None:
         raise NotFoundError("there is no table in this directory", directory=directory)
-    reader = spark.read.schema(f"{state.schema}, {_BUCKET} int")
-    return reader.parquet(str(files.current.resolve())).drop(_BUCKET)
+    reader = spark.read.schema(_stored_schema(state))
+    return reader.parquet(literal(files.current.resolve())).drop(_BUCKET)
 
 
 class _Run:
@@ -192,8 +195,11 @@ class _Run:
 
     async def _published(self, services: Services, cut: StreamCut) -> None:
         """Hold the stream from ``cut`` on, and release what lies before it."""
-        found = await subscribe(services, self._options.stream, self._subscriber, cut)
-        await found.publish(services, await positions_of(services, cut))
+        # Two tables under one name would release data that the other one still needs.
+        name = f"table {self._request.directory.absolute()}".encode()[-SOURCE_MAX_BYTES:].decode(errors="ignore")
+        source = QuerySource(query=name, replaces=self._options.replaces_query or "")
+        found = await subscribe(services, self._options.stream, self._subscriber, cut, source)
+        await found.publish(services, await positions_of(services, cut), source)
 
     def _make(self, keyed: Any, columns: Sequence[str], end: StreamCut) -> tuple[TableState, Mapping[str, int], int]:
         from pyspark.sql import functions as fn
@@ -221,9 +227,7 @@ class _Run:
             stream=str(self._options.stream),
             cut=end.to_text(),
             request=self._request.identity(self._options.stream),
-            schema=", ".join(
-                f"`{item.name}` {item.dataType.simpleString()}" for item in keyed.schema if item.name != _DELETED
-            ),
+            schema=type(keyed.schema)([item for item in keyed.schema if item.name != _DELETED]).json(),
             buckets={str(bucket): buckets[bucket] for bucket in sorted(buckets)},
         )
         self._directory.publish(state, unchanged=unchanged)
@@ -268,21 +272,21 @@ class _Run:
             parsed = flat.select(*raw, "_value.*", *place)
         key = fn.expr(request.key).cast("string").alias(KEY)
         deleted = fn.coalesce(fn.expr(request.delete_when or "false"), fn.lit(False)).alias(_DELETED)
-        others = [fn.col(f"`{name}`") for name in names if name != KEY]
+        others = [fn.col(_quoted(name)) for name in names if name != KEY]
         return parsed.select(key, *others, *place, deleted)
 
     def _write(self, latest: Any, columns: Sequence[str], touched: Sequence[int], number: int) -> dict[int, int]:
         """Write the buckets that change, whole; the rows of each."""
         from pyspark.sql import functions as fn
 
+        columns = [_quoted(name) for name in columns]
         fresh = latest.where(~fn.col(_DELETED)).select(*columns, _BUCKET)
         merged = fresh
         old = [bucket for bucket in touched if self._state is not None and str(bucket) in self._state.buckets]
         if old and self._state is not None:
-            base = self._spark.read.schema(f"{self._state.schema}, {_BUCKET} int").option(
-                "basePath", str(self._directory.current.resolve())
-            )
-            there = base.parquet(*[str(self._directory.bucket(bucket)) for bucket in old])
+            reader = self._spark.read.schema(_stored_schema(self._state))
+            base = reader.option("basePath", str(self._directory.current.resolve()))
+            there = base.parquet(*[literal(self._directory.bucket(bucket)) for bucket in old])
             merged = there.join(latest.select(KEY), KEY, "left_anti").select(*columns, _BUCKET).unionByName(fresh)
         staging = self._directory.making(number)
         parts = merged.repartition(max(1, len(touched)), _BUCKET)
@@ -318,6 +322,20 @@ class _Run:
         )
 
 
+def _quoted(name: str) -> str:
+    """A column's name, quoted for Spark's expressions."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def _stored_schema(state: TableState) -> Any:
+    """The columns of a version's files: as Spark's JSON, or as DDL if an earlier version wrote it."""
+    from pyspark.sql.types import IntegerType, StructType
+
+    if not state.schema.startswith("{"):
+        return f"{state.schema}, {_BUCKET} int"
+    return StructType.fromJson(json.loads(state.schema)).add(_BUCKET, IntegerType())
+
+
 def _latest(keyed: Any) -> Any:
     """Of each key the event that lies last, and how many there were; of those without a key too, which are one.
 
@@ -325,7 +343,7 @@ def _latest(keyed: Any) -> Any:
     """
     from pyspark.sql import functions as fn
 
-    row = fn.struct(*[fn.col(f"`{name}`") for name in keyed.columns if name != KEY])
+    row = fn.struct(*[fn.col(_quoted(name)) for name in keyed.columns if name != KEY])
     last = fn.max_by(row, fn.struct(SEGMENT, OFFSET)).alias("_row")
     return keyed.groupBy(KEY).agg(last, fn.count(fn.lit(1)).alias(_COUNT)).select(KEY, "_row.*", _COUNT)
 

@@ -7,7 +7,11 @@ import sys
 
 import pytest
 
+from penstock import open as open_store
 from penstock.app.cli.main import main
+from penstock.controller import keys
+from penstock.model.names import StreamName
+from penstock.ports.segment_service import TablePut
 from penstock.storage.data_directory import DataDirectory
 
 
@@ -45,6 +49,21 @@ def test_what_is_written_is_read_back_in_order_per_key(penstock):
     assert sorted(event["n"] for event in found) == list(range(200))
     for user in range(5):
         assert [event["n"] for event in found if event["user"] == user] == list(range(user, 200, 5))
+
+
+def test_the_repair_command_fixes_a_stuck_stream(penstock, tmp_path):
+    penstock("stream", "create", "s/t")
+    assert penstock("stream", "repair", "s/t")[:2] == (0, "s/t needs no repair\n")
+    entry = keys.queue_entry(StreamName("s", "t"), 0)
+    with open_store(tmp_path / "data") as store:
+        store.call(lambda inner: inner.segments.table_update(keys.TABLE, [TablePut(key=entry, value=b"rot")]))
+    status, _, err = penstock("stream", "seal", "s/t")
+    assert status != 0
+    assert "metadata record cannot be read" in err
+    status, out, _ = penstock("stream", "repair", "s/t")
+    assert status == 0
+    assert out == f"removed {entry.decode()}: a decision that cannot be read: metadata record cannot be read\n"
+    assert penstock("stream", "seal", "s/t")[:2] == (0, "sealed s/t\n")
 
 
 def test_reading_stops_at_max_and_tells_places_as_json(penstock):

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import penstock
 from penstock.app.cli.main import app
 from penstock.app.erasing import find_values, positions_from, values_from
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import AlreadyExistsError, InvalidArgumentError
 
 SECRET = "canary-7f3a"
 
@@ -109,3 +109,21 @@ def test_lists_of_values_are_read_line_by_line(tmp_path):
         values_from(path)
     with pytest.raises(InvalidArgumentError):
         list(find_values(tmp_path, {"abc": 1}))
+
+
+def test_a_repeat_with_fewer_positions_prints_the_receipt_and_one_with_more_says_how_many(tmp_path, data):
+    lines = (tmp_path / "positions").read_text().splitlines()
+    erase = ["erase", "run", "demo/clicks", "--why", "request 17", "--owner", "ann", "--id", "r17", "--data", data]
+
+    def erase_lines(chosen):
+        (tmp_path / "chosen").write_text("".join(f"{line}\n" for line in chosen))
+        return run(*erase, "--positions", tmp_path / "chosen")
+
+    first = erase_lines(lines[:8])
+    assert first.exit_code == 0, first.output
+    again = erase_lines(lines[2:5])
+    assert (again.exit_code, again.output) == (0, first.output)
+    more = erase_lines(lines)
+    assert isinstance(more.exception, AlreadyExistsError)
+    assert "under another id" in str(more.exception)
+    assert "undecided=2 events=10" in str(more.exception)

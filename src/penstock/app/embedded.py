@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from penstock.client.store import AsyncStore
 from penstock.controller.controller import Controller, open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.ports import forks
 from penstock.ports.clock import Clock
 from penstock.ports.controller_service import Endpoint
 from penstock.ports.rng import Rng
@@ -67,7 +68,7 @@ async def open_runtime(
     """
     check_place(settings)
     clock, rng, telemetry = RealClock(), RealRng(), Counters()
-    async with AsyncExitStack() as stack:
+    async with forks.OwnedExitStack() as stack:
         directory = DataDirectory.open(settings.data)
         stack.callback(directory.close)
         layout = load_layout(settings.data)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 from penstock.app.telemetry import Counters
 from penstock.client.blocking import Store
 from penstock.client.store import AsyncStore
 from penstock.net.dial.controller import RemoteController, dial_controller
 from penstock.net.dial.segments import RemoteSegments
+from penstock.ports import forks
 from penstock.storage.real_clock import RealClock
 from penstock.storage.real_rng import RealRng
 
@@ -26,7 +27,7 @@ async def open_remote(
     ``dial_s`` is how long to wait for the first answer (default: as for any, 30 s, so that a restart goes unnoticed).
     Raises: NotConnectedError where nothing answers, InvalidArgumentError where it is not an address.
     """
-    async with AsyncExitStack() as stack:
+    async with forks.OwnedExitStack() as stack:
         controller = await stack.enter_async_context(dial_controller(address, dial_s=dial_s))
         segments = await stack.enter_async_context(
             RemoteSegments(controller, native=controller.native, rng=RealRng(), telemetry=Counters())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import for_tier2, open_tier
 from penstock.net.wire_limits import WireLimits
+from penstock.ports import forks
 from penstock.ports.clock import Clock
 from penstock.ports.rng import Rng
 from penstock.ports.shared_counts import SharedCounts
@@ -101,7 +102,7 @@ async def open_segments(
     ``containers`` and ``owned``: how many the whole store has, and which of them this process serves; None: the usual number,
     and all. Raises: InvalidArgumentError, CorruptDataError, VersionTooNewError; in each case nothing was changed.
     """
-    async with AsyncExitStack() as stack:
+    async with forks.OwnedExitStack() as stack:
         offload = ThreadOffload()
         stack.push_async_callback(offload.close)
         files = RealFiles(settings.data, offload)

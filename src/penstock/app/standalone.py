@@ -123,7 +123,7 @@ async def _in_this_process(settings: StandaloneSettings) -> AsyncIterator[tuple[
             rng=runtime.rng,
             telemetry=runtime.telemetry,
             limits=wire_limits(settings.store, connections=connections_allowed()),
-            guard=runtime.controller.check_client_removal,
+            guard=runtime.controller.client_removal,
             calls=controller_calls(runtime.controller),
         ) as wire,
         MemoryWatch(
@@ -156,7 +156,7 @@ async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator
                 settings=ControllerSettings(retention_cycle_ms=settings.store.retention_cycle_ms),
             )
         )
-        await stack.enter_async_context(workers.serving(controller.check_client_removal))
+        await stack.enter_async_context(workers.serving(controller.client_removal))
         runtime = Runtime(
             segments=workers.segments,
             controller=controller,
@@ -171,7 +171,8 @@ async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator
 async def online_readers(runtime: Runtime, scope: str, group: str) -> Sequence[str] | None:
     """The readers of a group, sorted. None for groups of Pravega's clients, which keep their state among themselves."""
     try:
-        state = await GroupTable(runtime.segments, runtime.rng, scope, group).load()
+        known = await runtime.controller.get_reader_group(scope, group)
+        state = await GroupTable(runtime.segments, runtime.rng, scope, group, known.id).load()
     except NotFoundError:
         return None
     return sorted(state.members)

@@ -7,12 +7,13 @@ line ends it stops at once, as if killed; what it acknowledged is on disk.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import signal
 import socket
 import sys
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from penstock.app.settings import EmbeddedSettings
 from penstock.app.telemetry import Counters
 from penstock.app.worker_layout import WorkerLayout
 from penstock.model.errors import InternalError, PenstockError, UnavailableError
+from penstock.net.wire_requests import RemovalGuard
 from penstock.net.wire_server import WireServer
 from penstock.net.worker_link import Answer, Handler, WorkerLink, open_link
 from penstock.net.worker_server import WorkerServer
@@ -158,9 +160,6 @@ class WorkerProcess:
             return None
         host, port = order.arguments
 
-        async def guard(segment: str, offset: int | None) -> None:
-            await link.call("check_removal", segment, offset)
-
         settings = self._settings
         if settings is None:
             raise InternalError("a worker serves before it has opened its store", worker=self._number)
@@ -172,7 +171,7 @@ class WorkerProcess:
                 rng=self._rng,
                 telemetry=self._telemetry,
                 limits=wire_limits(settings, connections=connections_allowed()),
-                guard=guard,
+                guard=removal_guard(link),
             )
         )
         await self._wire.enter_async_context(
@@ -185,6 +184,28 @@ class WorkerProcess:
             )
         )
         return wire.port
+
+
+def removal_guard(link: WorkerLink) -> RemovalGuard:
+    """The guard of the server's controller, over the line: its block in the server lasts as long as the one here."""
+    numbers = itertools.count()
+
+    @asynccontextmanager
+    async def guard(segment: str, offset: int | None) -> AsyncIterator[None]:
+        number = next(numbers)
+        try:
+            await link.call("begin_removal", number, segment, offset)
+            yield
+        finally:
+            # Without a line the server ends them all, once this process is gone.
+            if link.is_open:
+                link.start(_ignore, "end_removal", number)
+
+    return guard
+
+
+def _ignore(_: object) -> None:
+    """The end of a removal has no answer that anyone waits for."""
 
 
 def _tell_pulse(answer: Answer) -> None:

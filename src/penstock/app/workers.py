@@ -7,7 +7,7 @@ import logging
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -31,7 +31,7 @@ from penstock.storage.real_shared_counts import CountsMemory
 
 log = logging.getLogger(__name__)
 
-Guard = Callable[[str, int | None], Awaitable[None]]
+Guard = Callable[[str, int | None], AbstractAsyncContextManager[None]]
 
 _HOPELESS = (CorruptDataError, VersionTooNewError, InvalidArgumentError)
 """What no other attempt changes."""
@@ -62,6 +62,34 @@ class Patience:
     start_s: float = 60.0
 
 
+class WorkerRemovals:
+    """Removals that a worker performs for its clients, each within the guard's block, by the number the worker gave it."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, AsyncExitStack] = {}
+
+    def handlers(self, guard: Guard) -> Mapping[str, Callable[..., Awaitable[None]]]:
+        """The worker's calls: ``begin_removal(number, segment, offset)`` raises what the guard does; ``end_removal(number)``
+        follows it, whatever came of it."""
+
+        async def begin(number: int, segment: str, offset: int | None) -> None:
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(guard(segment, offset))
+                self._open[number] = stack.pop_all()
+
+        return {"begin_removal": begin, "end_removal": self._end}
+
+    async def _end(self, number: int) -> None:
+        stack = self._open.pop(number, None)
+        if stack is not None:
+            await stack.aclose()
+
+    async def end_all(self) -> None:
+        """After the end of the worker's process."""
+        for number in list(self._open):
+            await self._end(number)
+
+
 class Worker:
     """One share of the store, and the process that serves it now. All that is given is borrowed."""
 
@@ -76,6 +104,7 @@ class Worker:
         self.number = number
         self.line = WorkerLine(number)
         self.endpoint: Endpoint | None = None
+        self.removals = WorkerRemovals()
         self._patience = patience
         self._missed = 0
         self._pulse: asyncio.Task[None] | None = None
@@ -240,12 +269,12 @@ class Workers:
         return [worker.endpoint for worker in self.workers if worker.endpoint is not None]
 
     def _handlers(self) -> Mapping[str, Callable[..., Awaitable[Any]]]:
-        return {"check_removal": self._check_removal, "limits_reached": self.segments.note_reached}
+        return {"limits_reached": self.segments.note_reached}
 
-    async def _check_removal(self, segment: str, offset: int | None) -> None:
+    def _removal(self, segment: str, offset: int | None) -> AbstractAsyncContextManager[None]:
         if self._guard is None:
             raise UnavailableError("the controller is not open")
-        await self._guard(segment, offset)
+        return self._guard(segment, offset)
 
     # --- start, and start again ---------------------------------------------------------------------------
 
@@ -264,7 +293,7 @@ class Workers:
         attempt = 0
         while True:
             try:
-                return await worker.launch(self._handlers())
+                return await worker.launch({**self._handlers(), **worker.removals.handlers(self._removal)})
             except _HOPELESS:
                 raise
             except PenstockError as error:
@@ -290,6 +319,8 @@ class Workers:
             await asyncio.shield(link.closed)
             worker.line.attach(None)
             status = await worker.end(patience.stop_s if self._stopping else 1.0)
+            # Only now can nothing more of them reach its log.
+            await worker.removals.end_all()
             if self._stopping:
                 return
             deaths = 1 if loop.time() - since >= patience.steady_s else deaths + 1

@@ -41,7 +41,12 @@ WhyOption = Annotated[
 ]
 ErasureIdOption = Annotated[
     str | None,
-    typer.Option("--id", metavar="ID", help="A name of your own; again, it gives the receipt.", show_default=False),
+    typer.Option(
+        "--id",
+        metavar="ID",
+        help="A name of your own. Again, with the same or fewer events, it gives the receipt.",
+        show_default=False,
+    ),
 ]
 
 

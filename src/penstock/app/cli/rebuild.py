@@ -82,6 +82,9 @@ def _lines(report: RebuildReport) -> list[str]:
         f"  {counted(len(report.streams.streams), 'stream')}, {counted(report.segments, 'segment')}, "
         f"{counted(report.tables, 'table')}, {counted(report.chunks, 'chunk')}, {format_size(report.bytes)}",
     ]
+    if report.restored:
+        lines.append("whole again, having been set aside for a damaged row:")
+        lines += [f"  {name}" for name in report.restored]
     if report.lost:
         lines.append("not recovered, for it was in the log alone:")
         lines += [_lost_line(item) for item in report.lost]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +14,7 @@ from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, Sc
 from penstock.app.units import counted, format_size
 from penstock.core.retention_facts import holder_in_words
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import InvalidArgumentError, InvalidCutError
+from penstock.model.errors import InvalidArgumentError, InvalidCutError, UnsupportedError
 from penstock.model.names import StreamName
 from penstock.model.policies import ScaleType
 from penstock.model.segments import epoch_of, number_of
@@ -20,8 +22,11 @@ from penstock.ports.controller_service import StreamDescription
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Stream
+    from penstock.client.store import AsyncStore
 
-app = typer.Typer(help="Create, list, describe, scale, truncate, seal and delete streams.", no_args_is_help=True)
+app = typer.Typer(
+    help="Create, list, describe, scale, truncate, seal, repair and delete streams.", no_args_is_help=True
+)
 
 
 @app.command()
@@ -242,3 +247,32 @@ def delete(
             handle.seal()
         handle.delete()
     say(f"deleted {stream}", as_json=json, stream=stream)
+
+
+@app.command()
+def repair(
+    stream: StreamArgument,
+    data: Annotated[
+        Path,
+        typer.Option("--data", metavar="DIR", help="The data directory; stop its server first.", show_default=False),
+    ],
+    json: JsonOption = False,
+) -> None:
+    """Remove transactions that can never be finished and that block every change of a stream.
+
+    The command prints each record that it removed. It does not change data that is part of the stream.
+    """
+    from penstock.controller.controller import Controller
+
+    name = StreamName.parse(stream)
+
+    async def work(store: AsyncStore) -> Mapping[str, Any]:
+        if not isinstance(store.controller, Controller):
+            raise UnsupportedError("repair needs the stream's data directory", stream=stream)
+        return await store.controller.repair_stream(name)
+
+    with open_target(None, data) as store:
+        found = store.call(work)
+    lines = [f"removed {item['key']}: {item['why']}" for item in found["removed"]]
+    lines += [f"queued {item['txn']} again: {item['why']}" for item in found["requeued"]]
+    say("\n".join(lines) or f"{stream} needs no repair", as_json=json, **found)

@@ -15,6 +15,7 @@ from penstock.core.garbage import chunk_epoch, is_marker
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError
 from penstock.ports.offload import Offload
+from penstock.segmentstore.chunk_gaps import missing_chunk, missing_ranges
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.rebuild import list_catalogue, load_container
 from penstock.storage.tier_claim import RECORD, load_record
@@ -168,7 +169,12 @@ async def _segments(store: Offline, found: Diagnosis) -> None:
                     stream = stream_of(record.name)
                     if stream is not None and not record.kind:
                         streams[stream] = None
-                    await _chunks(rows, index, records.parse_number(key[-8:]), record, listed, named, facts, found)
+                    uid = records.parse_number(key[-8:])
+                    await _chunks(rows, index, uid, record, listed, named, facts, found)
+                    gaps = await missing_ranges(rows, index, uid)
+                    missing = [missing_chunk(index, uid, record.name, *gap) for gap in gaps]
+                    # The scrub's first page may have come as far as this.
+                    found.damage += [item for item in missing if item not in found.damage]
                 if len(page) < _PAGE:
                     break
                 start = page[-1][0] + b"\0"

@@ -181,21 +181,23 @@ async def chunk_blocks(
 
 
 async def _owners(source: Source) -> dict[str, tuple[str, int]]:
-    """Of each chunk that the catalogue names: its segment, and how many of its first bytes were given back."""
+    """Map each chunk that the catalogue names to its segment, and to the offset before which it is truncated or freed."""
     found: dict[str, tuple[str, int]] = {}
     for index, names in (await list_catalogue(source.objects)).items():
         keyvalue = MemoryKeyValue()
         await load_container(source.objects, index, names, keyvalue)
-        segments: dict[int, str] = {}
+        segments: dict[int, records.SegmentRecord] = {}
         start, end = records.range_of(records.prefix(records.TAG_SEGMENT, index))
         for key, value in await keyvalue.scan(start, end, limit=1 << 40):
-            segments[records.parse_number(key[-8:])] = records.decode_segment(value).name
+            segments[records.parse_number(key[-8:])] = records.decode_segment(value)
         start, end = records.range_of(records.prefix(records.TAG_CHUNK, index))
         for key, value in await keyvalue.scan(start, end, limit=1 << 40):
             chunk = records.decode_chunk(value)
             owner = segments.get(records.parse_number(key[3:11]))
             if owner is not None:
-                found[chunk.name] = (owner, chunk.freed)
+                # A truncated head may already be a hole that the rows do not record.
+                dead = min(chunk.length, max(chunk.freed, owner.kept_offset - records.parse_number(key[-8:])))
+                found[chunk.name] = (owner.name, dead)
     return found
 
 

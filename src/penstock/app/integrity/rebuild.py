@@ -27,6 +27,7 @@ from penstock.model.errors import CorruptDataError, InvalidArgumentError, Segmen
 from penstock.ports.chunks import ChunkStorage
 from penstock.segmentstore import rebuild as rows_of
 from penstock.segmentstore.metadata import MetadataRows
+from penstock.segmentstore.rebuild_aside import restore_aside
 from penstock.storage.data_directory import DataDirectory
 from penstock.storage.real_calls import sync_directory
 from penstock.storage.real_clock import RealClock
@@ -54,6 +55,8 @@ class RebuildReport:
     damage: list[Damage] = field(default_factory=list)
     unnamed_chunks: list[str] = field(default_factory=list)
     streams: Reconciled = field(default_factory=Reconciled)
+    restored: list[str] = field(default_factory=list)
+    """Segments that were set aside and that the rebuild restored in full."""
 
     @property
     def is_complete(self) -> bool:
@@ -94,6 +97,7 @@ class RebuildReport:
             "damage": [item.as_json() for item in self.damage],
             "made_anew": self.streams.made,
             "unnamed_chunks": self.unnamed_chunks,
+            "restored": self.restored,
             "unknown": self.unknown(),
         }
 
@@ -190,6 +194,8 @@ class _Rebuild:
         self._report = RebuildReport(place=source.place, data="")
         self._listed: dict[str, None] = {}
         self._copied: dict[str, None] = {}
+        self._made: dict[str, None] = {}
+        """Chunks that the rebuild wrote, and that no old store has."""
 
     async def run(self, tier2: str | None, endpoint: str | None, insecure: bool) -> RebuildReport:
         catalogue = await rows_of.list_catalogue(self._source.objects)
@@ -215,9 +221,12 @@ class _Rebuild:
             if containers > CONTAINERS_EACH:
                 raise _of_workers(self._source.place)
             for container in sorted(catalogue):
+                await self._restore_aside(container, keyvalue, tier, epoch)
                 async for segment in rows_of.settle_container(keyvalue, container, epoch=epoch):
                     await self._copy_segment(segment, MetadataRows(keyvalue), tier)
-            await keyvalue.commit([(records.STORE_KEY, records.encode_store(containers))])
+            await keyvalue.commit(
+                [(key, records.encode_store(containers)) for key in (records.STORE_KEY, records.STORE_COPY_KEY)]
+            )
             self._report.unnamed_chunks = [
                 name
                 for name in self._listed
@@ -274,6 +283,27 @@ class _Rebuild:
         await files.sync_dir("wal")
         await files.sync_dir(".")
 
+    async def _restore_aside(self, container: int, keyvalue: SqliteKeyValue, tier: Tier2, epoch: int) -> None:
+        """Apply changes that were set aside. Report those that cannot be applied, and rows that the catalogue lacks."""
+        for key in await rows_of.take_lacking(keyvalue, container):
+            why = "the catalogue lacks this row: it was damaged when the catalogue was written"
+            self._report.damage.append(Damage(kind=DamageKind.ROW, place=key.hex()[:200], why=why, container=container))
+        found = await restore_aside(keyvalue, container, epoch=epoch, chunks=tier.chunks)
+        self._report.restored += found.restored
+        self._made.update(found.made)
+        self._copied.update(found.dropped)
+        for uid, name, why in found.failed:
+            self._report.damage.append(
+                Damage(
+                    kind=DamageKind.ROW,
+                    place=records.aside_key(container, uid).hex(),
+                    why=f"the segment was set aside, and some of the log's changes to it are lost: {why}",
+                    container=container,
+                    segment=name,
+                    fields={"uid": f"{uid:x}"},
+                )
+            )
+
     # --- chunks -------------------------------------------------------------------------------------------
 
     async def _copy_segment(self, segment: rows_of.RebuiltSegment, rows: MetadataRows, tier: Tier2) -> None:
@@ -296,6 +326,9 @@ class _Rebuild:
             )
         for begin, chunk in segment.chunks:
             self._copied[chunk.name] = None
+            if chunk.name in self._made:
+                report.chunks += 1
+                continue
             try:
                 blocks = await rows_of.blocks_of(rows, segment.container, chunk)
             except CorruptDataError as error:
@@ -305,7 +338,8 @@ class _Rebuild:
                 why = "the chunk is not there: lost, or truncated after the catalogue's last entry"
                 self._damaged(DamageKind.CHUNK, segment, chunk.name, why, begin, begin + chunk.length)
                 continue
-            for position, block, why in await _copy_chunk(self._source.chunks, tier.chunks, chunk, blocks):
+            dead = min(chunk.length, max(chunk.freed, segment.record.kept_offset - begin))
+            for position, block, why in await _copy_chunk(self._source.chunks, tier.chunks, chunk, blocks, dead):
                 self._damaged(DamageKind.BLOCK, segment, chunk.name, why, begin + position, begin + block.end)
             report.chunks += 1
             if self._progress is not None:
@@ -332,16 +366,20 @@ async def _copy_chunk(
     target: ChunkStorage,
     chunk: records.ChunkRecord,
     blocks: Sequence[tuple[int, records.BlockRecord]],
+    dead: int,
 ) -> list[tuple[int, records.BlockRecord, str]]:
-    """Copy block by block, and say which are damaged: their bytes are copied as they are, and fail their checksum again."""
+    """Copy block by block, and return the damaged ones. Their bytes are copied unchanged, and fail their checksum again.
+
+    ``dead``: the offset before which the segment is truncated. Bytes before it may be a hole that the rows do not record.
+    """
     damaged: list[tuple[int, records.BlockRecord, str]] = []
     name = parse_chunk_name(chunk.name)
     first = 0 if name is None else name.start
     index: list[bytes] = []
     for number, (position, block) in enumerate(blocks):
         size = block.end - position
-        if block.end <= chunk.freed:
-            data = bytes(size)  # Given back: nobody reads it, and it becomes a hole again.
+        if block.end <= dead:
+            data = bytes(size)  # No reader sees these bytes, and they become a hole again.
         else:
             data, why = await _read_block(source, chunk.name, position, size)
             if why is None and crc32c(data) != block.crc32c:

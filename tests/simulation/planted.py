@@ -14,7 +14,7 @@ from unittest.mock import patch
 from penstock.codec.chunk_index import SUFFIX
 from penstock.controller import commits, epochs, streams, workflows
 from penstock.model.errors import SegmentNotFoundError
-from penstock.segmentstore import catalogue, container, reclaimer, segment_calls, tables
+from penstock.segmentstore import catalogue, container, leases, segment_calls, tables
 from penstock.storage import log_scan
 from penstock.storage.file_chunks import FileChunks
 from penstock.storage.local_log import LocalLog
@@ -155,7 +155,7 @@ def committed_before_merged() -> Any:
 
 def leases_are_ignored() -> Any:
     """Truncation deletes chunks that somebody still reads."""
-    return patch.object(reclaimer.Reclaimer, "_leased", lambda self: {})
+    return patch.object(leases.Leases, "segments", lambda self: {})
 
 
 def merge_is_not_idempotent() -> Any:

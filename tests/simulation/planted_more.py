@@ -10,7 +10,7 @@ from unittest.mock import patch
 from penstock.segmentstore import recovery, segment_calls, transitions
 from penstock.segmentstore.checkpointer import Checkpointer
 from penstock.segmentstore.container import Container
-from penstock.segmentstore.reclaimer import Reclaimer
+from penstock.segmentstore.leases import Leases
 from penstock.storage.local_log import LocalLog
 from penstock.storage.log_pool import FilePool, Spare
 
@@ -88,14 +88,15 @@ def free_marks_are_believed() -> Any:
 
 def leases_end_with_the_process() -> Any:
     """A lease is kept in memory: after a restart chunks are deleted beneath their reader."""
-    original = Reclaimer.recover
+    original = Leases.recover
 
-    async def recover(self: Reclaimer) -> None:
-        await original(self)
-        self._leases.clear()
-        self._old_leases.clear()
+    async def recover(self: Leases) -> Any:
+        damaged = await original(self)
+        self._held.clear()
+        self._old.clear()
+        return damaged
 
-    return patch.object(Reclaimer, "recover", recover)
+    return patch.object(Leases, "recover", recover)
 
 
 def answers_come_from_memory() -> Any:

@@ -5,14 +5,15 @@ import time
 import planted
 import planted_erasure
 import planted_more
+import planted_spark
 import pytest
 
 from penstock.testing.simulation.driver import run_seed
 
 SEEDS_MAX = 30
 CPU_S_MAX = 60
-ALL = (planted.PLANTED, planted_more.PLANTED, planted_erasure.PLANTED)
-PLANTED = ALL[0] | ALL[1] | ALL[2]
+ALL = (planted.PLANTED, planted_more.PLANTED, planted_erasure.PLANTED, planted_spark.PLANTED)
+PLANTED = {name: bug for bugs in ALL for name, bug in bugs.items()}
 
 
 def test_there_are_enough_of_them():

@@ -7,6 +7,7 @@ import sys
 import time
 
 from penstock.testing.simulation.config import at_pace, draw_config
+from penstock.testing.simulation.control_run import run_control_seed
 from penstock.testing.simulation.driver import RunResult, run_seed
 from penstock.testing.simulation.retention_run import run_retention_seed
 
@@ -25,7 +26,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--retention-days", type=float, help="instead: so many virtual days of retention in each (docs/design/0010)"
     )
+    parser.add_argument("--control", action="store_true", help="instead: the control plane with late answers in each")
     chosen = parser.parse_args(argv)
+    if chosen.control:
+        return _control(chosen)
     if chosen.retention_days is not None:
         return _retention(chosen)
     began = time.perf_counter()
@@ -66,6 +70,30 @@ def _retention(chosen: argparse.Namespace) -> int:
             if not chosen.keep_going:
                 break
     sys.stdout.write(f"{len(failed)} failed {failed[:20]}\n")
+    return 1 if failed else 0
+
+
+def _control(chosen: argparse.Namespace) -> int:
+    """Run the control plane; 1 where any promise was broken."""
+    failed: list[int] = []
+    done: dict[str, int] = {}
+    virtual_s, crashes = 0.0, 0
+    for seed in range(chosen.first, chosen.first + chosen.seeds):
+        result = run_control_seed(seed, seconds=chosen.seconds)
+        virtual_s, crashes = virtual_s + result.virtual_s, crashes + result.crashes
+        for what, count in result.done.items():
+            done[what] = done.get(what, 0) + count
+        if result.anomalies:
+            failed.append(seed)
+            sys.stdout.write(f"seed {seed} FAILED: {len(result.anomalies)} anomalies\n")
+            for line in (*result.anomalies[:10], *result.last[-_SHOWN:]):
+                sys.stdout.write(f"  {line}"[:600] + "\n")
+            if not chosen.keep_going:
+                break
+    text = ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
+    sys.stdout.write(
+        f"{virtual_s / 3600:.2f} simulated hours, {crashes} crashes, {text}, {len(failed)} failed {failed[:20]}\n"
+    )
     return 1 if failed else 0
 
 

@@ -103,10 +103,11 @@ class SimNode:
         self.chunks = FileChunks(files, handles=config.chunk_handles)
         stack.push_async_callback(self.chunks.close)
         self.objects = FileObjects(files)
+        keyvalue = SimKeyValue(cluster.rows, cluster.disk)
         self.store = await stack.enter_async_context(
             open_segment_store(
                 log=log,
-                keyvalue=SimKeyValue(cluster.rows, cluster.disk),
+                keyvalue=keyvalue,
                 chunks=self.chunks,
                 clock=cluster.clock,
                 rng=cluster.rng,
@@ -117,6 +118,11 @@ class SimNode:
                 catalogue=self.objects,
             )
         )
+        cluster.prepare_store(self.store)
+        if config.evicts:
+            # Not earlier: no segment leaves memory during recovery.
+            files.stepped = self._evict
+            keyvalue.after_steps(self._evict)
         self.controller = await stack.enter_async_context(
             open_controller(
                 self.store,
@@ -137,6 +143,12 @@ class SimNode:
                 limits=WireLimits(drain_s=1.0),
             )
         )
+
+    def _evict(self) -> None:
+        """Evict every segment that may leave memory."""
+        for container in self.store.containers:
+            for _ in range(2):
+                container.segments.evict_idle(0)
 
     # --- calls from outside ---------------------------------------------------------------------------------------
 
@@ -259,6 +271,7 @@ class Cluster:
         self.history = history
         self.disk = SimDisk(loop.fork("disk"))
         self.disk.latency_s = config.latency_s
+        self.disk.slow_s = config.slow_s
         self.disk.in_place = config.in_place
         self.rows = SimKeyValueState()
         self.clock = SimClock(loop)
@@ -280,6 +293,9 @@ class Cluster:
     def controller_settings(self) -> ControllerSettings:
         """Settings of the controller of every life."""
         return ControllerSettings(sweep_ms=self.config.sweep_ms, retention_cycle_ms=self.config.retention_cycle_ms)
+
+    def prepare_store(self, store: SegmentStore) -> None:
+        """Called for the store of every life before its controller opens. Here: nothing."""
 
     # --- for clients ----------------------------------------------------------------------------------------------
 

@@ -24,7 +24,11 @@ class FaultRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimConfig:
-    """One run. ``wire``: clients of segments go through the wire server; else they call the store in the process."""
+    """One run. ``wire``: clients of segments go through the wire server; else they call the store in the process.
+
+    ``evicts``: every segment that may leave memory leaves it at each await of files and rows. ``slow_s``: the longest time
+    that some scans of rows and some punches of holes take, in seconds.
+    """
 
     seed: int
     wire: bool
@@ -36,6 +40,8 @@ class SimConfig:
     chunk_handles: int
     sweep_ms: int
     retention_cycle_ms: int
+    evicts: bool
+    slow_s: float
     event_bytes: int
     block_bytes: int
     keys: int
@@ -51,6 +57,9 @@ def draw_config(seed: int) -> SimConfig:
     rng = random.Random(f"{seed}/config")
     log_file_bytes = rng.choice((48, 64, 96, 192)) << 10
     flush_bytes = rng.choice((256, 1024, 4096, 16 << 10))
+    # Separate draws, so that the other draws do not change.
+    evicting = random.Random(f"{seed}/evicts")
+    evicts = evicting.random() < 0.4
     store = StoreSettings(
         containers=rng.choice((1, 1, 2, 3, 4)),
         cache_bytes=rng.choice((1 << 10, 8 << 10, 64 << 10, 1 << 20)),
@@ -65,7 +74,7 @@ def draw_config(seed: int) -> SimConfig:
         frame_bytes=rng.choice((1 << 10, 16 << 10)),
         frame_operations=rng.choice((1, 4, 64)),
         max_unflushed_bytes=rng.choice((16 << 10, 64 << 10, 1 << 20)),
-        max_loaded_segments=rng.choice((3, 10, 100)),
+        max_loaded_segments=min(rng.choice((3, 10, 100)), 1 if evicts else 100),
         max_loaded_attributes=rng.choice((2, 10, 100)),
         merge_memory_ms=86_400_000,
         free_head_bytes=rng.choice((512, 4096)),
@@ -85,6 +94,8 @@ def draw_config(seed: int) -> SimConfig:
         chunk_handles=rng.choice((2, 16)),
         sweep_ms=rng.choice((1000, 3000)),
         retention_cycle_ms=rng.choice((3000, 8000)),
+        evicts=evicts,
+        slow_s=evicting.choice((0.2, 1.0)) if evicts else 0.0,
         event_bytes=rng.choice((20, 100, 1000)),
         block_bytes=rng.choice((1 << 10, 4 << 10)),
         keys=rng.choice((1, 3, 10)),

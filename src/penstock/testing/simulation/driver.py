@@ -63,7 +63,7 @@ def run_seed(seed: int, *, seconds: float = 60.0, config: SimConfig | None = Non
     except Exception as error:  # noqa: BLE001 - whatever a run dies of is a finding, reported with its seed
         history.violation("run failed", f"{type(error).__name__}: {error}")
     finally:
-        _bury_all(loop, cluster)
+        bury_all(loop, cluster)
         if collecting:
             gc.enable()
         logger.removeHandler(watch)
@@ -83,7 +83,7 @@ def run_seed(seed: int, *, seconds: float = 60.0, config: SimConfig | None = Non
     )
 
 
-def _bury_all(loop: SimLoop, cluster: Cluster) -> None:
+def bury_all(loop: SimLoop, cluster: Cluster) -> None:
     """Whatever a failed run has left behind ends before its loop goes."""
 
     async def bury() -> None:

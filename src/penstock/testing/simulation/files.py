@@ -18,6 +18,8 @@ _BLOCK = 4096
 _SECTOR = 512
 UNLIMITED = 1 << 40
 
+_SLOW_SHARE = 0.3
+
 
 class NodeCrashed(BaseException):
     """Raised out of every I/O of a crashed node, through all handlers: dead processes do not clean up."""
@@ -103,6 +105,7 @@ class SimDisk:
         self.unsynced_names: dict[str, None] = {}
         self.generation = 0
         self.latency_s = 0.0003
+        self.slow_s = 0.0
         self.in_place = 0.0
         """How often the process may wait for a write and its sync in place, as for a disk that is fast."""
         self.sync_fails_once: str | None = None
@@ -167,11 +170,21 @@ class SimFiles:
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
         self._generation = disk.generation
+        self.stepped: Callable[[], None] | None = None
+        """Called at the end of each step."""
 
     async def step(self) -> None:
         """One instant of I/O: time passes, and the node may be dead at its end."""
         await asyncio.sleep(self._disk.rng.expovariate(1 / self._disk.latency_s))
         self.check_alive()
+        if self.stepped is not None:
+            self.stepped()
+
+    async def delay(self) -> None:
+        """Wait at the end of a call that may take long on this disk."""
+        if self._disk.slow_s and self._disk.rng.random() < _SLOW_SHARE:
+            await asyncio.sleep(self._disk.rng.random() * self._disk.slow_s)
+            await self.step()
 
     def check_alive(self) -> None:
         if self._generation != self._disk.generation:
@@ -348,6 +361,7 @@ class SimFile:
         if first < last:
             self._write(first, bytes(last - first))
             self._inode.punched.append((first, last))
+            await self._files.delay()
 
     async def close(self) -> None:
         """Changes nothing that survives."""

@@ -233,7 +233,7 @@ async def _delete(env: Env, segments: SegmentService, segment: str) -> None:
 
 async def lease_chunks(env: Env, name: str) -> None:
     """Leases chunks, truncates the segment beneath, and reads the chunks all the same."""
-    rng = env.rng(name)
+    rng, again = env.rng(name), env.rng(f"{name}/again")
     segments = env.cluster.local
     count = 0
     while not env.stopping.is_set():
@@ -255,7 +255,12 @@ async def lease_chunks(env: Env, name: str) -> None:
             await asyncio.sleep(0.2)
         lease = UUID(int=rng.getrandbits(128), version=4)
         until_ms = env.cluster.clock.now_ms() + _LEASE_MS
-        await env.insist(partial(segments.lease_chunks, segment, lease, until_ms=until_ms))
+        take = partial(segments.lease_chunks, segment, lease, until_ms=until_ms)
+        await env.insist(take)
+        if again.random() < 0.5:
+            # Released and taken again at once, as by two batches of one query.
+            await env.insist(partial(segments.release_lease, lease))
+            await env.insist(take)
         ranges = await env.insist(partial(segments.chunk_ranges, segment, 0, info.length))
         if rng.random() < 0.7:
             await env.insist(partial(segments.truncate, segment, info.length))

@@ -26,9 +26,11 @@ from penstock.model.errors import (
     TransactionNotFoundError,
     TransactionStateError,
     TruncatedError,
+    WriterInUseError,
 )
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
+from penstock.model.queries import QuerySource
 from penstock.model.segments import KeyRange, SegmentRange
 from penstock.ports.chunk_imports import ChunkImports, ImportedChunk
 from penstock.ports.controller_service import ReaderGroupConfig, Transaction
@@ -166,21 +168,29 @@ async def write_batches(env: Env, name: str) -> None:
     """A sink that commits numbered batches, and after a lost answer offers the same batch in new transactions."""
     rng, history = env.rng(name), env.history
     segments = env.segments(name)
-    batch = 0
+    batch, queries, replaces = 0, 0, ""
     while not env.stopping.is_set():
         attempts: list[Group] = []
         done = False
+        if batch and rng.random() < 0.2:
+            # A new checkpoint under a used name: refused until it names the query that it replaces, and counted from 0 again.
+            batch, queries = 0, queries + 1
         while not done:
-            group = history.group(f"{name}.{batch}.{len(attempts)}")
+            source = QuerySource(query=f"{name}-{queries}", run=f"{name}-{rng.randrange(1 << 30)}", replaces=replaces)
+            group = history.group(f"{name}.{queries}.{batch}.{len(attempts)}")
             attempts.append(group)
             try:
                 txns = [await _fill(env, segments, group, part, rng) for part in range(rng.randrange(1, 3))]
                 history.deciding(group)
                 won = await env.controller.commit_batch(
-                    STREAM, writer=name, batch=batch, transactions=[item.id for item in txns]
+                    STREAM, writer=name, batch=batch, transactions=[item.id for item in txns], source=source
                 )
             except StreamSealedError:
                 return
+            except WriterInUseError as error:
+                replaces = str(error.fields.get("owner", ""))
+                history.decided(group, Outcome.FAILED)
+                continue
             except RETRYABLE as error:
                 history.note(f"batch {group.name} is unknown: {error}")
                 if group.decided_s is None:

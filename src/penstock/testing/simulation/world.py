@@ -93,6 +93,10 @@ class SimKeyValue:
         self._disk = disk
         self._files = SimFiles(disk)
 
+    def after_steps(self, call: Callable[[], None]) -> None:
+        """Run ``call`` at the end of each step of files."""
+        self._files.stepped = call
+
     async def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         await self._files.step()
         return [self._state.entries.get(key) for key in keys]
@@ -106,7 +110,9 @@ class SimKeyValue:
             found = self._state.order[max(low, high - limit) : high][::-1]
         else:
             found = self._state.order[low : min(high, low + limit)]
-        return [(key, self._state.entries[key]) for key in found]
+        rows = [(key, self._state.entries[key]) for key in found]
+        await self._files.delay()
+        return rows
 
     async def commit(
         self,

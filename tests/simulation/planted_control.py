@@ -1,0 +1,137 @@
+"""Planted bugs of the control plane: each puts back a rule that removed, aborted or stopped what it had no right to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from penstock.controller import commits, cuts, facts, keys, policies
+from penstock.controller.epochs import load_epoch
+from penstock.controller.metadata import create
+from penstock.controller.set_aside import SetAside
+from penstock.controller.transaction_sweeper import Sweeper
+from penstock.controller.transactions import Transactions
+from penstock.core.transactions import make_transaction_id, transaction_epoch
+from penstock.model.names import segment_name, transaction_segment_name
+from penstock.ports.segment_service import TableLength
+from penstock.segmentstore import segment_calls, tables
+
+
+@contextmanager
+def policies_above_are_not_checked() -> Iterator[None]:
+    """A cycle removes by the policies that it read, although the scope's or the server's has been replaced since."""
+    original = policies.read_levels
+
+    def read_levels(*args: Any) -> Any:
+        return replace(original(*args), checks=())
+
+    with patch.object(policies, "read_levels", read_levels), patch.object(facts, "read_levels", read_levels):
+        yield
+
+
+@contextmanager
+def a_transaction_begins_in_any_stream_of_the_name() -> Iterator[None]:
+    """The record of a transaction is written to the stream that has the name by then; nobody asks which one it is of."""
+
+    async def begin(self: Any, name: Any, lease_ms: int) -> Any:
+        ctx = self._ctx
+        view = await self._open_stream(name, lease_ms)
+        history = await ctx.histories.of(view)
+        txn = make_transaction_id(history.active.epoch, await self._number())
+        await ctx.metadata.put(
+            create(keys.transaction(name, txn), self._record(view, history.active.epoch, lease_ms, key=None))
+        )
+        return view, txn, tuple(history.active.segments)
+
+    async def strays(*_: Any) -> list[Any]:
+        return []
+
+    async def remove(ctx: Any, name: Any, txns: Any) -> None:
+        for txn in txns:
+            epoch = await load_epoch(ctx, name, transaction_epoch(txn))
+            await ctx.delete_segments(
+                [transaction_segment_name(segment_name(name, item.segment), txn) for item in epoch.segments]
+            )
+
+    with (
+        patch.object(Transactions, "_begin", begin),
+        patch.multiple(commits, _strays=strays, remove_transaction_segments=remove),
+    ):
+        yield
+
+
+class _ByWallClock:
+    """A controller's context in which leases are counted by the wall clock."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx = ctx
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+    @property
+    def retention_clock(self) -> Any:
+        async def record_within(_: int) -> None:
+            """Nothing: the wall clock needs no record."""
+
+        return SimpleNamespace(now_ms=self._ctx.clock.now_ms, record_within=record_within)
+
+
+@contextmanager
+def leases_end_by_the_wall_clock() -> Iterator[None]:
+    """A clock that is set ahead ends leases that have just begun."""
+    begin, sweep = Transactions.__init__, Sweeper.__init__
+
+    def transactions(self: Any, ctx: Any) -> None:
+        begin(self, _ByWallClock(ctx))  # type: ignore[arg-type]
+
+    def sweeper(self: Any, ctx: Any, *others: Any) -> None:
+        sweep(self, _ByWallClock(ctx), *others)  # type: ignore[arg-type]
+
+    with patch.object(Transactions, "__init__", transactions), patch.object(Sweeper, "__init__", sweeper):
+        yield
+
+
+def an_unreadable_record_stops_the_pass() -> Any:
+    """Whoever goes over the records of many owners fails at the first one that cannot be read."""
+    return patch.multiple(
+        SetAside,
+        read=lambda _, entry, kind: kind.decode(entry.value),
+        key=lambda _, entry, read: read(entry.key),
+    )
+
+
+def the_length_of_a_table_is_compared_too_early() -> Any:
+    """The condition is looked at first, and something is awaited before the change is made."""
+    original = tables.change
+
+    async def change(container: Any, name: str, asked: Any) -> Any:
+        segment = await segment_calls.find(container, name)
+        error = tables._other_length(segment, [item.length for item in asked if isinstance(item, TableLength)])
+        if error is not None:
+            await segment_calls.refuse(container, segment, error)
+        return await original(container, name, [item for item in asked if not isinstance(item, TableLength)])
+
+    return patch.object(tables, "change", change)
+
+
+def cuts_are_not_compared_with_the_tail() -> Any:
+    """A subscriber may acknowledge what is written later."""
+    return patch.object(cuts, "check_lengths", lambda *_: None)
+
+
+PLANTED: dict[str, Callable[[], Any]] = {
+    item.__name__: item
+    for item in (
+        policies_above_are_not_checked,
+        a_transaction_begins_in_any_stream_of_the_name,
+        leases_end_by_the_wall_clock,
+        an_unreadable_record_stops_the_pass,
+        the_length_of_a_table_is_compared_too_early,
+        cuts_are_not_compared_with_the_tail,
+    )
+}

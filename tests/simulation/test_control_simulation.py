@@ -1,0 +1,59 @@
+"""A minute of the control plane with late answers, crashes and clocks that jump; and bugs planted in it are found."""
+
+import time
+
+import pytest
+from planted_control import PLANTED
+
+from penstock.testing.simulation.control_run import run_control_seed
+
+SEEDS = range(500, 506)
+PLANTED_SEEDS_MAX = 30
+CPU_S_MAX = 60
+
+
+def failing_text(result):
+    lines = [f"seed {result.seed}: {len(result.anomalies)} anomalies", *map(str, result.anomalies[:10])]
+    return "\n".join([*lines, "last events:", *result.last[-40:]])
+
+
+def test_every_promise_of_the_control_plane_is_kept():
+    done = {}
+    crashes = 0
+    for seed in SEEDS:
+        result = run_control_seed(seed)
+        assert not result.anomalies, failing_text(result)
+        crashes += result.crashes
+        for what, count in result.done.items():
+            done[what] = done.get(what, 0) + count
+    # What is not exercised is not shown.
+    assert crashes > len(SEEDS)
+    for what in ("policies replaced", "heads moved", "streams made again", "transactions begun", "leases"):
+        assert done[what] >= 3 * len(SEEDS), (what, done)
+    for what in ("records damaged", "races", "cuts published", "cuts refused"):
+        assert done[what] >= 3 * len(SEEDS), (what, done)
+
+
+@pytest.mark.parametrize("seed", [11, 23, 73])
+def test_seeds_that_once_failed_pass(seed):
+    """A key that named no transaction; a clock that was never recorded; a stream that was deleted while it was read."""
+    result = run_control_seed(seed)
+    assert not result.anomalies, failing_text(result)
+
+
+def test_one_seed_is_one_run():
+    first, second = (run_control_seed(7, seconds=20) for _ in range(2))
+    assert (first.trace, first.done) == (second.trace, second.done)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_control_run_finds(name):
+    began = time.process_time()
+    for seed in range(PLANTED_SEEDS_MAX):
+        with PLANTED[name]():
+            result = run_control_seed(seed)
+        if result.anomalies:
+            assert time.process_time() - began < CPU_S_MAX
+            return
+    pytest.fail(f"{name} was not found within {PLANTED_SEEDS_MAX} seeds")

@@ -247,8 +247,11 @@ def test_with_an_acknowledgement_by_consumption_without_by_the_policy(published:
 
     async def story(w: World) -> None:
         await w.stream(by_size(10))
-        await w.subscribe("g", {} if published is None else {FIRST: published})
-        decision = await w.grow(10, 10, 10, 10)
+        await w.subscribe("g", {} if published is None else {FIRST: 0})
+        await w.grow(10, 10, 10)
+        if published is not None:
+            await w.publish({FIRST: published})
+        decision = await w.grow(10)
         assert await w.head() == {FIRST: head}
         assert decision["rule"] == ("minimum" if published is None else "subscribers")
 
@@ -331,8 +334,8 @@ def test_the_lower_bound_of_different_epochs() -> None:
 async def _twenties(w: World, policy: RetentionPolicy, bound: int) -> dict:
     """Cuts recorded at 20, 40, 60, 80 and 100 bytes, a second apart; then the policy, and a cycle."""
     stream = await w.stream(by_size(1000))
-    await w.subscribe("g", {FIRST: bound})
     await w.grow(20, 20, 20, 20, 20)
+    await w.subscribe("g", {FIRST: bound})
     await stream.update(retention=policy)
     return dict(await w.controller.run_retention(STREAM))
 
@@ -380,11 +383,11 @@ def test_relation_iii_tells_what_was_lost() -> None:
 async def _two_lanes(w: World, policy: RetentionPolicy, bound: tuple[int, int]) -> dict:
     """Two segments, cuts recorded at (10, 10), (20, 40), (50, 50), (80, 60) and (90, 90), a second apart."""
     stream = await w.stream(by_size(1000), segments=2)
-    await w.subscribe("g", {FIRST: bound[0], SECOND: bound[1]})
     for left, right in ((10, 10), (10, 30), (30, 10), (30, 10), (10, 30)):
         await w.append(left, segment=FIRST)
         await w.append(right, segment=SECOND)
         await w.cycle()
+    await w.subscribe("g", {FIRST: bound[0], SECOND: bound[1]})
     await stream.update(retention=policy)
     return dict(await w.controller.run_retention(STREAM))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from client_world import simulate
@@ -12,10 +13,12 @@ from client_world import simulate
 from penstock.client.group_state import GroupState, initial_state
 from penstock.client.liveness import Silences
 from penstock.model.errors import (
+    GenerationMismatchError,
     NotConnectedError,
     PenstockError,
     ReaderFencedError,
     ReaderGroupNotFoundError,
+    SubscriberNotFoundError,
 )
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentRange, even_ranges, make_segment_id
@@ -303,6 +306,126 @@ def test_a_reader_that_joins_again_with_a_lost_answer_continues_at_the_groups_po
         rest = [event.data async for event in take(slow, 5)]
         assert rest == [b"%d" % number for number in range(15, 20)]
         await slow.close()
+
+    simulate(test)
+
+
+class Held:
+    """Segments whose next change of the group's table takes effect, but whose answer waits until the caller is cancelled."""
+
+    def __init__(self, inner):
+        self._inner = inner
+        self.hold_next = False
+        self.held = asyncio.Event()
+
+    submit_append = None
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    async def table_update(self, name, puts):
+        found = await self._inner.table_update(name, puts)
+        if self.hold_next:
+            self.hold_next = False
+            self.held.set()
+            await asyncio.Event().wait()
+        return found
+
+
+async def _cancelled_while_joining_again(world):
+    """A group, a reader that it removed, and whose second joining took effect although the call was cancelled."""
+    stream = await world.store.create_stream("a/s", create_scope=True)
+    await fill(stream, 10, keys=1)
+    held = world.store.segments = Held(world.real_segments)
+    group = await world.store.reader_group("g", ["a/s"], lease_s=1000, refresh_s=500)
+    reader = group.reader("pod")
+    await reader.open()
+    await group.remove_reader("pod")
+    held.hold_next = True
+    sync = asyncio.create_task(reader.sync())
+    await held.held.wait()
+    sync.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sync
+    assert (await state_of(world)).members.keys() == {"pod"}
+    return group, reader
+
+
+def test_a_reader_that_is_cancelled_while_it_joins_again_does_not_fence_itself():
+    async def test(world):
+        _, reader = await _cancelled_while_joining_again(world)
+        await reader.sync()
+        found = [event.data async for event in take(reader, 10)]
+        assert found == [b"%d" % number for number in range(10)]
+        await reader.close()
+        assert not (await state_of(world)).members
+
+    simulate(test)
+
+
+def test_a_reader_that_is_cancelled_while_it_joins_again_still_leaves_when_it_closes():
+    async def test(world):
+        group, reader = await _cancelled_while_joining_again(world)
+        await reader.close()
+        assert not (await state_of(world)).members, "its segments are free at once, not when its lease ends"
+        async with group.reader("other") as other:
+            assert len(await other.next_block()) == 10, "what it held from before was not reported"
+
+    simulate(test)
+
+
+def test_a_reader_that_is_cancelled_while_it_joins_again_is_fenced_by_a_newer_one_of_its_name():
+    async def test(world):
+        group, reader = await _cancelled_while_joining_again(world)
+        async with group.reader("pod"):
+            with pytest.raises(ReaderFencedError):
+                await reader.sync()
+            await reader.close()
+            assert (await state_of(world)).members.keys() == {"pod"}
+
+    simulate(test)
+
+
+class MadeAgain:
+    """A controller that deletes and creates the group anew just before it first answers what the group is."""
+
+    def __init__(self, inner, make_again):
+        self._inner = inner
+        self._make_again = make_again
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    async def get_reader_group(self, scope, name):
+        make_again, self._make_again = self._make_again, None
+        if make_again is not None:
+            await make_again()
+        return await self._inner.get_reader_group(scope, name)
+
+
+def test_a_handle_of_an_earlier_group_never_becomes_one_of_the_next():
+    async def test(world):
+        store = world.store
+        stream = await store.create_stream("a/s", create_scope=True)
+        await fill(stream, 3)
+        tail = await stream.tail()
+
+        async def make_again():
+            await world.controller.delete_reader_group("a", "g", group_id=old.config.id)
+            await world.safe.reader_group("g", ["a/s"], retention="manual")
+
+        old = await store.reader_group("g", ["a/s"], retention="manual")
+        await world.controller.update_reader_group(replace(old.config, refresh_ms=2000))
+        old._controller = MadeAgain(world.controller, make_again)
+        with pytest.raises(GenerationMismatchError):
+            await old.publish(tail)
+        with pytest.raises(SubscriberNotFoundError):
+            await old.publish(tail)
+        (subscriber,) = await stream.subscribers()
+        assert subscriber.lag_bytes == 27, "nothing was published for the group of today"
+        with pytest.raises(ReaderGroupNotFoundError):
+            await old.delete()
+        assert await store.reader_groups("a") == ["g"]
 
     simulate(test)
 

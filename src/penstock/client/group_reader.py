@@ -83,6 +83,8 @@ class AsyncGroupReader:
         self._events: Iterator[Event] = iter(())
         self._silences = Silences(lease_s=lease_s, refresh_s=refresh_s)
         self._incarnation = ""
+        # Chosen before it is used: a change that was cancelled may have joined us under it.
+        self._next_incarnation = rng.uuid().hex
         self._finished = False
         self._idle = False
         self._crash: BaseException | None = None
@@ -132,19 +134,20 @@ class AsyncGroupReader:
     async def sync(self) -> None:
         """Report to the group now, and take or give up segments.
 
-        Raises ReaderGroupNotFoundError, ReaderFencedError, UnavailableError.
+        Raises ReaderGroupNotFoundError, ReaderFencedError, UnavailableError. Cancelled: the group may know the report, and
+        the next call continues from there.
         """
         async with self._syncing:
-            ended, fresh = dict(self._ended), self._rng.uuid().hex
+            ended = dict(self._ended)
             try:
-                state, lost = await self._table.update(partial(self._change, ended, fresh))
+                state, lost = await self._table.update(partial(self._change, ended))
             except ReaderFencedError as error:
                 self._give_up(error)
                 raise
             for key in ended:
                 del self._ended[key]
             if lost:
-                self._incarnation = fresh
+                self._incarnation, self._next_incarnation = self._next_incarnation, self._rng.uuid().hex
             others = {name: (item.incarnation, item.beat) for name, item in state.members.items() if name != self.name}
             self._silences.observe(others, asyncio.get_running_loop().time())
             self._follow(state, lost=lost)
@@ -156,8 +159,8 @@ class AsyncGroupReader:
             positions[self._current.stream, self._current.segment] = self._current.position
         return positions
 
-    def _change(self, ended: dict[SegmentKey, Sequence[Successor]], fresh: str, state: GroupState) -> bool:
-        """Report, or join again where the group has removed us, as the incarnation ``fresh``; then True.
+    def _change(self, ended: dict[SegmentKey, Sequence[Successor]], state: GroupState) -> bool:
+        """Report, or join again where the group has removed us, as the next incarnation; then True.
 
         Raises ReaderFencedError.
         """
@@ -167,15 +170,16 @@ class AsyncGroupReader:
             state.report(self.name, self._positions(), self._incarnation)
             for key, successors in ended.items():
                 state.finish(self.name, key, successors)
-        elif state.fences(self.name, fresh):
+        elif state.fences(self.name, self._next_incarnation):
             raise ReaderFencedError(
                 "another reader of this name has joined the group; give each reader its own name",
                 group=self._table.full_name,
                 reader=self.name,
             )
         elif self.name not in state.members:
-            # Otherwise an earlier try made this change and its answer was lost: positions from before no longer count.
-            state.join(self.name, fresh)
+            # Otherwise an earlier try made this change, and its answer was lost or the call cancelled: positions from before
+            # no longer count.
+            state.join(self.name, self._next_incarnation)
         for name in self._dead(state):
             log.warning("reader is taken to be dead", extra={"group": self._table.full_name, "reader": name})
             state.leave(name)
@@ -357,6 +361,8 @@ class AsyncGroupReader:
             for key, successors in self._ended.items():
                 state.finish(self.name, key, successors)
             state.leave(self.name)
+        elif state.has(self.name, self._next_incarnation):
+            state.leave(self.name)  # A cancelled call joined us again. Positions from before no longer count.
 
     async def abandon(self) -> None:
         """Stop without a word, as a crash does: the group finds out after ``lease_s``."""

@@ -199,12 +199,11 @@ class AsyncReaderGroup:
             await self._send_cut(config, cut)
         except GenerationMismatchError:
             # Its configuration was updated since we opened it; the positions are as good as before.
-            self.config = await retrying(
-                lambda: self._controller.get_reader_group(config.scope, config.name), self._rng
-            )
-            if self.config.id != config.id:
-                raise
-            await self._send_cut(self.config, cut)
+            found = await retrying(lambda: self._controller.get_reader_group(config.scope, config.name), self._rng)
+            if found.id != config.id:
+                raise  # A later group has the name: this handle must not change that group.
+            self.config = found
+            await self._send_cut(found, cut)
 
     async def _send_cut(self, config: ReaderGroupConfig, cut: StreamCut) -> None:
         await retrying(

@@ -9,6 +9,7 @@ import pytest
 from store_world import World, Writer, append, content, run
 
 from penstock.model.errors import TruncatedError
+from penstock.ports.segment_service import AppendLimit
 from penstock.segmentstore.container import Container
 
 SEGMENT = "scope/stream/0.#epoch.0"
@@ -200,3 +201,31 @@ def test_a_source_named_twice_is_merged_once() -> None:
         assert await content(store, SEGMENT) == b"once"
 
     run(body)
+
+
+def test_a_limit_over_several_segments_is_set_while_all_that_is_idle_is_evicted() -> None:
+    """Each segment that was loaded left before the next one came: the store never finished its start."""
+
+    async def body(world: World) -> None:
+        store = world.store
+        names = [f"scope/stream/{number}.#epoch.0" for number in range(3)]
+        for name in names:
+            await store.create_segment(name)
+        await world.evict()
+        real, reads = world.keyvalue.scan, 0
+
+        async def scan(*arguments, **named):
+            nonlocal reads
+            reads += 1
+            assert reads < 100
+            for container in store.containers:
+                evict(container)
+            return await real(*arguments, **named)
+
+        world.keyvalue.scan = scan
+        await store.limit_appends([AppendLimit(stream="scope/stream", segments=names, total_bytes=50)])
+        assert len(store._limits._by_segment) == len(names)
+        evict(store.containers[0])
+        assert not any(container.segments.held for container in store.containers)
+
+    run(body, containers=1)

@@ -61,7 +61,7 @@ class SegmentDirectory:
         self._evict_at = _crowd(settings.max_loaded_segments)
         self._check = check
         self.held = 0
-        """While above 0, no segment leaves because others come: who counts them needs several in memory at one instant."""
+        """While above 0, no segment is evicted: whoever sets it needs several in memory at one instant."""
         self.by_uid: dict[int, Segment] = {}
         self.aside: dict[int, None] = {}
         """Segments with damaged metadata that the log changes. Nothing of them is served or removed."""
@@ -224,7 +224,7 @@ class SegmentDirectory:
 
     def _make_room(self) -> None:
         """Before one more comes: a client may ask for each of a million segments between two checkpoints."""
-        if len(self._visible) < self._evict_at or self.held:
+        if len(self._visible) < self._evict_at:
             return
         limit = self._settings.max_loaded_segments
         self.evict_idle(limit)
@@ -232,8 +232,11 @@ class SegmentDirectory:
             self._crowded()
 
     def evict_idle(self, limit: int) -> None:
-        """Let idle segments leave memory, those longest unused first, down to ``limit``."""
-        excess = len(self._visible) - limit
+        """Let idle segments leave memory, those longest unused first, down to ``limit``; none while segments are held.
+
+        A caller that holds them loads several until all are there. If one left for each that came, it would never end.
+        """
+        excess = 0 if self.held else len(self._visible) - limit
         if excess > 0:
             for segment in list(self._visible.values()):
                 if excess <= 0:

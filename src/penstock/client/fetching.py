@@ -165,6 +165,13 @@ class SegmentFetcher:
             self._active.pop(state.key, None)
         return item
 
+    def is_read(self, stream: StreamName, segment: SegmentId) -> bool:
+        """Whether all blocks of the segment were taken, and only its end is left to take."""
+        return any(
+            state.key == (stream, segment) and isinstance(item, SegmentEnd) and not item.truncated
+            for state, item in self._ready
+        )
+
     async def arrived(self) -> None:
         """Return once ``take`` has something, or after ``wake``. Cancelling it is harmless."""
         if not self._ready and self._crash is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -21,10 +21,15 @@ from penstock.model.errors import (
     NotFoundError,
     PenstockError,
     ReaderFencedError,
+    ScopeNotFoundError,
+    SegmentNotFoundError,
     StreamNotFoundError,
     SubscriberNotFoundError,
+    TruncatedError,
 )
+from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
+from penstock.model.segments import SegmentId
 from penstock.ports import forks
 from penstock.ports.clock import Clock
 from penstock.ports.controller_service import ControllerService, ReaderGroupConfig, Successor
@@ -36,8 +41,34 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+DELETED = (ScopeNotFoundError, StreamNotFoundError, SegmentNotFoundError)
+"""What the controller answers about a segment whose stream was deleted; the last one if another stream has the name now."""
+
 Reported = Callable[[GroupState, bool], Awaitable[None]]
 """Called after each report of a reader. The flag is True if the reader has nothing to read."""
+
+
+async def is_deleted(
+    controller: ControllerService, rng: Rng, stream: StreamName, segments: Iterable[SegmentId]
+) -> bool:
+    """Whether the stream that has, or had, these segments was deleted."""
+    try:
+        await retrying(lambda: controller.segment_ranges(stream, list(segments)), rng)
+    except DELETED:
+        return True
+    return False
+
+
+def log_departure(group: str, stream: StreamName, unread: Mapping[SegmentKey, int]) -> None:
+    """Log that a deleted stream has left the group; a warning if some of its segments were not read to their end."""
+    if not unread:
+        log.info("deleted stream left its reader group", extra={"group": group, "stream": str(stream)})
+        return
+    # At the last position a segment may end: then everything was read, but nobody had reported it.
+    log.warning(
+        "stream was deleted before its reader group had reported all of it as read; what lay behind the positions is lost",
+        extra={"group": group, "stream": str(stream), "positions": {key[1]: at for key, at in sorted(unread.items())}},
+    )
 
 
 class AsyncGroupReader:
@@ -49,7 +80,9 @@ class AsyncGroupReader:
     segments, gives up a surplus, and removes readers that have not reported for ``lease_s``. A newer reader of the same name
     replaces it: then it returns no more events and raises ReaderFencedError.
 
-    Iteration ends when all streams are sealed and read. Not for several tasks at once.
+    A stream that is deleted leaves the group, and the reader continues with the others. If the group had not read all of it,
+    a warning is logged with the positions. Iteration ends when all streams are sealed and read, or deleted. Not for several
+    tasks at once.
     """
 
     def __init__(
@@ -79,6 +112,9 @@ class AsyncGroupReader:
         self._done_with: dict[SegmentKey, int] = {}
         self._ended: dict[SegmentKey, Sequence[Successor]] = {}
         self._ending: SegmentKey | None = None
+        self._cut_short = False  # The segment that ends was deleted before it was read to its end.
+        self._failure: SegmentFailure | None = None
+        self._deleted: dict[StreamName, None] = {}
         self._current: Block | None = None
         self._events: Iterator[Event] = iter(())
         self._silences = Silences(lease_s=lease_s, refresh_s=refresh_s)
@@ -138,14 +174,17 @@ class AsyncGroupReader:
         the next call continues from there.
         """
         async with self._syncing:
-            ended = dict(self._ended)
+            ended, deleted = dict(self._ended), {stream: dict[SegmentKey, int]() for stream in self._deleted}
             try:
-                state, lost = await self._table.update(partial(self._change, ended))
+                state, lost = await self._table.update(partial(self._change, ended, deleted))
             except ReaderFencedError as error:
                 self._give_up(error)
                 raise
             for key in ended:
                 del self._ended[key]
+            for stream, unread in deleted.items():
+                del self._deleted[stream]
+                log_departure(self._table.full_name, stream, unread)
             if lost:
                 self._incarnation, self._next_incarnation = self._next_incarnation, self._rng.uuid().hex
             others = {name: (item.incarnation, item.beat) for name, item in state.members.items() if name != self.name}
@@ -159,8 +198,15 @@ class AsyncGroupReader:
             positions[self._current.stream, self._current.segment] = self._current.position
         return positions
 
-    def _change(self, ended: dict[SegmentKey, Sequence[Successor]], state: GroupState) -> bool:
+    def _change(
+        self,
+        ended: dict[SegmentKey, Sequence[Successor]],
+        deleted: dict[StreamName, dict[SegmentKey, int]],
+        state: GroupState,
+    ) -> bool:
         """Report, or join again where the group has removed us, as the next incarnation; then True.
+
+        ``deleted``: these streams leave the group. What the group had not read of them is added to it.
 
         Raises ReaderFencedError.
         """
@@ -180,6 +226,9 @@ class AsyncGroupReader:
             # Otherwise an earlier try made this change, and its answer was lost or the call cancelled: positions from before
             # no longer count.
             state.join(self.name, self._next_incarnation)
+        for stream, unread in deleted.items():
+            # Repeats after a lost answer add nothing. What was read to its end here is not lost.
+            unread.update({key: at for key, at in state.remove_stream(stream).items() if not self._is_read(key)})
         for name in self._dead(state):
             log.warning("reader is taken to be dead", extra={"group": self._table.full_name, "reader": name})
             state.leave(name)
@@ -189,6 +238,10 @@ class AsyncGroupReader:
         else:
             state.acquire(self.name)
         return lost
+
+    def _is_read(self, key: SegmentKey) -> bool:
+        """Whether this reader has read the segment to its end."""
+        return (key == self._ending and not self._cut_short) or self._fetcher.is_read(*key)
 
     def _begin_checkpoint(self, state: GroupState) -> None:
         now_ms = self._clock.now_ms()
@@ -237,6 +290,8 @@ class AsyncGroupReader:
         self._fetcher.remove(*key)
         if self._ending == key:
             self._ending = None
+        if self._failure is not None and (self._failure.stream, self._failure.segment) == key:
+            self._failure = None
         if self._current is not None and (self._current.stream, self._current.segment) == key:
             self._current = None
 
@@ -270,6 +325,9 @@ class AsyncGroupReader:
             if self._ending is not None:
                 await self._end_segment(self._ending)
                 continue
+            if self._failure is not None:
+                await self._judge(self._failure)
+                continue
             item = self._fetcher.take()
             if item is None:
                 if self._finished:
@@ -283,9 +341,9 @@ class AsyncGroupReader:
                 self._current = item
                 return item
             elif isinstance(item, SegmentFailure):
-                raise item.error
+                self._failure = item
             else:
-                self._ending = (item.stream, item.segment)
+                self._ending, self._cut_short = (item.stream, item.segment), item.truncated
 
     def holds(self, block: Block) -> bool:
         """Whether the block last handed out is still this reader's."""
@@ -297,11 +355,30 @@ class AsyncGroupReader:
             self._current = None
 
     async def _end_segment(self, key: SegmentKey) -> None:
-        found = await retrying(partial(self._controller.successors, *key), self._rng)
+        try:
+            found = await retrying(partial(self._controller.successors, *key), self._rng)
+        except DELETED:
+            await self._leave_stream(key[0])
+            return
         if self._ending == key:  # else it was taken from us meanwhile
             self._ended[key] = found
             self._ending = None
             await self.sync()
+
+    async def _judge(self, failure: SegmentFailure) -> None:
+        """Raise the error, unless the stream was deleted: then the stream leaves the group."""
+        error, segments = failure.error, [failure.segment]
+        if isinstance(error, NotFoundError | TruncatedError) and await is_deleted(
+            self._controller, self._rng, failure.stream, segments
+        ):
+            await self._leave_stream(failure.stream)
+            return
+        self._failure = None
+        raise error
+
+    async def _leave_stream(self, stream: StreamName) -> None:
+        self._deleted[stream] = None
+        await self.sync()
 
     async def read_blocks(self) -> AsyncIterator[Block]:
         """Blocks of whole framed events, as they arrive."""

@@ -162,6 +162,25 @@ class GroupState:
             self.free[stream, segment] = self.future.pop((stream, segment))
         self._forget_ranges()
 
+    def remove_stream(self, stream: StreamName) -> Positions:
+        """Forget a deleted stream; returns its segments that were not read to their end, with their last positions."""
+        unread = {key: offset for key, offset in self._unfinished_positions().items() if key[0] == stream}
+        checkpoint = self.checkpoint
+        tables: list[dict[SegmentKey, Any]] = [self.free, self.future, self.done, self.ranges, self.last]
+        tables += [member.held for member in self.members.values()]
+        if checkpoint is not None:
+            tables.append(checkpoint.positions)
+        for table in tables:
+            for key in [key for key in table if key[0] == stream]:
+                del table[key]
+        return unread
+
+    def _unfinished_positions(self) -> Positions:
+        positions = {**self.future, **self.free}
+        for member in self.members.values():
+            positions.update(member.held)
+        return positions
+
     def _known(self, key: SegmentKey) -> bool:
         return key in self.future or key in self.done or any(key == other for other in self._unfinished())
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from penstock.client.group_reader import AsyncGroupReader
+from penstock.client.group_reader import AsyncGroupReader, is_deleted, log_departure
 from penstock.client.group_state import GroupState, SegmentKey, initial_state
 from penstock.client.group_table import GroupTable
 from penstock.client.liveness import RENEWAL_MAX_S, renewal_s
@@ -21,7 +21,10 @@ from penstock.model.errors import (
     InvalidArgumentError,
     InvalidCutError,
     NotFoundError,
+    ReaderGroupNotFoundError,
+    ScopeNotFoundError,
     SegmentNotFoundError,
+    StreamNotFoundError,
     UnsupportedError,
 )
 from penstock.model.names import StreamName
@@ -101,16 +104,18 @@ class AsyncReaderGroup:
         return self.config.retention
 
     async def initialise(self) -> None:
-        """Store the start positions, unless that was done before.
+        """Store the start positions, unless that was done before. A stream that was deleted leaves the group.
 
-        Raises InvalidCutError, StreamNotFoundError, GenerationMismatchError (a stream was deleted and made anew since).
+        Raises InvalidCutError, StreamNotFoundError (all streams were deleted before the group began), GenerationMismatchError
+        (a stream was deleted and made anew since).
         """
         starts: dict[StreamName, StreamCut] = {}
         ranges: dict[SegmentKey, KeyRange] = {}
+        deleted: dict[StreamName, NotFoundError] = {}
         for stream, cut in self.config.start_cuts.items():
-            start = await retrying(partial(resolve_cut, self._controller, stream, cut), self._rng)
-            found = partial(self._controller.segment_ranges, stream, list(start.positions))
             try:
+                start = await retrying(partial(resolve_cut, self._controller, stream, cut), self._rng)
+                found = partial(self._controller.segment_ranges, stream, list(start.positions))
                 known = await retrying(found, self._rng)
             except SegmentNotFoundError as error:
                 raise GenerationMismatchError(
@@ -118,9 +123,42 @@ class AsyncReaderGroup:
                     group=self.config.full_name,
                     stream=str(stream),
                 ) from error
+            except (ScopeNotFoundError, StreamNotFoundError) as error:
+                deleted[stream] = error
+                continue
             starts[stream] = start
             ranges.update({(stream, segment): keys for segment, keys in known.items()})
-        await self._table.create(initial_state(str(self.config.id), starts, ranges), self._is_current)
+        if deleted and await self._has_begun():
+            await self._leave_streams(deleted)
+        elif deleted and not starts:
+            raise next(iter(deleted.values()))
+        else:
+            for stream in deleted:
+                unread = {(stream, segment): at for segment, at in self.config.start_cuts[stream].positions.items()}
+                log_departure(self.config.full_name, stream, unread)
+            await self._table.create(initial_state(str(self.config.id), starts, ranges), self._is_current)
+
+    async def _has_begun(self) -> bool:
+        try:
+            await self._table.load()
+        except ReaderGroupNotFoundError:
+            return False
+        return True
+
+    async def _leave_streams(self, streams: Iterable[StreamName]) -> None:
+        """Take deleted streams out of the group's state."""
+        unread: dict[StreamName, dict[SegmentKey, int]] = {stream: {} for stream in streams}
+
+        def leave(state: GroupState) -> set[StreamName]:
+            here = set(state.cuts())
+            for stream, positions in unread.items():
+                positions.update(state.remove_stream(stream))
+            return here
+
+        _, were_here = await self._table.update(leave)
+        for stream, positions in unread.items():
+            if positions or stream in were_here:
+                log_departure(self.config.full_name, stream, positions)
 
     async def _is_current(self) -> bool:
         config = self.config
@@ -182,7 +220,8 @@ class AsyncReaderGroup:
     async def publish(self, cuts: StreamCut | str | Mapping[StreamName, StreamCut]) -> None:
         """Tell the streams that everything before the cuts is done with, so that retention may release it.
 
-        ``cuts``: one cut, its text, or a mapping as ``positions`` gives it.
+        ``cuts``: one cut, its text, or a mapping as ``positions`` gives it. Cuts of deleted streams of the group are ignored:
+        they have nothing to release.
 
         Raises: UnsupportedError (retention is not manual), InvalidCutError (behind the last one, or no cut of its stream),
         SubscriberNotFoundError, GenerationMismatchError.
@@ -191,7 +230,16 @@ class AsyncReaderGroup:
             raise UnsupportedError("only a group with manual retention publishes cuts", retention=self.retention.name)
         given = list(cuts.values()) if isinstance(cuts, Mapping) else [cuts]
         for cut in [cut_of(cut, name="cuts") for cut in given]:
+            await self._publish_unless_deleted(cut)
+
+    async def _publish_unless_deleted(self, cut: StreamCut) -> None:
+        try:
             await self._publish_cut(cut)
+        except NotFoundError as error:
+            ours = cut.stream in self.config.start_cuts
+            if not ours or not await is_deleted(self._controller, self._rng, cut.stream, cut.positions):
+                raise
+            log.info("cut of a deleted stream", extra={"group": self.config.full_name, "error": str(error)})
 
     async def _publish_cut(self, cut: StreamCut) -> None:
         config = self.config
@@ -252,7 +300,7 @@ class AsyncReaderGroup:
             return
         for cut in state.last_cuts().values():
             try:
-                await self._publish_cut(cut)
+                await self._publish_unless_deleted(cut)
             except InvalidCutError as error:
                 # Another reader published a later checkpoint first; the next one is published whatever comes of this.
                 log.warning("checkpoint was not published", extra={"group": self.config.full_name, "error": str(error)})

@@ -17,7 +17,14 @@ from penstock.client.transaction import AsyncTransaction
 from penstock.client.writer import AsyncWriter
 from penstock.client.writer_core import WriterSettings
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, InvalidCutError
+from penstock.model.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    InvalidCutError,
+    NotFoundError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
+)
 from penstock.model.names import StreamName, check_name, segment_name
 from penstock.model.policies import RetentionPolicy, ScalingPolicy, StreamConfig
 from penstock.model.segments import KeyRange, SegmentId, even_ranges
@@ -331,8 +338,8 @@ class AsyncStore:
         streams, or a mapping from stream to any of these; where it is silent, a stream is read from its head.
 
         Raises: InvalidArgumentError; InvalidCutError (a start that is no position of its stream); AlreadyExistsError (the
-        group exists with other streams or another retention); GenerationMismatchError (it exists, and a stream was deleted
-        and made anew since).
+        group exists with other streams or another retention); StreamNotFoundError (neither a stream nor the group exists);
+        GenerationMismatchError (the group exists, and a stream was deleted and made anew since).
         """
         if isinstance(streams, str | StreamName):
             raise InvalidArgumentError("streams of a reader group are given as a list", streams=str(streams))
@@ -342,7 +349,7 @@ class AsyncStore:
         scope, _, short = name.rpartition("/")
         scope = scope or names[0].scope
         check_name("stream", short)
-        starts = await self._starts(names, start)
+        starts = await self._starts_of_group(scope, short, names, start)
         wanted = ReaderGroupConfig(
             scope=scope,
             name=short,
@@ -363,8 +370,10 @@ class AsyncStore:
         return await self._open(stored, lease_s=lease_s, refresh_s=refresh_s)
 
     async def open_reader_group(self, name: str, *, lease_s: float = 10.0, refresh_s: float = 1.0) -> AsyncReaderGroup:
-        """The group ``scope/name``. Raises ReaderGroupNotFoundError, GenerationMismatchError (a stream of it was deleted and
-        made anew since)."""
+        """The group ``scope/name``. Its deleted streams leave it, which is logged.
+
+        Raises ReaderGroupNotFoundError, GenerationMismatchError (a stream of it was deleted and made anew since).
+        """
         scope, slash, short = name.rpartition("/")
         if not slash:
             raise InvalidArgumentError("a reader group is written SCOPE/GROUP", name=name)
@@ -395,6 +404,21 @@ class AsyncStore:
         )
         await group.initialise()
         return group
+
+    async def _starts_of_group(
+        self, scope: str, group: str, names: Sequence[StreamName], start: GroupStart
+    ) -> Mapping[StreamName, StreamCut]:
+        """As ``_starts``. If a stream was deleted since the group was created, the starts with which it was created."""
+        try:
+            return await self._starts(names, start)
+        except (ScopeNotFoundError, StreamNotFoundError) as error:
+            try:
+                stored = await retrying(lambda: self.controller.get_reader_group(scope, group), self.rng)
+            except NotFoundError:
+                raise error from None
+            if set(stored.start_cuts) != set(names):
+                raise
+            return stored.start_cuts
 
     async def _starts(self, names: Sequence[StreamName], start: GroupStart) -> dict[StreamName, StreamCut]:
         if isinstance(start, Mapping):

@@ -158,6 +158,7 @@ GOLDEN = [
         b'{"v":1,"commit":true,"txns":["' + TXN_TEXT.encode() + b'"]}',
     ),
     (BatchRecord(batch=4, transactions=()), b'{"v":1,"batch":4,"txns":[]}'),
+    (BatchRecord(batch=0, transactions=(), one_job=True), b'{"v":1,"batch":0,"txns":[],"one_job":true}'),
     (
         BatchRecord(batch=4, transactions=(), query="q", run="r3", past_runs=("r2", "r1")),
         b'{"v":1,"batch":4,"txns":[],"query":"q","run":"r3","past_runs":["r2","r1"]}',

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 from uuid import UUID
 
 import pytest
 from controller_world import STREAM, FakeClock, config, opened, scale_to, with_stream, write_transaction
 from memory_segments import MemorySegments
 
+from penstock.codec.metadata import BatchRecord
 from penstock.codec.retention_records import GapRecord
 from penstock.controller import batches, keys, numbers, retention_keys
 from penstock.controller.controller import Controller
 from penstock.controller.metadata import overwrite
-from penstock.core.batch_memory import JOBS_KEPT, is_one_job, jobs_to_forget
+from penstock.core.batch_memory import JOBS_KEPT, is_forgettable, jobs_to_forget
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
@@ -41,7 +44,11 @@ async def _hour(
 ) -> None:
     """One plain job, one batch of a query, and a stream with a reader group made and deleted."""
     await controller.commit_batch(
-        STREAM, writer=job(rng), batch=0, transactions=[await write_transaction(controller, segments, b"job")]
+        STREAM,
+        writer=job(rng),
+        batch=0,
+        transactions=[await write_transaction(controller, segments, b"job")],
+        one_job=True,
     )
     query = await write_transaction(controller, segments, b"query")
     await controller.commit_batch(STREAM, writer="query/s/t", batch=hour, transactions=[query])
@@ -105,19 +112,20 @@ def test_a_repeated_batch_changes_nothing_while_its_job_can_be_alive(monkeypatch
     async def work() -> None:
         segments, rng = MemorySegments(), random.Random(2)
         async with with_stream(segments, 1) as controller:
-            done: list[tuple[str, int, UUID]] = []
+            done: list[tuple[str, bool, UUID]] = []
             for number in range(60):
                 named = number % 3 == 0
                 writer = f"query-{number}/s/t" if named else job(rng)
                 txn = await write_transaction(controller, segments, b"x")
-                assert await controller.commit_batch(STREAM, writer=writer, batch=0, transactions=[txn])
-                done.append((writer, 0, txn))
+                commit = partial(controller.commit_batch, STREAM, batch=0)
+                assert await commit(writer=writer, transactions=[txn], one_job=not named)
+                done.append((writer, named, txn))
                 # Names that may come back: those of queries at any time, and those of the last ten jobs.
-                jobs = [item for item in done if is_one_job(item[0])][-10:]
-                writer, batch, first = rng.choice([*jobs, *(item for item in done if not is_one_job(item[0]))])
-                assert await controller.commit_batch(STREAM, writer=writer, batch=batch, transactions=[first])
+                jobs = [item for item in done if not item[1]][-10:]
+                writer, named, first = rng.choice([*jobs, *(item for item in done if item[1])])
+                assert await commit(writer=writer, transactions=[first], one_job=not named)
                 again = await write_transaction(controller, segments, b"twice")
-                assert not await controller.commit_batch(STREAM, writer=writer, batch=batch, transactions=[again])
+                assert not await commit(writer=writer, transactions=[again], one_job=not named)
             await controller.sweep()
             data = b"".join(bytes(item.data) for item in segments.segments.values())
             assert (data.count(b"x"), data.count(b"twice")) == (60, 0)
@@ -129,11 +137,41 @@ def test_a_repeated_batch_changes_nothing_while_its_job_can_be_alive(monkeypatch
 def test_only_the_oldest_names_of_plain_jobs_are_forgotten() -> None:
     rng = random.Random(3)
     jobs = [(job(rng), version) for version in range(JOBS_KEPT + 7)]
-    named = [("query/s/t", 0), ("job/s/t", 1), ("spark-job-1/s/t", 2), (f"{UUID(int=1)}/s/t", 3)]
-    records = [*jobs, *named]
+    records = list(jobs)
     rng.shuffle(records)
     assert sorted(jobs_to_forget(records)) == sorted(writer for writer, _ in jobs[:7])
     assert jobs_to_forget(records[:100]) == []
+
+
+def test_a_name_is_forgettable_only_while_nothing_but_its_job_has_used_it() -> None:
+    unused = BatchRecord(batch=-1, transactions=())
+    used = BatchRecord(batch=0, transactions=())
+    assert is_forgettable(None, one_job=True)
+    assert is_forgettable(unused, one_job=True)
+    assert is_forgettable(replace(used, one_job=True), one_job=True)
+    assert not is_forgettable(used, one_job=True)
+    assert not is_forgettable(replace(unused, query="q"), one_job=True)
+    for known in (None, unused, used, replace(used, one_job=True)):
+        assert not is_forgettable(known, one_job=False)
+
+
+def test_a_persons_name_that_looks_like_a_jobs_is_never_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "JOBS_KEPT", 2)
+    monkeypatch.setattr(batches, "FORGET_EVERY", 1)
+
+    async def work() -> None:
+        segments, rng = MemorySegments(), random.Random(4)
+        async with with_stream(segments, 1) as controller:
+            names = [job(rng) for _ in range(6)]
+            for name in names:
+                txn = await write_transaction(controller, segments, b"x")
+                assert await controller.commit_batch(STREAM, writer=name, batch=7, transactions=[txn])
+            for name in names:
+                assert await controller.last_batch(STREAM, writer=name) == 7
+                again = await write_transaction(controller, segments, b"twice")
+                assert not await controller.commit_batch(STREAM, writer=name, batch=7, transactions=[again])
+
+    asyncio.run(work())
 
 
 class Named(MemorySegments):

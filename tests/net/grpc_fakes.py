@@ -344,6 +344,7 @@ class MemoryController(MemoryRetention):
         batch: int,
         transactions: Sequence[UUID],
         source: QuerySource | None = None,
+        one_job: bool = False,
     ) -> bool:
         found = self._stream(stream)
         fresh = batch > found.batches.get(writer, -1)

@@ -11,7 +11,9 @@ from uuid import UUID
 import grpc
 import pytest
 
-from penstock.controller.controller import open_controller
+from penstock.codec.metadata import BatchRecord
+from penstock.controller import keys
+from penstock.controller.controller import Controller, open_controller
 from penstock.model.cuts import NOT_STARTED, StreamCut
 from penstock.model.errors import (
     InvalidCutError,
@@ -60,6 +62,7 @@ class Silence:
 
 @dataclass(frozen=True)
 class Running:
+    controller: Controller
     store: SegmentStore
     remote: RemoteController
     port: int
@@ -98,7 +101,7 @@ async def running() -> AsyncIterator[Running]:
         )
         server = await stack.enter_async_context(GrpcServer(controller, store, port=0))
         remote = await stack.enter_async_context(dial_controller(f"127.0.0.1:{server.port}"))
-        yield Running(store=store, remote=remote, port=server.port)
+        yield Running(controller=controller, store=store, remote=remote, port=server.port)
 
 
 BEYOND = StreamCut(S, {FIRST: 1 << 40, SECOND: 0})
@@ -243,6 +246,14 @@ def test_transactions_and_batches_are_committed() -> None:
                 assert refused.value.fields["owner"] == "q1"
                 with pytest.raises(WriterInUseError):
                     await remote.commit_batch(S, writer="query", batch=9, transactions=[], source=source)
+            for writer, one_job in (("job", True), ("person", False)):
+                begun = await remote.create_transaction(S, lease_ms=20_000)
+                offered = [begun.id]
+                assert await remote.commit_batch(S, writer=writer, batch=0, transactions=offered, one_job=one_job)
+                metadata = run.controller._batches._ctx.metadata
+                stored = (await metadata.get(keys.batch(S, writer), BatchRecord)).value
+                assert stored is not None
+                assert stored.one_job is one_job
             with pytest.raises(TransactionStateError):
                 await remote.commit_transaction(S, late.id)
             with pytest.raises(TransactionNotFoundError):

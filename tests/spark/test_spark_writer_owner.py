@@ -148,6 +148,36 @@ def test_a_name_that_holds_the_querys_id_needs_no_recorded_owner(
     assert stored(data, stream) == [b"k:5"]
 
 
+def test_only_the_record_of_a_plain_job_is_marked_as_one_that_may_be_forgotten(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+
+    stream = world.create("s")
+    monkeypatch.setattr(attempt.TaskContext, "get", lambda: Context(0, {}))
+    persons = f"spark-job-{uuid4()}"
+    for options in ({}, {"writer_id": "w"}, {"txnAppId": persons, "txnVersion": "3"}):
+        given = {"controller": str(data), "path": str(stream), **options}
+        writer = BatchWriter(open_here, parse_write(given), False)
+        writer.commit([writer.write(iter([pa.record_batch({"event": [b"k:1"]})]))])
+    Query(data, stream, "q", monkeypatch, writer_id=f"{persons}-mine").run(0, [b"k:1"])
+
+    async def marks(services: Services) -> dict[str, bool]:
+        assert isinstance(services.controller, Controller)
+        prefix, metadata = keys.batches(stream), services.controller._batches._ctx.metadata
+        return {
+            entry.key[len(prefix) :].decode(): BatchRecord.decode(entry.value).one_job
+            async for entry in metadata.scan_all(prefix)
+        }
+
+    found = world.link.run(marks)
+    assert sorted(name.split("-")[0] for name, one_job in found.items() if one_job) == ["spark", "w"]
+    assert {name: one_job for name, one_job in found.items() if name.startswith(persons)} == {
+        f"{persons}/{stream}": False,
+        f"{persons}-mine/{stream}": False,
+    }
+
+
 def test_versions_of_a_batch_function_belong_to_its_query(
     world: World, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -444,7 +444,7 @@ class BatchRecord:
     """The last batch that a named writer committed, and its transactions.
 
     ``query``: the query that owns the name, empty if no query is known; ``run``: its latest run; ``past_runs``: earlier
-    ones, newest first.
+    ones, newest first. ``one_job``: the name was generated for this one batch, so the record may be forgotten.
     """
 
     batch: int
@@ -452,11 +452,14 @@ class BatchRecord:
     query: str = ""
     run: str = ""
     past_runs: tuple[str, ...] = ()
+    one_job: bool = False
 
     def encode(self) -> bytes:
         fields: Fields = {"batch": self.batch, "txns": [txn.hex for txn in self.transactions]}
         if self.query:
             fields |= {"query": self.query, "run": self.run, "past_runs": list(self.past_runs)}
+        if self.one_job:
+            fields["one_job"] = True
         return dump_record(fields)
 
     @classmethod
@@ -470,6 +473,7 @@ class BatchRecord:
                 query=f.get("query", ""),
                 run=f.get("run", ""),
                 past_runs=tuple(f.get("past_runs", ())),
+                one_job=f.get("one_job", False),
             ),
         )
 

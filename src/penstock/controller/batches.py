@@ -19,7 +19,7 @@ from penstock.controller.context import Context
 from penstock.controller.decisions import NO_BATCH, LoadedTransactions, abort_if_open, load_transactions, put_queued
 from penstock.controller.metadata import Stored, changing
 from penstock.controller.workflows import exclusive, settle_soon, settled
-from penstock.core.batch_memory import JOBS_KEPT, is_one_job, jobs_to_forget
+from penstock.core.batch_memory import JOBS_KEPT, is_forgettable, jobs_to_forget
 from penstock.core.query_source import BatchPlace, classify_batch, owned_by
 from penstock.core.transactions import BatchVerdict, decide_batch, pinned
 from penstock.model.errors import InvalidArgumentError, PenstockError
@@ -70,10 +70,12 @@ class Batches:
         batch: int,
         transactions: Sequence[UUID],
         source: QuerySource | None = None,
+        one_job: bool = False,
     ) -> bool:
         """True once the transactions are readable; False where the writer has committed the batch otherwise.
 
-        A source without transactions only records that it writes under the name, not the batch's number.
+        A source without transactions only records that it writes under the name, not the batch's number. ``one_job``: the
+        caller generated the name for this one batch, so it may be forgotten after ``JOBS_KEPT`` other jobs.
         Raises: TransactionNotFoundError (nothing is committed), InvalidArgumentError; WriterInUseError and ConflictError (the
         name belongs to another source, or the checkpoint is an older copy; nothing is committed).
         """
@@ -89,7 +91,9 @@ class Batches:
         await self._ctx.stream(name)
         if source is not None and not transactions:
             return await self._ctx.tasks.run(self._claim(name, writer, batch, source))
-        return await self._ctx.tasks.run(self._commit(name, writer, batch, tuple(transactions), source))
+        return await self._ctx.tasks.run(
+            self._commit(name, writer, batch, tuple(transactions), source, one_job=one_job)
+        )
 
     async def _claim(self, name: StreamName, writer: str, batch: int, source: QuerySource) -> bool:
         """Record the owner, as the commit of a batch does. False if the writer has already committed the batch."""
@@ -123,7 +127,14 @@ class Batches:
             await self._ctx.metadata.put(known.put(owned))
 
     async def _commit(
-        self, name: StreamName, writer: str, batch: int, txns: tuple[UUID, ...], source: QuerySource | None
+        self,
+        name: StreamName,
+        writer: str,
+        batch: int,
+        txns: tuple[UUID, ...],
+        source: QuerySource | None,
+        *,
+        one_job: bool,
     ) -> bool:
         # What was decided earlier is finished first: the writer's record can name the transactions of one batch only.
         async with exclusive(self._ctx, name):
@@ -131,9 +142,9 @@ class Batches:
             if view.record.state is StreamState.SEALED:
                 for txn in txns:
                     await abort_if_open(self._ctx, name, txn)
-            verdict = await changing(lambda: self._decide(name, writer, batch, txns, source))
+            verdict = await changing(lambda: self._decide(name, writer, batch, txns, source, one_job=one_job))
             await settled(self._ctx, name)
-            if is_one_job(writer):
+            if one_job:
                 await self._forget_jobs(name)
         if verdict is not BatchVerdict.SUPERSEDED:
             return True
@@ -155,7 +166,9 @@ class Batches:
         metadata, prefix = self._ctx.metadata, keys.batches(name)
         try:
             entries = {entry.key[len(prefix) :].decode(): entry async for entry in metadata.scan_all(prefix)}
-            gone = jobs_to_forget([(writer, entry.version) for writer, entry in entries.items()], kept=JOBS_KEPT)
+            read = {writer: self._ctx.set_aside.read(entry, BatchRecord) for writer, entry in entries.items()}
+            jobs = [(writer, entries[writer].version) for writer, record in read.items() if record and record.one_job]
+            gone = jobs_to_forget(jobs, kept=JOBS_KEPT)
             await metadata.remove_if_unchanged(
                 [TableRemoval(key=entries[writer].key, version=entries[writer].version) for writer in gone]
             )
@@ -164,7 +177,14 @@ class Batches:
             log.info("old jobs are deleted later", extra={"stream": str(name), "error": str(error)})
 
     async def _decide(
-        self, name: StreamName, writer: str, batch: int, txns: tuple[UUID, ...], source: QuerySource | None
+        self,
+        name: StreamName,
+        writer: str,
+        batch: int,
+        txns: tuple[UUID, ...],
+        source: QuerySource | None,
+        *,
+        one_job: bool,
     ) -> BatchVerdict:
         ctx = self._ctx
         # The writer's record is read before the transactions: whoever aborts one of them changes it.
@@ -178,12 +198,15 @@ class Batches:
             return verdict
         if await self._pin(loaded, writer, batch):
             # Pinned now. Only a look that finds them all pinned may decide.
-            return await self._decide(name, writer, batch, txns, source)
+            return await self._decide(name, writer, batch, txns, source, one_job=one_job)
+        decided = replace(
+            known.value or _NONE,
+            batch=batch,
+            transactions=txns,
+            one_job=is_forgettable(known.value, one_job=one_job),
+        )
         await put_queued(
-            ctx,
-            name,
-            DecisionRecord(commit=True, transactions=txns),
-            known.put(owned_by(replace(known.value or _NONE, batch=batch, transactions=txns), source)),
+            ctx, name, DecisionRecord(commit=True, transactions=txns), known.put(owned_by(decided, source))
         )
         ctx.telemetry.add("batches_committed")
         return verdict

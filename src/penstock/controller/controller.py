@@ -263,8 +263,11 @@ class Controller:
         batch: int,
         transactions: Sequence[UUID],
         source: QuerySource | None = None,
+        one_job: bool = False,
     ) -> bool:
-        return await self._batches.commit(stream, writer=writer, batch=batch, transactions=transactions, source=source)
+        return await self._batches.commit(
+            stream, writer=writer, batch=batch, transactions=transactions, source=source, one_job=one_job
+        )
 
     async def last_batch(self, stream: StreamName, *, writer: str, source: QuerySource | None = None) -> int | None:
         return await self._batches.last(stream, writer=writer, source=source)

@@ -98,6 +98,7 @@ class NativeCalls:
             batch=request.batch,
             transactions=[mapping.transaction_of(item) for item in request.transactions],
             source=own.query_source_of(request.source) if request.HasField("source") else None,
+            one_job=request.one_job,
         )
         return native.CommitBatchResponse(committed=committed)
 

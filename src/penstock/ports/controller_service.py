@@ -323,6 +323,7 @@ class ControllerService(Protocol):
         batch: int,
         transactions: Sequence[UUID],
         source: QuerySource | None = None,
+        one_job: bool = False,
     ) -> bool:
         """Commit the transactions as batch number ``batch`` of the named writer, exactly once.
 
@@ -333,6 +334,8 @@ class ControllerService(Protocol):
         With a ``source`` the name belongs to its query, and to the latest run of it: WriterInUseError for any other, and
         ConflictError for a batch below the last one of an ordered source; nothing is committed. A source without
         transactions only records that it writes under the name, not the batch's number.
+
+        ``one_job``: the caller generated the name for this one batch. Only such names are ever forgotten, the oldest first.
         """
         ...
 

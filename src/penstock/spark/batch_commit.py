@@ -143,10 +143,13 @@ class _Step:
 class BatchCommit:
     """The commit of one batch. ``run`` may be called again after a failure: it goes on where it stood."""
 
-    def __init__(self, options: WriteOptions, messages: Sequence[TaskWritten], *, ordered: bool) -> None:
+    def __init__(
+        self, options: WriteOptions, messages: Sequence[TaskWritten], *, ordered: bool, one_job: bool = False
+    ) -> None:
         self._options = options
         self._groups = groups_of(messages)
         self._ordered = ordered
+        self._one_job = one_job
         self._writer, self._batch, self._source = messages[0].writer, messages[0].batch, messages[0].source
         self._begun: dict[int, Transaction] = {}
         self._fresh: set[int] = set()
@@ -180,7 +183,12 @@ class BatchCommit:
         if not offered:
             return not repeat
         return await controller.commit_batch(
-            options.stream, writer=self._writer, batch=self._batch, transactions=offered, source=self._source
+            options.stream,
+            writer=self._writer,
+            batch=self._batch,
+            transactions=offered,
+            source=self._source,
+            one_job=self._one_job,
         )
 
     @property

@@ -50,6 +50,7 @@ class _Writer:
         self._keyed = keyed
         # Spark pickles this one object to all tasks of a run: what it makes up here, they share, and no other run does.
         self._run = uuid4()
+        self._one_job = False
 
     def _server(self) -> Link:
         return link(self._connector, self._options.controller)
@@ -83,7 +84,7 @@ class _Writer:
             raise InternalError("tasks of one batch disagree about it", batches=sorted({m.batch for m in written}))
         if not written:
             return
-        commit = BatchCommit(self._options, written, ordered=ordered)
+        commit = BatchCommit(self._options, written, ordered=ordered, one_job=self._one_job)
         if commit.is_empty:
             if written[0].source is not None:
                 self._server().ask(lambda services: claim(services, self._options, written[0]))
@@ -138,6 +139,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
         super().__init__(connector, options, keyed)
         # Spark pickles this one object to the commit too.
         app, self._batch = options.job or (options.writer_id or "", 0)
+        self._one_job = options.job is None
         unique = f"job-{uuid4()}"
         self._name = f"{app}/{options.stream}" if options.job else f"{app or 'spark'}-{unique}/{options.stream}"
 

@@ -327,6 +327,7 @@ class _Transactions:
         batch: int,
         transactions: Sequence[UUID],
         source: QuerySource | None = None,
+        one_job: bool = False,
     ) -> bool:
         request = make(
             native.CommitBatchRequest,
@@ -335,6 +336,7 @@ class _Transactions:
             batch=batch,
             transactions=[mapping.transaction_message(txn) for txn in transactions],
             source=None if source is None else own.query_source_message(source),
+            one_job=one_job,
         )
         reply: native.CommitBatchResponse = await self._connection.native("CommitBatch", request)
         return reply.committed

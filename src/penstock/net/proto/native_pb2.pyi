@@ -121,18 +121,20 @@ class RetentionDecision(_message.Message):
     def __init__(self, json: _Optional[str] = ..., rule: _Optional[str] = ..., why: _Optional[str] = ..., frees_bytes: _Optional[int] = ..., truncate: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class CommitBatchRequest(_message.Message):
-    __slots__ = ("stream", "writer", "batch", "transactions", "source")
+    __slots__ = ("stream", "writer", "batch", "transactions", "source", "one_job")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     WRITER_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    ONE_JOB_FIELD_NUMBER: _ClassVar[int]
     stream: _Controller_pb2.StreamInfo
     writer: str
     batch: int
     transactions: _containers.RepeatedCompositeFieldContainer[_Controller_pb2.TxnId]
     source: QuerySource
-    def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ..., writer: _Optional[str] = ..., batch: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[_Controller_pb2.TxnId, _Mapping]]] = ..., source: _Optional[_Union[QuerySource, _Mapping]] = ...) -> None: ...
+    one_job: bool
+    def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ..., writer: _Optional[str] = ..., batch: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[_Controller_pb2.TxnId, _Mapping]]] = ..., source: _Optional[_Union[QuerySource, _Mapping]] = ..., one_job: _Optional[bool] = ...) -> None: ...
 
 class QuerySource(_message.Message):
     __slots__ = ("query", "run", "replaces", "unordered")

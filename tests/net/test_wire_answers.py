@@ -18,11 +18,12 @@ from penstock.codec import wire
 from penstock.codec import wire_commands as c
 from penstock.codec import wire_table_commands as t
 from penstock.codec.wire_layout import AttributeUpdate, WireEntry, WireHead, WireKey
+from penstock.model.errors import WriterForgottenError
 from penstock.model.names import StreamName
 from penstock.model.policies import StreamConfig
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.wire_calls import controller_calls
-from penstock.net.wire_errors import OWN_TOKEN
+from penstock.net.wire_errors import OWN_TOKEN, error_of, reply_of
 from penstock.net.wire_server import WireLimits, WireServer
 from penstock.ports.segment_service import ANY_VERSION, KEY_ABSENT, NO_EVENT
 from penstock.segmentstore.settings import StoreSettings
@@ -688,3 +689,12 @@ def test_any_request_finds_another_host_once_its_container_has_stopped():
                 await n.ask(request, c.WrongHost)
 
     run(main())
+
+
+def test_a_forgotten_writer_is_told_so_with_the_floor():
+    refused = WriterForgottenError("writer was forgotten", segment="s/t/0.#epoch.0", writer="ab", floor_ms=17)
+    reply = reply_of(refused, 3, "s/t/0.#epoch.0")
+    assert isinstance(reply, c.ErrorMessage)
+    error = error_of(reply, "s/t/0.#epoch.0")
+    assert type(error) is WriterForgottenError
+    assert error.fields == {"segment": "s/t/0.#epoch.0", "writer": "ab", "floor_ms": 17}

@@ -36,6 +36,7 @@ class World:
         self.reclaimer = SimpleNamespace(released_by_now=lambda: ({}, {}), committed=lambda released: None)
         self.telemetry = SimpleNamespace(add=lambda name: None)
         self.log = SimpleNamespace(epoch=1)
+        self.writers = SimpleNamespace(age_s=0, put_if_old=lambda: None)
         self.checkpointer = Checkpointer(cast("Any", self))
         self.checkpointer.recovered(0, None)
 

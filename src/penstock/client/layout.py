@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
+from uuid import UUID
 
+from penstock.core.writer_memory import born_writer
 from penstock.model.errors import PenstockError, StreamSealedError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId, SegmentRange
+from penstock.ports.clock import Clock
 from penstock.ports.controller_service import ControllerService
 
 
@@ -22,6 +25,10 @@ class Layout(Protocol):
 
     def name_of(self, segment: SegmentId) -> str: ...
 
+    def writer_id(self, random: UUID, *, least_ms: int = 0) -> UUID:
+        """An id that no writer had. If it holds its birth, that is not before ``least_ms``, ms since the Unix epoch."""
+        ...
+
     async def successors(self, segment: SegmentId, cause: PenstockError) -> Sequence[SegmentRange]:
         """Raises what the writer is to fail with where nothing follows."""
         ...
@@ -30,9 +37,12 @@ class Layout(Protocol):
 class StreamLayout:
     """The active segments of a stream; sealed ones are followed by their successors."""
 
-    def __init__(self, stream: StreamName, controller: ControllerService, name_of: Callable[[SegmentId], str]) -> None:
+    def __init__(
+        self, stream: StreamName, controller: ControllerService, name_of: Callable[[SegmentId], str], clock: Clock
+    ) -> None:
         self.stream = stream
         self.name_of = name_of
+        self._clock = clock
         self._controller = controller
 
     async def segments(self) -> Sequence[SegmentRange]:
@@ -40,6 +50,9 @@ class StreamLayout:
         if not found:
             raise StreamSealedError("stream is sealed", stream=str(self.stream))
         return found
+
+    def writer_id(self, random: UUID, *, least_ms: int = 0) -> UUID:
+        return born_writer(random, max(self._clock.now_ms(), least_ms))
 
     async def successors(self, segment: SegmentId, cause: PenstockError) -> Sequence[SegmentRange]:
         found = await self._controller.successors(self.stream, segment)

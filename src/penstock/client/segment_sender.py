@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,6 +12,7 @@ from uuid import UUID
 from penstock.client.lanes import Lane, WriteBlock
 from penstock.client.retry import RETRYABLE, Backoff, retrying
 from penstock.codec.events import EVENT_MAX_BYTES, frame_events
+from penstock.core.writer_memory import RENEW_AFTER_S
 from penstock.model.errors import (
     InternalError,
     PenstockError,
@@ -18,6 +20,7 @@ from penstock.model.errors import (
     SegmentNotFoundError,
     SegmentSealedError,
     WriterFencedError,
+    WriterForgottenError,
 )
 from penstock.model.segments import SegmentRange
 from penstock.ports.rng import Rng
@@ -30,6 +33,13 @@ class SenderHost(Protocol):
     segments: SegmentService
     rng: Rng
     max_in_flight: int
+
+    @property
+    def loop(self) -> AbstractEventLoop: ...
+
+    def new_writer(self, *, least_ms: int = 0) -> UUID:
+        """An id for a sender. If it holds its birth, that is not before ``least_ms``, milliseconds since the Unix epoch."""
+        ...
 
     def submit(self, request: Append, done: AppendDone) -> None:
         """Append; ``done`` is called once, from the event loop, never from within this call's error path."""
@@ -91,9 +101,11 @@ class SegmentSender:
         "_backoff",
         "_counter",
         "_failure",
+        "_none_stored",
         "_on_answer",
         "_outstanding",
         "_sent_number",
+        "_used_at",
         "due",
         "host",
         "in_flight",
@@ -118,6 +130,9 @@ class SegmentSender:
         self._counter = 0
         self._sent_number = NO_EVENT
         self._outstanding = 0
+        self._none_stored = False
+        """What is in flight is not stored: the first of it was refused for its number."""
+        self._used_at = host.loop.time()
         self._failure: PenstockError | None = None
         self._backoff = Backoff(host.rng)
         self._on_answer = self._answered
@@ -128,12 +143,25 @@ class SegmentSender:
 
     def enqueue(self, block: WriteBlock) -> None:
         """Take the block's place in the segment's order, and send it as soon as it may go."""
+        self._renew_if_silent()
         self.number(block)
         self.queue.append(block)
         if self.state is SenderState.OPEN:
             self.pump()
         elif self.state is SenderState.NEW:
             self._connect()
+
+    def _renew_if_silent(self) -> None:
+        """Continue under a new id before the store forgets the old one. With nothing on its way that is always safe."""
+        now = self.host.loop.time()
+        if now - self._used_at >= RENEW_AFTER_S and self.is_idle:
+            self._renew()
+            self.state = SenderState.NEW
+        self._used_at = now
+
+    def _renew(self, *, least_ms: int = 0) -> None:
+        self.writer = self.host.new_writer(least_ms=least_ms)
+        self._sent_number = NO_EVENT
 
     def number(self, block: WriteBlock) -> None:
         """Give the block its place in the segment's order."""
@@ -230,8 +258,11 @@ class SegmentSender:
             self._backoff.reset()
             self._settle_done()
         else:
-            # Only the first failure tells why; those behind it follow from it.
-            self._failure = self._failure or result
+            if self._failure is None:
+                # Only the first failure tells why; those behind it follow from it.
+                self._failure = result
+                first = self.in_flight[0] if self.in_flight else None
+                self._none_stored = isinstance(result, WriterFencedError) and first is block
             self.state = SenderState.BROKEN
         if self.state is SenderState.OPEN:
             self.pump()
@@ -269,10 +300,19 @@ class SegmentSender:
                 # Truncated away, and with it whatever of ours it held.
                 await self.host.replace(self, error)
                 return
+            except WriterForgottenError as error:
+                if self.in_flight and not self._none_stored:
+                    self.host.fail(error)  # What was sent may be stored, and nobody knows.
+                    return
+                self._renew(least_ms=int(error.fields.get("floor_ms", 0)))
+                failure = None
+                await self._backoff.sleep()
+                continue
             except RETRYABLE as error:
                 failure = error
                 continue
             break
+        self._none_stored = False
         if not self._resume_behind(last):
             return
         if isinstance(failure, SegmentSealedError | SegmentNotFoundError):

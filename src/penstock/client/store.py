@@ -54,8 +54,11 @@ UNCHANGED: Final = Unchanged()
 class AsyncStream:
     """One stream by name. Making one does no I/O; calls raise StreamNotFoundError where there is no such stream."""
 
-    def __init__(self, name: StreamName, segments: SegmentService, controller: ControllerService, rng: Rng) -> None:
+    def __init__(
+        self, name: StreamName, segments: SegmentService, controller: ControllerService, clock: Clock, rng: Rng
+    ) -> None:
         self.name = name
+        self._clock = clock
         self._segments = segments
         self._controller = controller
         self._rng = rng
@@ -205,7 +208,7 @@ class AsyncStream:
 
     def layout(self) -> StreamLayout:
         """Where writers of this stream write to."""
-        return StreamLayout(self.name, self._controller, self._name_of)
+        return StreamLayout(self.name, self._controller, self._name_of, self._clock)
 
     def _name_of(self, segment: SegmentId) -> str:
         return segment_name(self.name, segment)
@@ -318,7 +321,7 @@ class AsyncStore:
     def stream(self, name: str | StreamName) -> AsyncStream:
         """The stream ``scope/stream``, whether it exists or not. Raises InvalidNameError."""
         parsed = name if isinstance(name, StreamName) else StreamName.parse(name)
-        return AsyncStream(parsed, self.segments, self.controller, self.rng)
+        return AsyncStream(parsed, self.segments, self.controller, self.clock, self.rng)
 
     async def reader_group(
         self,

@@ -69,6 +69,9 @@ class _TransactionLayout:
     def name_of(self, segment: SegmentId) -> str:
         return transaction_segment_name(segment_name(self.stream, segment), self._transaction.id)
 
+    def writer_id(self, random: UUID, *, least_ms: int = 0) -> UUID:
+        return random  # Its numbers are deleted with the transaction's segments.
+
     async def successors(self, segment: SegmentId, cause: PenstockError) -> Sequence[SegmentRange]:
         raise TransactionStateError("transaction takes no more events", txn=self._transaction.id) from cause
 

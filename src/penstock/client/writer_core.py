@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from uuid import UUID
 
 from penstock.client.direct import DirectPath
 from penstock.client.lanes import ForkedLanes, Lane, LaneMap, NoLanes, Piece, WriteBlock, close_blocks, replace_pieces
@@ -386,6 +387,9 @@ class WriterCore:
                 mine.set_result(None)
         done(result)
 
+    def new_writer(self, *, least_ms: int = 0) -> UUID:
+        return self.layout.writer_id(self.rng.uuid(), least_ms=least_ms)
+
     def start(self, sender: SegmentSender, *, recover: bool) -> None:
         self._tasks.start(sender.recover() if recover else sender.send_large())
 
@@ -518,7 +522,7 @@ class WriterCore:
     def _sender(self, item: SegmentRange) -> SegmentSender:
         sender = self._senders.get(item.segment)
         if sender is None:
-            sender = SegmentSender(self, item, self.layout.name_of(item.segment), self.rng.uuid())
+            sender = SegmentSender(self, item, self.layout.name_of(item.segment), self.new_writer())
             self._senders[item.segment] = sender
         return sender
 

@@ -38,8 +38,9 @@ TAG_WIPE = b"w"
 TAG_ASIDE = b"d"
 TAG_COPY = b"y"
 TAG_LACKING = b"q"
+TAG_WRITERS = b"o"
 
-CATALOGUED = frozenset(b"nsakbtvmxfed")
+CATALOGUED = frozenset(b"nsakbtvmxfedo")
 """Tags of the rows that the catalogue of tier 2 repeats: all but leases, garbage, and what concerns this copy alone."""
 
 STORE_KEY = TAG_STORE
@@ -62,6 +63,8 @@ _FREE = struct.Struct(">Qq")
 _FLUSHED = struct.Struct(">Bq")
 _CATALOGUE = struct.Struct(">BQQQ")
 _INT = struct.Struct(">q")
+_WRITER = struct.Struct(">qI")
+_WRITERS = struct.Struct(">BQq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,15 @@ class ContainerRecord:
 
     epoch: int
     complete_upto: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritersRecord:
+    """For how many seconds the container was open in all, and the floor below which unknown writers are refused (their birth
+    in milliseconds since the Unix epoch)."""
+
+    age_s: int
+    floor_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +276,31 @@ def encode_int(value: int) -> bytes:
 def decode_int(data: bytes) -> int:
     _check(len(data) == _INT.size, "number", data)
     return int(_INT.unpack(data)[0])
+
+
+def encode_writer(number: int, used_s: int) -> bytes:
+    """A writer's last event number, and the container's age when the row was written, seconds."""
+    return _WRITER.pack(number, min(used_s, 0xFFFFFFFF))
+
+
+def decode_writer(data: bytes) -> tuple[int, int | None]:
+    """Value and age of an attribute's row. Without an age: an attribute, or a writer of an earlier version."""
+    if len(data) == _INT.size:
+        return decode_int(data), None
+    _check(len(data) == _WRITER.size, "writer", data)
+    number, used_s = _WRITER.unpack(data)
+    return number, used_s
+
+
+def encode_writers(record: WritersRecord) -> bytes:
+    return _WRITERS.pack(VERSION, record.age_s, record.floor_ms)
+
+
+def decode_writers(data: bytes) -> WritersRecord:
+    _check(len(data) == _WRITERS.size, "writers", data)
+    version, age_s, floor_ms = _WRITERS.unpack(data)
+    _check_version(version)
+    return WritersRecord(age_s=age_s, floor_ms=floor_ms)
 
 
 def encode_store(containers: int) -> bytes:

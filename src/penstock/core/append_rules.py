@@ -40,12 +40,14 @@ def append_refusal(
     sealed: bool,
     length: int,
     stored: int,
+    forgotten: bool = False,
     limit_bytes: int = APPEND_MAX_BYTES,
 ) -> PenstockError | None:
     """Why the append must be refused, or None.
 
     ``sealed``, ``length`` (bytes) and ``stored`` (the writer's last event number) are what they will be once all
-    appends accepted before are durable. ``limit_bytes``: the largest append that the log takes.
+    appends accepted before are durable. ``forgotten``: the number of a writer that has none may have been forgotten
+    (``core.writer_memory``). ``limit_bytes``: the largest append that the log takes.
     A malformed append is refused first, then the seal, then the writer's number, then the condition: after a failed condition
     the writer is known to be the rightful one.
     """
@@ -59,7 +61,7 @@ def append_refusal(
         return InvalidArgumentError("event number does not fit in 64 bits", event_number=event_number)
     if sealed:
         return SegmentSealedError("segment is sealed", segment=segment, length_bytes=length)
-    if stored != previous:
+    if stored != previous or forgotten:
         return WriterFencedError(
             "writer's event number does not continue what is stored", segment=segment, stored=stored, previous=previous
         )

@@ -143,6 +143,14 @@ class WriterFencedError(ConflictError):
     """The writer's event number does not continue what is stored: another connection took over the writer id."""
 
 
+class WriterForgottenError(ConflictError):
+    """The writer was silent for so long that the store no longer knows what it holds of it. Nothing was written.
+
+    What was sent and not acknowledged may be stored or not. Fields: ``segment`` and ``floor_ms``, the birth from which ids of
+    new writers are accepted; or ``stream`` and ``writer``.
+    """
+
+
 class ReaderFencedError(ConflictError):
     """A newer reader of the same name is in the group. This one returns no more events. Fields: ``group``; ``reader``."""
 

@@ -31,6 +31,7 @@ from penstock.model.errors import (
     TruncatedError,
     UnsupportedError,
     WriterFencedError,
+    WriterForgottenError,
 )
 
 ILLEGAL_ARGUMENT = 0
@@ -44,6 +45,8 @@ QUOTA_EXCEEDED = 67
 """For every client. The message is a sentence, and behind a line end the error's fields as a JSON object."""
 RETENTION_HOLD = 68
 """Likewise: a hold forbids the removal."""
+WRITER_FORGOTTEN = 69
+"""Likewise, only as the answer to a setup: what the writer has sent may be stored or not."""
 OWN_TOKEN = "penstock"
 """In the field of a request that is empty without authorization: the client knows our own codes."""
 _MESSAGE_MAX = 1000
@@ -87,6 +90,8 @@ def reply_of(error: PenstockError, rid: int, segment: str, *, offset: int = c.NO
             reply = c.ErrorMessage(rid, segment, _with_fields(error), QUOTA_EXCEEDED)
         case RetentionHoldError():
             reply = c.ErrorMessage(rid, segment, _with_fields(error), RETENTION_HOLD)
+        case WriterForgottenError():
+            reply = c.ErrorMessage(rid, segment, _with_fields(error), WRITER_FORGOTTEN)
         case InvalidArgumentError():
             reply = c.ErrorMessage(rid, segment, str(error)[:_MESSAGE_MAX], ILLEGAL_ARGUMENT)
     return reply
@@ -153,6 +158,9 @@ def error_of(reply: Command, segment: str) -> PenstockError:
             error = QuotaExceededError("backlog quota is reached", **_fields_of(message, segment))
         case c.ErrorMessage(message=message, code=68):
             error = RetentionHoldError("a hold forbids the removal", **_fields_of(message, segment))
+        case c.ErrorMessage(message=message, code=69):
+            fields = _fields_of(message, segment)
+            error = WriterForgottenError("writer was silent for so long that its last number was forgotten", **fields)
         case c.ErrorMessage(message=message):
             error = InternalError("store failed", reason=message, segment=segment)
         case t.TableSegmentNotEmpty():

@@ -126,6 +126,7 @@ class Checkpointer:
                 await self._checkpoint(everything=asked)
                 await container.reclaimer.free()
                 await container.reclaimer.forget_merges()
+                await container.writers.forget_some()
             except (OSError, UnavailableError) as error:
                 container.log.shortage.settle(self, error)
                 failures += 1
@@ -160,6 +161,7 @@ class Checkpointer:
 
     async def last(self) -> None:
         """The checkpoint of an orderly close. Its failure costs time at the next start, nothing else."""
+        self._container.writers.put_if_old()
         try:
             await self.checkpoint()
             await self._container.catalogue.tidy_outbox()
@@ -229,6 +231,8 @@ class Checkpointer:
     def _write_rows(self, upto: int) -> None:
         container = self._container
         rows, index = container.rows, container.index
+        container.writers.put_if_old()
+        used_s = container.writers.age_s
         for segment in container.dirty:
             segment.stored = True
             place, record = records.uid_key(records.TAG_SEGMENT, index, segment.uid), segment.record()
@@ -236,12 +240,14 @@ class Checkpointer:
             if segment.table is not None:
                 rows.put(records.copy_key(place), records.encode_segment(record))
             for key in segment.dirty_attributes:
-                value = segment.attributes[key].durable
+                attribute = segment.attributes[key]
+                value = attribute.durable
                 row = container.segments.attribute_key(segment, key)
                 if value == NO_EVENT:
                     rows.delete(row)
                 else:
-                    rows.put(row, records.encode_int(value))
+                    fixed = attribute.fixed
+                    rows.put(row, records.encode_int(value) if fixed else records.encode_writer(value, used_s))
             segment.dirty_attributes.clear()
             write_flushed(container, segment)
             segment.dirty = False

@@ -39,7 +39,7 @@ from penstock.segmentstore.event_counts import EventCounter
 from penstock.segmentstore.imports import Imports
 from penstock.segmentstore.leases import Leases
 from penstock.segmentstore.metadata import MetadataRows
-from penstock.segmentstore.mutations import AppendMutation, Done, Mutation, flat, refusal
+from penstock.segmentstore.mutations import AppendMutation, Done, Mutation, flat, refusal, waking
 from penstock.segmentstore.reclaimer import Reclaimer
 from penstock.segmentstore.segment import AttributeState, Segment
 from penstock.segmentstore.settings import StoreSettings
@@ -47,6 +47,7 @@ from penstock.segmentstore.shared_log import SharedLog
 from penstock.segmentstore.tail_cache import LARGE_BYTES, CacheMemory
 from penstock.segmentstore.tasks import TaskOwner
 from penstock.segmentstore.tier_writer import TierWriter
+from penstock.segmentstore.writer_memory import WriterMemory
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ class Container:
         self.catalogue = Catalogue(self, objects)
         self.rows.outbox = self.catalogue
         self.leases = Leases(self)
+        self.writers = WriterMemory(self)
         self.reclaimer = Reclaimer(self)
         self.imports = Imports(self)
         self.segments = SegmentDirectory(
@@ -149,12 +151,7 @@ class Container:
         """Wait until everything queued before is durable and answered."""
         if self._queue or self._in_flight:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-            def answered(_: object) -> None:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-            self.submit(Mutation(None, answered))
+            self.submit(Mutation(None, waking(waiter)))
             await waiter
 
     def check_online(self) -> None:
@@ -238,6 +235,7 @@ class Container:
                 sealed=segment.next_sealed,
                 length=segment.next_length,
                 stored=state.pending,
+                forgotten=self.writers.is_refused(state, request.writer.int),
             ) or self._no_room(size)
             if error is None and segment.gate is not None:
                 error = segment.gate.take(segment, size, request.event_count if size else 0)
@@ -286,12 +284,7 @@ class Container:
         parked = self._parked.get(name)
         if parked is not None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-            def decided(_: object) -> None:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-            parked.append((None, decided))
+            parked.append((None, waking(waiter)))
             self._parked_count += 1
             await waiter
 

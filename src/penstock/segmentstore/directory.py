@@ -213,11 +213,23 @@ class SegmentDirectory:
             with self._watching(segment.name) as watch:
                 row = await self._rows.get(self.attribute_key(segment, key))
             if not watch.departed and key not in segment.attributes:
-                state = AttributeState(NO_EVENT if row is None else records.decode_int(row))
-                segment.attributes[key] = state
+                value, used_s = (NO_EVENT, 0) if row is None else records.decode_writer(row)
+                state = segment.attributes[key] = AttributeState(value, fixed=used_s is None)
                 return state
             if segment.gone:
                 return AttributeState(NO_EVENT)
+
+    def forget_attribute(self, segment: Segment, key: int) -> bool:
+        """Let an attribute's state leave memory, because its row is about to be deleted. False: queued operations, changes
+        that are not in the rows, or bytes that are not tiered still need it."""
+        state = segment.attributes.get(key)
+        if key in segment.dirty_attributes or key in segment.cache.behind:
+            return False
+        if state is not None and state.pending != state.durable:
+            return False
+        segment.attributes.pop(key, None)
+        self._departed(segment)
+        return True
 
     def attribute_key(self, segment: Segment, key: int) -> bytes:
         return records.uid_key(records.TAG_ATTRIBUTE, self._container_index, segment.uid, key.to_bytes(16, "big"))

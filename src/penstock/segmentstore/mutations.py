@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +152,16 @@ class OperationMutation(Mutation):
 def refusal(segment: Segment | None, error: PenstockError, done: Done) -> Mutation:
     """Deliver an error in its turn: it may rest on operations that are not durable yet."""
     return Mutation(segment, done, error)
+
+
+def waking(waiter: asyncio.Future[None]) -> Done:
+    """Resolve the future once all that was queued before is answered, unless its caller was cancelled."""
+
+    def answered(_: object) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    return answered
 
 
 def flat(data: Buffer) -> Buffer:

@@ -161,6 +161,9 @@ async def take_lacking(keyvalue: KeyValueStore, container: int) -> Sequence[byte
     bounds = records.range_of(records.prefix(records.TAG_LACKING, container))
     marked = [key[len(bounds[0]) :] for key, _ in await rows.scan_all(bounds)]
     lacking = [key for key in marked if await rows.get(key) is None]
+    for key in lacking:
+        if key[:1] == records.TAG_WRITERS:
+            rows.put(key, b"")  # As good as damaged: without a row there would be no floor.
     rows.delete_range(bounds)
     await rows.commit()
     return lacking

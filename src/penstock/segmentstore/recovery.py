@@ -138,6 +138,7 @@ class Recovery:
             self._complete_upto = record.complete_upto
         container.applied_address = self._complete_upto
         await container.catalogue.recover(record)
+        await container.writers.recover()
         await container.reclaimer.recover()
         await self._aside.recover(self._complete_upto)
 

@@ -40,13 +40,17 @@ TABLE_KINDS = {TableKind.HASH: KIND_HASH, TableKind.SORTED: KIND_SORTED}
 
 
 class AttributeState:
-    """An attribute or a writer's last event number: its value once all queued operations are durable, and now."""
+    """An attribute or a writer's last event number: its value once all queued operations are durable, and now.
 
-    __slots__ = ("durable", "pending")
+    ``fixed``: set as an attribute, or by an earlier version that did not tell them apart. It is never forgotten.
+    """
 
-    def __init__(self, value: int) -> None:
+    __slots__ = ("durable", "fixed", "pending")
+
+    def __init__(self, value: int, *, fixed: bool = False) -> None:
         self.pending = value
         self.durable = value
+        self.fixed = fixed
 
 
 class Chunk:

@@ -168,6 +168,7 @@ async def setup_append(container: Container, name: str, writer: UUID) -> int:
             state = await container.segments.attribute(segment, writer.int)
         if container.segments.is_current(segment):
             await agree(container, segment, None)
+            container.writers.check(name, state, writer.int)
             return state.durable
 
 

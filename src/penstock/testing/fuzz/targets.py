@@ -223,6 +223,8 @@ def _rows(data: bytes) -> object:
         records.decode_block,
         records.decode_free,
         records.decode_entry,
+        records.decode_writer,
+        records.decode_writers,
     )
     return decoders[data[0] % len(decoders)](data[1:]) if data else None
 

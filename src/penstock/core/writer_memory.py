@@ -1,0 +1,58 @@
+"""Decide how long a segment remembers a writer's last event number, so that forgetting it never stores an event twice.
+
+The ids of our own writers hold the time of their birth (UUID version 7). The store keeps a floor: it forgets an id only
+together with raising the floor above its birth, and refuses each id below the floor that it does not know. So such an id is
+known, new, or refused, whatever the clocks show. Other clients draw random ids (version 4). They repeat an append for
+minutes, and their numbers are kept for a month of silence. Any other id is fixed by somebody, and is never forgotten.
+Source: docs/design/0005-segment-store.md, "Writers' numbers".
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+BORN_KEPT_MS = 7 * 86_400_000
+"""Silence after which an id that holds its birth may be forgotten, milliseconds."""
+
+RANDOM_KEPT_MS = 30 * 86_400_000
+"""Silence after which a random id is forgotten, milliseconds. Pravega's Java client repeats an append for two minutes."""
+
+RENEW_AFTER_S = 86_400.0
+"""A writer of ours that was silent for so long continues under a new id, seconds: long before the old one is forgotten."""
+
+_BORN_BITS = 48
+_VARIANT_MASK = 3 << 62
+_VARIANT = 2 << 62
+
+
+def born_writer(random: UUID, born_ms: int) -> UUID:
+    """An id that holds its birth, in milliseconds since the Unix epoch, and the low 74 bits of randomness of ``random``."""
+    born_ms = min(max(born_ms, 0), (1 << _BORN_BITS) - 1)
+    # Python before 3.14 makes no UUIDs of version 7.
+    drawn = random.int & ((1 << 76) - 1) & ~_VARIANT_MASK
+    return UUID(int=born_ms << 80 | 7 << 76 | drawn | _VARIANT)
+
+
+def born_ms(writer: int) -> int | None:
+    """The birth that the id holds, in milliseconds since the Unix epoch; None if it holds none."""
+    return writer >> 80 if UUID(int=writer).version == 7 else None
+
+
+def is_refused(writer: int, floor_ms: int) -> bool:
+    """Whether an id that the segment does not know may be one that it has forgotten, and whose events it may hold."""
+    born = born_ms(writer)
+    return born is not None and born < floor_ms
+
+
+def may_forget(writer: int, *, silent_ms: int, now_ms: int) -> bool:
+    """Whether a writer's number may be forgotten.
+
+    Args:
+        silent_ms: Milliseconds that passed since its last append, by a clock that nobody sets.
+        now_ms: Wall clock, milliseconds since the Unix epoch. It bounds the floor: an id with a birth less than
+            ``BORN_KEPT_MS`` ago is kept, because a floor above that birth would refuse new writers.
+    """
+    born = born_ms(writer)
+    if born is not None:
+        return silent_ms >= BORN_KEPT_MS and born + BORN_KEPT_MS <= now_ms
+    return UUID(int=writer).version == 4 and silent_ms >= RANDOM_KEPT_MS

@@ -1,0 +1,334 @@
+"""Writers' numbers leave after a long silence, and nothing is ever stored twice because of it. Time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+import pytest
+from store_world import World, Writer, content
+
+from penstock.codec import records
+from penstock.core.writer_memory import BORN_KEPT_MS, RANDOM_KEPT_MS, born_ms, born_writer, may_forget
+from penstock.model.errors import PenstockError, WriterFencedError, WriterForgottenError
+from penstock.ports.segment_service import NO_EVENT
+from penstock.testing.simulation.loop import make_loop
+from penstock.testing.simulation.world import SimClock
+
+SEGMENT = "scope/stream/0.#epoch.0"
+DAY_S = 86_400
+BORN_DAYS, RANDOM_DAYS = BORN_KEPT_MS // 86_400_000, RANDOM_KEPT_MS // 86_400_000
+FEW_CHECKPOINTS = {"containers": 1, "checkpoint_interval_s": 21_600.0, "flush_interval_s": 21_600.0}
+FIXED = UUID(int=0x50_45_4E_53_54_4F_43_4B_61_75_64_69_74_00_00_01)
+
+
+class TimedWorld(World):
+    """Its wall clock follows the virtual time of the loop, plus jumps."""
+
+    clock: SimClock
+
+    def __init__(self, **settings) -> None:
+        super().__init__(**settings)
+        self.clock = SimClock(asyncio.get_running_loop())
+        self.chance = random.Random(7)
+
+    def born(self) -> UUID:
+        return born_writer(UUID(int=self.chance.getrandbits(128)), self.clock.now_ms())
+
+    def random(self) -> UUID:
+        return UUID(int=self.chance.getrandbits(128), version=4)
+
+    async def session(self, writer: UUID, data: bytes = b"x") -> Writer:
+        """A session that appends once, and never says that it has ended."""
+        session = Writer(self.store, SEGMENT)
+        session.id = writer
+        await session.setup()
+        await session.append(data)
+        return session
+
+    async def rows(self) -> list[bytes]:
+        """Ids that the segment remembers, once all changes are in the rows."""
+        await self.store.flush()
+        container = self.store._container(SEGMENT)
+        bounds = records.range_of(records.prefix(records.TAG_ATTRIBUTE, container.index))
+        return [key[11:] for key, _ in await container.rows.scan_all(bounds)]
+
+    async def knows(self, writer: UUID) -> bool:
+        return writer.bytes in await self.rows()
+
+
+def run(body: Callable[[TimedWorld], Awaitable[None]], seed: int = 0, **settings) -> None:
+    async def main() -> None:
+        world = TimedWorld(**(FEW_CHECKPOINTS | settings))
+        await world.open()
+        await world.store.create_segment(SEGMENT)
+        try:
+            await body(world)
+        finally:
+            await world.store.close(checkpoint=False)
+
+    loop = make_loop(seed)
+    try:
+        loop.run(main())
+    finally:
+        loop.close()
+
+
+def test_ids_hold_their_birth_and_stay_apart() -> None:
+    ids = {born_writer(UUID(int=number << 40), 1_700_000_000_000) for number in range(100)}
+    assert len(ids) == 100
+    assert {born_ms(item.int) for item in ids} == {1_700_000_000_000}
+    assert {born_ms(item.int) for item in (UUID(int=5, version=4), FIXED)} == {None}
+
+
+def test_only_random_and_born_ids_are_ever_forgotten() -> None:
+    long_ms = 400 * RANDOM_KEPT_MS
+    for writer in (FIXED, UUID(int=5), UUID(int=5, version=5), UUID(int=1 << 127, version=1)):
+        assert not may_forget(writer.int, silent_ms=long_ms, now_ms=long_ms)
+    assert may_forget(UUID(int=5, version=4).int, silent_ms=RANDOM_KEPT_MS, now_ms=0)
+    assert not may_forget(UUID(int=5, version=4).int, silent_ms=RANDOM_KEPT_MS - 1, now_ms=long_ms)
+    ahead = born_writer(UUID(int=5), BORN_KEPT_MS + 1)
+    assert not may_forget(ahead.int, silent_ms=long_ms, now_ms=2 * BORN_KEPT_MS)
+    assert may_forget(ahead.int, silent_ms=BORN_KEPT_MS, now_ms=2 * BORN_KEPT_MS + 1)
+
+
+def test_rows_of_ended_sessions_leave_after_their_silence_and_others_stay() -> None:
+    async def body(world: TimedWorld) -> None:
+        born, drawn = world.born(), world.random()
+        for writer in (born, drawn, FIXED):
+            await world.session(writer)
+        await world.store.update_attribute(SEGMENT, attribute := world.random(), 5, expected=None)
+        await world.store.flush()
+        await asyncio.sleep((BORN_DAYS - 0.5) * DAY_S)
+        assert await world.knows(born)
+        await asyncio.sleep(DAY_S)
+        assert not await world.knows(born)
+        await asyncio.sleep((RANDOM_DAYS - BORN_DAYS - 1) * DAY_S)
+        assert await world.knows(drawn)
+        await asyncio.sleep(DAY_S)
+        assert not await world.knows(drawn)
+        await asyncio.sleep(100 * DAY_S)
+        assert sorted(await world.rows()) == sorted([FIXED.bytes, attribute.bytes])
+        assert await world.store.get_attribute(SEGMENT, attribute) == 5
+
+    run(body)
+
+
+@pytest.mark.parametrize("how", ["open", "evict", "restart", "crash"])
+def test_a_writer_that_comes_back_too_late_is_refused(how: str) -> None:
+    async def body(world: TimedWorld) -> None:
+        late = await world.session(world.born())
+        unused = Writer(world.store, SEGMENT)
+        unused.id = world.born()
+        await unused.setup()
+        await asyncio.sleep((BORN_DAYS + 1) * DAY_S)
+        assert not await world.knows(late.id)
+        if how == "evict":
+            await world.evict()
+        elif how != "open":
+            await (world.restart() if how == "restart" else world.crash())
+        late.store = unused.store = world.store
+        with pytest.raises(WriterFencedError):
+            await late.append(b"again")
+        with pytest.raises(WriterForgottenError) as refused:
+            await late.setup()
+        assert born_ms(late.id.int) < refused.value.fields["floor_ms"] <= world.clock.now_ms()
+        # Nor one whose first append comes so late: an old connection may hold it, and a new one may have repeated it.
+        with pytest.raises(WriterFencedError):
+            await unused.append(b"late")
+        await world.session(world.born(), b"y")
+        assert await content(world.store, SEGMENT) == b"xy"
+
+    run(body)
+
+
+def test_a_writer_that_goes_on_is_never_forgotten_whatever_its_age() -> None:
+    async def body(world: TimedWorld) -> None:
+        session = await world.session(world.born())
+        for _ in range(20):
+            await asyncio.sleep((BORN_DAYS - 1) * DAY_S)
+            await world.session(world.born())  # Raises the floor above the birth of the first.
+            await session.append(b"x")
+        await world.store.flush()
+        floor_ms = world.store._container(SEGMENT).writers.floor_ms
+        assert born_ms(session.id.int) < floor_ms
+        again = await Writer(world.store, SEGMENT).setup()
+        again.id = session.id
+        assert (await again.setup()).last == session.last
+
+    run(body)
+
+
+def test_a_number_stays_while_bytes_of_the_writer_are_not_tiered() -> None:
+    async def body(world: TimedWorld) -> None:
+        session = await world.session(world.born())
+        container = world.store._container(SEGMENT)
+        segment = container.segments.visible(SEGMENT)
+        assert segment is not None
+        await container.checkpointer.checkpoint()
+        assert segment.cache.untiered
+        assert not segment.dirty_attributes
+        assert not container.segments.forget_attribute(segment, session.id.int)
+        await world.store.flush()
+        assert container.segments.forget_attribute(segment, session.id.int)
+
+    run(body)
+
+
+@pytest.mark.parametrize("jump_ms", [-400 * RANDOM_KEPT_MS // 30, 400 * RANDOM_KEPT_MS // 30])
+def test_a_wall_clock_that_jumps_forgets_no_writer_early(jump_ms: int) -> None:
+    async def body(world: TimedWorld) -> None:
+        sessions = [await world.session(world.born()), await world.session(world.random())]
+        await world.store.flush()
+        world.clock.jump_ms = jump_ms
+        await asyncio.sleep((BORN_DAYS - 0.5) * DAY_S)
+        for session in sessions:
+            assert (await session.setup()).last == 0
+        await asyncio.sleep(2 * RANDOM_DAYS * DAY_S)
+        # A clock that was set back keeps those whose birth is not that long ago by it.
+        assert len(await world.rows()) == (1 if jump_ms < 0 else 0)
+
+    run(body)
+
+
+def test_time_at_rest_does_not_count_and_time_before_a_restart_does() -> None:
+    async def body(world: TimedWorld) -> None:
+        await world.session(writer := world.random())
+        for _ in range(RANDOM_DAYS - 1):
+            await asyncio.sleep(DAY_S)
+            await world.store.close()
+            await asyncio.sleep(10 * DAY_S)
+            await world.open()
+        assert await world.knows(writer)
+        await asyncio.sleep(2 * DAY_S)
+        assert not await world.knows(writer)
+
+    run(body)
+
+
+def test_a_floor_whose_rows_are_damaged_refuses_all_who_may_be_below_it() -> None:
+    async def body(world: TimedWorld) -> None:
+        late = await world.session(world.born())
+        await asyncio.sleep((BORN_DAYS + 1) * DAY_S)
+        assert not await world.knows(late.id)
+        fresh = world.born()
+        await asyncio.sleep(1)
+        await world.store.close()
+        key = records.prefix(records.TAG_WRITERS, world.store._container(SEGMENT).index)
+        await world.keyvalue.commit([(key, b"?")], [])
+        await world.open()
+        await Writer(world.store, SEGMENT).setup()
+        session = await world.session(fresh)
+        assert session.last == 0  # The copy of the row holds the floor.
+        await world.store.close(checkpoint=False)
+        await world.keyvalue.commit([(key, b"?"), (records.copy_key(key), b"?")], [])
+        await world.open()
+        for writer in (late.id, world.born()):
+            await asyncio.sleep(1)
+            refused = Writer(world.store, SEGMENT)
+            refused.id = writer
+            if writer == late.id:
+                with pytest.raises(WriterForgottenError):
+                    await refused.setup()
+        assert (await world.session(fresh, b"y")).last == 1
+
+    run(body)
+
+
+class Client:
+    """A client that appends one event after another, loses answers, repeats, pauses, and starts new sessions."""
+
+    def __init__(self, world: TimedWorld, rng: random.Random, name: int) -> None:
+        self.world, self.rng, self.name = world, rng, name
+        self.made = 0
+        self.acknowledged: list[bytes] = []
+        self.unknown: list[bytes] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self.id = self.world.born()
+        self.last: int | None = None
+        self.pending: tuple[int, bytes] | None = None
+
+    async def step(self) -> None:
+        session = Writer(self.world.store, SEGMENT)
+        session.id = self.id
+        try:
+            if self.last is None:
+                found = (await session.setup()).last
+                if self.pending is not None and found >= self.pending[0]:
+                    self._settle(found)
+                self.last = found
+            session.last = self.last
+            if self.pending is None:
+                self.made += 1
+                self.pending = max(self.last, -1) + 1, b"%d-%d;" % (self.name, self.made)
+            await session.append(self.pending[1])
+            if self.rng.random() < 0.3:
+                self.last = None  # The answer is lost.
+                return
+            self._settle(self.pending[0])
+        except WriterForgottenError:
+            if self.pending is not None:
+                self.unknown.append(self.pending[1])
+            self._begin()
+        except PenstockError:
+            self.last = None
+        if self.rng.random() < 0.1 and self.pending is None:
+            self._begin()
+
+    def _settle(self, number: int) -> None:
+        assert self.pending is not None
+        self.acknowledged.append(self.pending[1])
+        self.pending, self.last = None, number
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_sessions_store_each_event_once_however_long_they_pause(seed: int) -> None:
+    async def body(world: TimedWorld) -> None:
+        rng = random.Random(seed)
+        clients = [Client(world, rng, name) for name in range(4)]
+        refused = 0
+        for _ in range(250):
+            client = rng.choice(clients)
+            await client.step()
+            chance = rng.random()
+            if chance < 0.15:
+                await asyncio.sleep(rng.expovariate(1 / (2 * DAY_S)))
+            elif chance < 0.2:
+                await world.crash()
+            elif chance < 0.25:
+                await world.restart()
+            elif chance < 0.3:
+                world.clock.jump_ms = rng.randrange(-3_600_000, 3_600_000)
+            elif chance < 0.35:
+                await world.evict()
+        refused = sum(len(client.unknown) for client in clients)
+        events = (await content(world.store, SEGMENT)).split(b";")[:-1]
+        assert len(events) == len(set(events)), "an event is there twice"
+        for client in clients:
+            assert {item[:-1] for item in client.acknowledged} <= set(events)
+        assert world.figures.counts.get("writers_forgotten", 0) > 0
+        assert refused <= len(events)
+        assert NO_EVENT not in [client.last for client in clients if client.pending is None and client.acknowledged]
+
+    run(body, seed)
+
+
+def test_hourly_sessions_leave_the_rows_of_a_week() -> None:
+    async def body(world: TimedWorld) -> None:
+        sizes = []
+        for hour in range(24 * 60):
+            session = Writer(world.store, SEGMENT)
+            session.id = world.born()
+            await session.setup()
+            await session.append(b"x")
+            await asyncio.sleep(3600)
+            if hour % 240 == 239:
+                sizes.append(len(await world.rows()))
+        assert max(sizes) <= 24 * BORN_DAYS + 6 + 1, "a pass every six hours"
+        assert min(sizes) >= 24 * BORN_DAYS
+
+    run(body)

@@ -28,11 +28,10 @@ def test_fifty_kills_of_everything_lose_and_repeat_nothing(tmp_path: Path) -> No
 
 
 def test_kills_under_old_and_new_checkpoints_lose_and_repeat_nothing(tmp_path: Path) -> None:
-    summary = kill_owners.run(tmp_path, times=5, seed=3, engine="small")
+    summary = kill_owners.run(tmp_path, times=3, seed=3, engine="small")
     assert is_sound(summary), summary
     assert summary["admitted"] == []
-    assert set(summary["sequels"]) == set(kill_owners.SEQUELS)
-    assert summary["refusals"]["WriterInUseError"] >= 4
+    assert summary["refusals"]["WriterInUseError"] >= 2
 
 
 @pytest.mark.slow
@@ -40,6 +39,7 @@ def test_fifty_kills_under_old_and_new_checkpoints_lose_and_repeat_nothing(tmp_p
     summary = kill_owners.run(tmp_path, times=50, seed=1, engine="small")
     assert is_sound(summary), summary
     assert summary["admitted"] == []
+    assert set(summary["sequels"]) == set(kill_owners.SEQUELS)
 
 
 def test_a_summary_with_anything_wrong_is_not_sound() -> None:

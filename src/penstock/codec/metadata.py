@@ -7,6 +7,7 @@ unknown fields of this version are ignored. Source: docs/formats/metadata.md.
 
 from __future__ import annotations
 
+import base64
 import enum
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -444,7 +445,8 @@ class BatchRecord:
     """The last batch that a named writer committed, and its transactions.
 
     ``query``: the query that owns the name, empty if no query is known; ``run``: its latest run; ``past_runs``: earlier
-    ones, newest first. ``one_job``: the name was generated for this one batch, so the record may be forgotten.
+    ones, newest first. ``one_job``: the name was generated for this one batch, so the record may be forgotten. ``at_ms``:
+    when the name was used last, to a day, by the retention clock; None: an earlier version wrote the record.
     """
 
     batch: int
@@ -453,6 +455,7 @@ class BatchRecord:
     run: str = ""
     past_runs: tuple[str, ...] = ()
     one_job: bool = False
+    at_ms: int | None = None
 
     def encode(self) -> bytes:
         fields: Fields = {"batch": self.batch, "txns": [txn.hex for txn in self.transactions]}
@@ -460,6 +463,8 @@ class BatchRecord:
             fields |= {"query": self.query, "run": self.run, "past_runs": list(self.past_runs)}
         if self.one_job:
             fields["one_job"] = True
+        if self.at_ms is not None:
+            fields["at_ms"] = self.at_ms
         return dump_record(fields)
 
     @classmethod
@@ -474,8 +479,30 @@ class BatchRecord:
                 run=f.get("run", ""),
                 past_runs=tuple(f.get("past_runs", ())),
                 one_job=f.get("one_job", False),
+                at_ms=f.get("at_ms"),
             ),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgottenRecord:
+    """Digests of writers' names that were forgotten, in order: those of one stream that have the first byte in common."""
+
+    digests: tuple[bytes, ...]
+
+    def encode(self) -> bytes:
+        return dump_record({"digests": base64.b64encode(b"".join(self.digests)).decode()})
+
+    @classmethod
+    def decode(cls, data: bytes) -> ForgottenRecord:
+        return load_record("forgotten names", data, lambda f: cls(digests=_digests(f["digests"])))
+
+
+def _digests(text: str) -> tuple[bytes, ...]:
+    packed = base64.b64decode(text, validate=True)
+    if len(packed) % 8:
+        raise ValueError("digests have no whole number of bytes")
+    return tuple(packed[at : at + 8] for at in range(0, len(packed), 8))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

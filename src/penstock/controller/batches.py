@@ -19,7 +19,8 @@ from penstock.controller.context import Context
 from penstock.controller.decisions import NO_BATCH, LoadedTransactions, abort_if_open, load_transactions, put_queued
 from penstock.controller.metadata import Stored, changing
 from penstock.controller.workflows import exclusive, settle_soon, settled
-from penstock.core.batch_memory import JOBS_KEPT, is_forgettable, jobs_to_forget
+from penstock.controller.writer_names import check_remembered, dated, forget_names
+from penstock.core.batch_memory import JOBS_KEPT, NAMES_KEPT, is_forgettable, jobs_to_forget, names_to_forget
 from penstock.core.query_source import BatchPlace, classify_batch, owned_by
 from penstock.core.transactions import BatchVerdict, decide_batch, pinned
 from penstock.model.errors import InvalidArgumentError, PenstockError
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 TRANSACTIONS_MAX = 10_000
 FORGET_EVERY = 100
-"""Number of job commits to a stream between two checks of how many jobs it remembers."""
+"""Number of new names of a stream between two checks of how many names it remembers."""
 
 _STREAMS_MAX = 100_000
 WRITER_MAX_BYTES = 1024
@@ -44,16 +45,17 @@ class Batches:
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._jobs: dict[StreamName, int] = {}
+        self._new_names: dict[StreamName, int] = {}
 
     async def last(self, name: StreamName, *, writer: str, source: QuerySource | None = None) -> int | None:
         """The last batch that the writer committed, or None. Also None for a source that takes the name over.
 
-        Raises: WriterInUseError (the name belongs to another query, or another run of it).
+        Raises: WriterInUseError (the name belongs to another query, or another run of it), WriterForgottenError.
         """
         await self._ctx.stream(name)
         known = (await self._ctx.metadata.get(keys.batch(name, _checked_writer(writer)), BatchRecord)).value
         if known is None:
+            await check_remembered(self._ctx, name, writer)
             return None
         if source is not None and known.query:
             # Ask as for the next batch, because only that batch's number decides whether it is a repeat.
@@ -77,7 +79,7 @@ class Batches:
         A source without transactions only records that it writes under the name, not the batch's number. ``one_job``: the
         caller generated the name for this one batch, so it may be forgotten after ``JOBS_KEPT`` other jobs.
         Raises: TransactionNotFoundError (nothing is committed), InvalidArgumentError; WriterInUseError and ConflictError (the
-        name belongs to another source, or the checkpoint is an older copy; nothing is committed).
+        name belongs to another source, or the checkpoint is an older copy; nothing is committed), WriterForgottenError.
         """
         _checked_writer(writer)
         if not 0 <= batch <= LONG_MAX:
@@ -102,6 +104,7 @@ class Batches:
             known = await self._ctx.metadata.get(keys.batch(name, writer), BatchRecord)
             place = classify_batch(known.value, batch, source, writer=writer)
             if known.value is None:
+                await check_remembered(self._ctx, name, writer)
                 return True  # Nothing was written under the name, so nobody owns it yet.
             if place is BatchPlace.TAKEN_OVER:
                 return await self._take_over(name, known, source)
@@ -122,7 +125,7 @@ class Batches:
         return True
 
     async def _put_owner(self, known: Stored[BatchRecord], record: BatchRecord, source: QuerySource | None) -> None:
-        owned = owned_by(record, source)
+        owned = dated(self._ctx, owned_by(record, source), known.value)
         if owned != known.value:
             await self._ctx.metadata.put(known.put(owned))
 
@@ -142,10 +145,10 @@ class Batches:
             if view.record.state is StreamState.SEALED:
                 for txn in txns:
                     await abort_if_open(self._ctx, name, txn)
-            verdict = await changing(lambda: self._decide(name, writer, batch, txns, source, one_job=one_job))
+            verdict, is_new = await changing(lambda: self._decide(name, writer, batch, txns, source, one_job=one_job))
             await settled(self._ctx, name)
-            if one_job:
-                await self._forget_jobs(name)
+            if is_new:
+                await self._forget(name)
         if verdict is not BatchVerdict.SUPERSEDED:
             return True
         for txn in txns:
@@ -153,28 +156,34 @@ class Batches:
         settle_soon(self._ctx, name)
         return False
 
-    async def _forget_jobs(self, name: StreamName) -> None:
-        """Delete records of jobs beyond the number that is kept. The stream's lock is held and its queue is empty, so no
-        transaction needs the record to know that it was decided."""
-        seen = self._jobs.get(name)
+    async def _forget(self, name: StreamName) -> None:
+        """Delete records of jobs beyond the number that is kept, and of names that are silent for long. The stream's lock is
+        held and its queue is empty, so no transaction needs the record to know that it was decided."""
+        seen = self._new_names.get(name)
         if seen is not None and seen < FORGET_EVERY:
-            self._jobs[name] = seen + 1
+            self._new_names[name] = seen + 1
             return
-        if len(self._jobs) >= _STREAMS_MAX:
-            self._jobs.clear()
-        self._jobs[name] = 1
+        if len(self._new_names) >= _STREAMS_MAX:
+            self._new_names.clear()
+        self._new_names[name] = 1
         metadata, prefix = self._ctx.metadata, keys.batches(name)
         try:
             entries = {entry.key[len(prefix) :].decode(): entry async for entry in metadata.scan_all(prefix)}
-            read = {writer: self._ctx.set_aside.read(entry, BatchRecord) for writer, entry in entries.items()}
-            jobs = [(writer, entries[writer].version) for writer, record in read.items() if record and record.one_job]
+            read = [
+                (writer, entry.version, record)
+                for writer, entry in entries.items()
+                if (record := self._ctx.set_aside.read(entry, BatchRecord)) is not None
+            ]
+            jobs = [(writer, version) for writer, version, record in read if record.one_job]
             gone = jobs_to_forget(jobs, kept=JOBS_KEPT)
             await metadata.remove_if_unchanged(
                 [TableRemoval(key=entries[writer].key, version=entries[writer].version) for writer in gone]
             )
+            names = names_to_forget(read, now_ms=self._ctx.retention_clock.now_ms(), kept=NAMES_KEPT)
+            await forget_names(self._ctx, name, names, entries)
         except PenstockError as error:
             # The batch is committed. A later call deletes the records.
-            log.info("old jobs are deleted later", extra={"stream": str(name), "error": str(error)})
+            log.info("old writers are forgotten later", extra={"stream": str(name), "error": str(error)})
 
     async def _decide(
         self,
@@ -185,17 +194,21 @@ class Batches:
         source: QuerySource | None,
         *,
         one_job: bool,
-    ) -> BatchVerdict:
+    ) -> tuple[BatchVerdict, bool]:
+        """Returns also whether the writer's name is new."""
         ctx = self._ctx
         # The writer's record is read before the transactions: whoever aborts one of them changes it.
         known = await ctx.metadata.get(keys.batch(name, writer), BatchRecord)
+        is_new = known.value is None
+        if is_new:
+            await check_remembered(ctx, name, writer)
         loaded = await load_transactions(ctx, name, txns)
         verdict = decide_batch(known.value, batch, loaded.facts, source, writer=writer)
         if verdict is BatchVerdict.SUPERSEDED and known.value is not None:
             # A restarted run repeats the last batch: from here on earlier runs are refused.
             await self._put_owner(known, known.value, source)
         if verdict is not BatchVerdict.COMMIT:
-            return verdict
+            return verdict, is_new
         if await self._pin(loaded, writer, batch):
             # Pinned now. Only a look that finds them all pinned may decide.
             return await self._decide(name, writer, batch, txns, source, one_job=one_job)
@@ -206,10 +219,13 @@ class Batches:
             one_job=is_forgettable(known.value, one_job=one_job),
         )
         await put_queued(
-            ctx, name, DecisionRecord(commit=True, transactions=txns), known.put(owned_by(decided, source))
+            ctx,
+            name,
+            DecisionRecord(commit=True, transactions=txns),
+            known.put(dated(ctx, owned_by(decided, source), known.value)),
         )
         ctx.telemetry.add("batches_committed")
-        return verdict
+        return verdict, is_new
 
     async def _pin(self, loaded: LoadedTransactions, writer: str, batch: int) -> bool:
         """Pin those that are not pinned to this batch; returns whether there were any."""

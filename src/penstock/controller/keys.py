@@ -158,6 +158,15 @@ def batch(name: StreamName, writer: str) -> bytes:
     return f"batch/{name}/{writer}".encode()
 
 
+def forgotten(name: StreamName) -> bytes:
+    return f"forgotten/{name}/".encode()
+
+
+def forgotten_names(name: StreamName, digest: bytes) -> bytes:
+    """Forgotten names of writers whose digests begin with the same byte."""
+    return f"forgotten/{name}/{digest[0]:02x}".encode()
+
+
 def subscribers(name: StreamName) -> bytes:
     return f"subscriber/{name}/".encode()
 
@@ -220,6 +229,7 @@ def owned_by(name: StreamName) -> tuple[bytes, ...]:
         completions(name),
         queue(name),
         batches(name),
+        forgotten(name),
         subscribers(name),
         tails(name),
     )

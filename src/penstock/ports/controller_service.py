@@ -335,14 +335,16 @@ class ControllerService(Protocol):
         ConflictError for a batch below the last one of an ordered source; nothing is committed. A source without
         transactions only records that it writes under the name, not the batch's number.
 
-        ``one_job``: the caller generated the name for this one batch. Only such names are ever forgotten, the oldest first.
+        ``one_job``: the caller generated the name for this one batch, so it may be forgotten without a trace, oldest first.
+        Any other name that is silent for 100 days may be forgotten but for a digest: WriterForgottenError, nothing is
+        committed, and nobody knows whether the batch was.
         """
         ...
 
     async def last_batch(self, stream: StreamName, *, writer: str, source: QuerySource | None = None) -> int | None:
         """The last batch that the writer committed, or None. Also None for a source that takes the name over.
 
-        Raises WriterInUseError if the name belongs to another source.
+        Raises WriterInUseError if the name belongs to another source, WriterForgottenError (as ``commit_batch``).
         """
         ...
 

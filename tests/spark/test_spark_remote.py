@@ -48,6 +48,48 @@ print(sorted(bytes(row.event).decode() for row in found))
 spark.stop()
 """
 
+BATCH_FUNCTION = """
+import sys
+from pyspark.sql import SparkSession
+
+address, work = sys.argv[1:]
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+frame = spark.readStream.format("penstock").options(
+    controller=address, path="plant/in", start_stream_cut="earliest", max_events_per_trigger="40"
+).load()
+
+
+def run(checkpoint, named):
+    def write(batch, number):
+        given = {"controller": address, "path": "plant/out", "txnAppId": "copy", "txnVersion": str(number)}
+        if named:
+            given["txnQuery"] = checkpoint
+        batch.select("event").write.format("penstock").options(**given).mode("append").save()
+
+    query = (
+        frame.writeStream.option("checkpointLocation", work + "/" + checkpoint)
+        .foreachBatch(write)
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        query.awaitTermination(120)
+    except Exception as error:
+        return str(error)
+    return str(query.exception())
+
+
+told = run("first", False)
+assert "InvalidArgumentError" in told and "set txnQuery" in told, told
+told = run("first", True)
+assert told == "None", told[:2000]
+told = run("second", True)
+assert "WriterInUseError" in told, told
+found = spark.read.format("penstock").options(controller=address, path="plant/out").load().select("event").collect()
+print(sorted(bytes(row.event).decode() for row in found))
+spark.stop()
+"""
+
 PIPELINE = """
 from pyspark import pipelines as dp
 from pyspark.sql import SparkSession
@@ -89,12 +131,13 @@ def run(command: list[str], work: Path) -> str:
 
 
 @pytest.mark.usefixtures("java")
-def test_spark_connect_reads_writes_and_streams(tmp_path: Path) -> None:
+@pytest.mark.parametrize("client", [CONNECT, BATCH_FUNCTION], ids=["streams", "batch function"])
+def test_spark_connect_reads_writes_and_streams(tmp_path: Path, client: str) -> None:
     with served(tmp_path / "data") as address:
         try:
             world = World(link(dial, address))
             world.write(world.create("in", 2), keyed(0, 100))
-            (tmp_path / "client.py").write_text(CONNECT)
+            (tmp_path / "client.py").write_text(client)
             out = run([sys.executable, "client.py", address, str(tmp_path)], tmp_path)
         finally:
             close_links()

@@ -13,7 +13,7 @@ from penstock.codec.metadata import BatchRecord
 from penstock.controller import keys
 from penstock.controller.controller import Controller
 from penstock.controller.metadata import overwrite
-from penstock.model.errors import ConflictError, WriterInUseError
+from penstock.model.errors import ConflictError, InvalidArgumentError, WriterInUseError
 from penstock.model.names import StreamName
 from penstock.spark import attempt
 from penstock.spark.connect import Services
@@ -200,6 +200,36 @@ def test_versions_of_a_batch_function_belong_to_its_query(
     write(None, 0, b"k:1")
     write(None, 1, b"k:2")
     assert stored(data, stream) == [b"k:0", b"k:1", b"k:2"]
+
+
+def test_a_batch_function_over_spark_connect_names_its_query_or_is_refused(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+
+    stream = world.create("s")
+    over_connect = {"spark.job.tags": "SparkConnect_OperationTag_User__Session_s_Operation_o,mine"}
+
+    def write(said: dict[str, str], version: int, event: bytes, **options: str) -> None:
+        monkeypatch.setattr(attempt.TaskContext, "get", lambda: Context(0, said))
+        given = {"controller": str(data), "path": str(stream), "txnAppId": "app", "txnVersion": str(version)}
+        writer = BatchWriter(open_here, parse_write({**given, **options}), False)
+        writer.commit([writer.write(iter([pa.record_batch({"event": [event]})]))])
+
+    with pytest.raises(InvalidArgumentError, match="set txnQuery"):
+        write(over_connect, 0, b"k:0")
+    write(over_connect, 0, b"k:0", txnQuery="q1")
+    write(over_connect, 0, b"k:0", txnQuery="q1")
+    with pytest.raises(WriterInUseError):
+        write(over_connect, 0, b"k:other", txnQuery="q2")
+    write(over_connect, 1, b"k:1", txnQuery="none")
+    with pytest.raises(WriterInUseError):
+        write({"sql.streaming.queryId": "q1"}, 2, b"k:2", txnQuery="q2")
+    write({"sql.streaming.queryId": "q2"}, 2, b"k:2", txnQuery="q1")
+    write({"spark.job.tags": "mine"}, 3, b"k:3")
+    assert stored(data, stream) == [b"k:%d" % version for version in range(4)]
+    with pytest.raises(InvalidArgumentError, match="belongs to txnAppId"):
+        parse_write({"path": str(stream), "txnQuery": "q"})
 
 
 def test_a_batch_function_on_an_older_copy_of_its_checkpoint_is_refused_and_its_rows_are_not_dropped(

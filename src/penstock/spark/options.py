@@ -69,6 +69,9 @@ READ_OPTIONS = (
     "lease_seconds",
     "application",
 )
+NO_QUERY = "none"
+"""As ``txnQuery``: the job is not written in ``foreachBatch``."""
+
 WRITE_OPTIONS = (
     "controller",
     "scope",
@@ -79,6 +82,7 @@ WRITE_OPTIONS = (
     "replaces_query",
     "txnAppId",
     "txnVersion",
+    "txnQuery",
     "event_column",
     "routing_key_column",
     "direct",
@@ -127,7 +131,10 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Where to write, and under which identity. ``job`` is a batch job's own (application, version)."""
+    """Where to write, and under which identity. ``job`` is a batch job's own (application, version).
+
+    ``job_query``: a name of the query whose ``foreachBatch`` writes the job, or ``NO_QUERY``; None: as Spark says.
+    """
 
     controller: str
     stream: StreamName
@@ -135,6 +142,7 @@ class WriteOptions:
     reset_writer: bool
     replaces_query: str | None
     job: tuple[str, int] | None
+    job_query: str | None
     event_column: str
     routing_key_column: str
     direct: bool
@@ -193,6 +201,9 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         raise InvalidArgumentError(
             f"option txnVersion is a whole number from 0 to {_LONG_MAX}", txnVersion=version[:40]
         )
+    query = given.text("txnQuery")
+    if query is not None and app is None:
+        raise InvalidArgumentError("option txnQuery belongs to txnAppId", txnQuery=query[:80])
     if app is not None and given.text("writer_id") is not None:
         raise InvalidArgumentError("option txnAppId names the writer already; drop writer_id", txnAppId=app)
     return WriteOptions(
@@ -202,6 +213,7 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         reset_writer=given.flag("reset_writer", False),
         replaces_query=given.text("replaces_query"),
         job=None if app is None or version is None else (app, int(version)),
+        job_query=query,
         event_column=given.text("event_column") or EVENT,
         routing_key_column=given.text("routing_key_column") or ROUTING_KEY,
         direct=given.flag("direct", True),

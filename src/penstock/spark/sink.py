@@ -20,13 +20,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.client.retry import RETRYABLE
-from penstock.model.errors import InternalError, PenstockError
+from penstock.model.errors import InternalError, InvalidArgumentError, PenstockError
 from penstock.model.queries import QuerySource
 from penstock.spark.batch_commit import BatchCommit, claim, is_repeat, last_batch
 from penstock.spark.collector import spare
 from penstock.spark.connect import Connector, Link, Services, link
 from penstock.spark.messages import TaskWritten
-from penstock.spark.options import WriteOptions
+from penstock.spark.options import NO_QUERY, WriteOptions
 from penstock.spark.reasons import advised
 from penstock.spark.transactions import ABORT_S, abort_if_open
 
@@ -39,6 +39,9 @@ log = logging.getLogger("penstock.spark")
 _QUERY = "sql.streaming.queryId"
 _RUN = "spark.jobGroup.id"
 _BATCH = "streaming.sql.batchId"
+# Set in jobs of Spark Connect alone. There Spark does not set the properties above in jobs of a ``foreachBatch``.
+_TAGS = "spark.job.tags"
+_CONNECT = "SparkConnect_OperationTag"
 
 
 class _Writer:
@@ -149,7 +152,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
 
     def _source(self) -> QuerySource | None:
         """The query whose ``foreachBatch`` this is, if any: its versions are separate from those of another query."""
-        query = _property(_QUERY) if self._options.job else None
+        query = self._job_query() if self._options.job else None
         if query is None:
             return None
         # A version that is the batch's number comes back lower only from an older copy of the checkpoint. Other versions
@@ -157,6 +160,23 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
         ordered = self._batch > 0 and _property(_BATCH) == str(self._batch)
         # The run is not sent: a batch function may write one version again, for example after an error that it caught.
         return QuerySource(query=query, replaces=self._options.replaces_query or "", ordered=ordered)
+
+    def _job_query(self) -> str | None:
+        """The query that the option or else Spark names; None for a job outside of a query.
+
+        Raises InvalidArgumentError if it can be either.
+        """
+        given = self._options.job_query
+        if given is not None:
+            return None if given == NO_QUERY else given
+        found = _property(_QUERY)
+        if found is None and _CONNECT in (_property(_TAGS) or ""):
+            raise InvalidArgumentError(
+                "Spark Connect does not say whose foreachBatch this is, so a new query's rows could count as a repeat; set "
+                "txnQuery to a name of the checkpoint, such as its path, or to none outside of a query; nothing was written",
+                txnAppId=self._options.job and self._options.job[0],
+            )
+        return found
 
     @advised
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

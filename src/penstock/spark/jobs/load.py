@@ -17,7 +17,7 @@ from penstock.model.errors import InvalidArgumentError, NotFoundError, ScopeNotF
 from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.job_files import literal
 from penstock.spark.jobs.progress import Progress, Told, beside, tasks_of, untold
-from penstock.spark.options import WriteOptions, parse_write
+from penstock.spark.options import NO_QUERY, WriteOptions, parse_write
 from penstock.spark.schema import EVENT, ROUTING_KEY
 
 FORMATS = ("parquet", "csv", "json", "orc", "text")
@@ -162,7 +162,7 @@ def load(
         events = events_of(frame, request, shuffle=_tasks(spark, parts[number]))
         if request.order_by and len(parts) > 1:
             events = events.where(f"pmod(xxhash64({ROUTING_KEY}), {len(parts)}) = {number}")
-        job = {"txnAppId": name, "txnVersion": str(number)}
+        job = {"txnAppId": name, "txnVersion": str(number), "txnQuery": NO_QUERY}
         count, size = write_counted(spark, ordered(events, request), {**request.write, **job}, told)
         report = replace(report, events=report.events + count, event_bytes=report.event_bytes + size)
     told(Progress(what="parts", done=len(parts), total=len(parts)))

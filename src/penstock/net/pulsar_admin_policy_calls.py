@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from penstock.net.pulsar_admin_bodies import (
@@ -29,6 +29,16 @@ N = "/admin/v2/namespaces/{tenant}/{namespace}"
 Show = Callable[[Stored], Any]
 Finder = Callable[[Call], Awaitable[Level]]
 
+_SHOWN: Mapping[str, Show] = {
+    "retention": lambda stored: stored.retention,
+    "messageTTL": lambda stored: stored.ttl_s,
+    "subscriptionExpirationTime": lambda stored: stored.expiration_min,
+    "inactiveTopicPolicies": lambda stored: stored.inactive,
+    "persistence": lambda stored: stored.persistence,
+    "backlogQuotaMap": lambda stored: {kind: quota.to_json() for kind, quota in stored.quotas.items()},
+}
+"""What each policy that can be read answers."""
+
 
 class PolicyCalls:
     """The same calls below a namespace and below a topic."""
@@ -51,14 +61,6 @@ class PolicyCalls:
     def _below(self, prefix: str, level: Finder, *, on_topic: bool) -> Routes:
         """Reading, setting and removing each policy."""
         policies = self._policies
-        shown: dict[str, Show] = {
-            "retention": lambda stored: stored.retention,
-            "messageTTL": lambda stored: stored.ttl_s,
-            "subscriptionExpirationTime": lambda stored: stored.expiration_min,
-            "inactiveTopicPolicies": lambda stored: stored.inactive,
-            "persistence": lambda stored: stored.persistence,
-            "backlogQuotaMap": lambda stored: {kind: quota.to_json() for kind, quota in stored.quotas.items()},
-        }
         seconds, minutes = _numbers(on_topic=on_topic)
 
         def of(set_it: Callable[[Level, Call], Awaitable[None]]) -> Handler:
@@ -106,7 +108,7 @@ class PolicyCalls:
             "backlogQuota": (set_quota, remove_quota),
         }
         found: list[tuple[str, str, Handler]] = []
-        for name, show in shown.items():
+        for name, show in _SHOWN.items():
             found.append(("GET", f"{prefix}/{name}", self._reader(level, name, show)))
         for name, (set_it, remove) in setters.items():
             found.append(("POST", f"{prefix}/{name}", of(set_it)))

@@ -95,16 +95,7 @@ class Container:
         self.writers = WriterMemory(self)
         self.reclaimer = Reclaimer(self)
         self.imports = Imports(self)
-        self.segments = SegmentDirectory(
-            index,
-            rows=self.rows,
-            memory=memory,
-            settings=settings,
-            limits=limits,
-            loaded=self.reclaimer.loaded,
-            crowded=self._crowded,
-            check=self.check_online,
-        )
+        self.segments = self._directory(limits)
         self.changes = changes
         self.dirty: dict[Segment, None] = {}
         self.applied_address = 0
@@ -127,6 +118,18 @@ class Container:
         self.blocks = BlockReader(self, settings.read_cache_bytes)
         self.events = EventCounter(self)
         self.eraser = Eraser(self)
+
+    def _directory(self, limits: AppendLimits) -> SegmentDirectory:
+        return SegmentDirectory(
+            self.index,
+            rows=self.rows,
+            memory=self.memory,
+            settings=self.settings,
+            limits=limits,
+            loaded=self.reclaimer.loaded,
+            crowded=self._crowded,
+            check=self.check_online,
+        )
 
     # --- life ---------------------------------------------------------------------------------------------
 

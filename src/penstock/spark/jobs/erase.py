@@ -101,16 +101,19 @@ def erase(
             if known is None:
                 raise
             return _repeated(store, known, asked, match)
-    if not dry_run:
-        return _done(found)
+    return _dry(stream, erasure, found, looked_for) if dry_run else _done(found)
+
+
+def _dry(stream: str, erasure: str | None, found: Mapping[str, Any], looked_for: Mapping[str, Any]) -> EraseReport:
+    """What an erasure would blank."""
     return EraseReport(
         erasure=erasure,
         stream=stream,
         state="dry run",
         events=found["events"],
         bytes=found["bytes"],
-        start=start.to_text(),
-        end=end.to_text(),
+        start=looked_for["from"],
+        end=looked_for["to"],
         looked_for=looked_for,
     )
 

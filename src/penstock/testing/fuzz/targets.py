@@ -187,6 +187,18 @@ def _index(data: bytes) -> object:
     return list(chunk_index.decode_records(data))
 
 
+def _index_corpus() -> Sequence[bytes]:
+    records = [
+        chunk_index.encode_record(
+            chunk_index.IndexRecord(
+                index=at, start=at * 10, end=at * 10 + 10, segment_start=at * 10, event_count=1, crc32c=at
+            )
+        )
+        for at in range(3)
+    ]
+    return [b"".join(records), records[0]]
+
+
 def _operations(data: bytes) -> object:
     operation_frames.decode_frame_header(data)
     found = list(operation_frames.decode_operations(data))
@@ -361,14 +373,6 @@ def targets() -> Sequence[Target]:
     """All of them, by name in a fixed order."""
     frames = [wire.encode(command) for command in _COMMANDS]
     requests = [frame for frame in frames if wire.HEADER.unpack_from(frame)[0] in wire.REQUEST_CODES]
-    index = [
-        chunk_index.encode_record(
-            chunk_index.IndexRecord(
-                index=at, start=at * 10, end=at * 10 + 10, segment_start=at * 10, event_count=1, crc32c=at
-            )
-        )
-        for at in range(3)
-    ]
     block = events.frame_events([b"one", b"", b"three" * 20])
     return (
         Target(name="wire", run=_wire_frame, corpus=frames, errors=(ProtocolError,)),
@@ -391,7 +395,7 @@ def targets() -> Sequence[Target]:
         Target(
             name="chunk-index",
             run=_index,
-            corpus=[b"".join(index), index[0]],
+            corpus=_index_corpus(),
             errors=_STORED,
         ),
         Target(name="rows", run=_rows, corpus=_row_corpus(), errors=_STORED),

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from penstock.model.errors import UnavailableError
@@ -35,6 +35,7 @@ from penstock.spark.sink import StreamWriter
 from penstock.spark.source import PenstockSource
 from penstock.testing.server import ServerProcess
 
+T = TypeVar("T")
 CONTROL = "PENSTOCK_KILL_MATRIX"
 EVENT_BYTES = 2_000
 KEYS = 7
@@ -278,6 +279,14 @@ class Matrix:
 
         self._link.ask(create)
 
+    def begin(self) -> None:
+        """Start the copy, and wait for its first batch."""
+        begun = time.monotonic()
+        self.create()
+        self.driver.start()
+        self.write(EACH_BATCH)
+        self.settle(begun)
+
     def write(self, count: int) -> None:
         from spark_world import World
 
@@ -418,6 +427,20 @@ def event(number: int) -> bytes:
     return b"k%d:%d:" % (number % KEYS, number) + bytes(EVENT_BYTES - len(b"k%d:%d:" % (number % KEYS, number)))
 
 
+def make_control(work: Path) -> None:
+    """Make the directory through which processes are held, and name it in the environment."""
+    control = work / "control"
+    control.mkdir(parents=True)
+    os.environ[CONTROL] = str(control)
+
+
+def stretch(plan: list[T], *, seed: int, part: tuple[int, int]) -> list[T]:
+    """The plan in an order drawn from the seed; of that, the first, second, … of so many equal stretches."""
+    random.Random(seed).shuffle(plan)
+    which, parts = part
+    return plan[(which - 1) * len(plan) // parts : which * len(plan) // parts]
+
+
 def run(
     work: Path,
     *,
@@ -432,22 +455,14 @@ def run(
 
     ``part``: only the first, second, … of so many equal stretches of these kills.
     """
-    control = work / "control"
-    control.mkdir(parents=True)
-    os.environ[CONTROL] = str(control)
-    rng = random.Random(seed)
-    plan = [victims[number % len(victims)] for number in range(times)]
-    rng.shuffle(plan)
+    make_control(work)
+    plan = stretch([victims[number % len(victims)] for number in range(times)], seed=seed, part=part)
     which, parts = part
-    plan = plan[(which - 1) * times // parts : which * times // parts]
     begun = time.monotonic()
     with ServerProcess(work / "data") as server:
         matrix = Matrix(work, server, master=master, seed=seed * parts + which - 1)
         try:
-            matrix.create()
-            matrix.driver.start()
-            matrix.write(EACH_BATCH)
-            matrix.settle(begun)
+            matrix.begin()
             for number, victim in enumerate(plan, 1):
                 matrix.kill(victim)
                 if say is not None:

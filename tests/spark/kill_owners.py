@@ -20,8 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import random
 import shutil
 import subprocess
 import sys
@@ -31,7 +29,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from kill_matrix import CONTROL, EACH_BATCH, Driver, Matrix, is_sound, session_in, until
+from kill_matrix import EACH_BATCH, Driver, Matrix, is_sound, make_control, session_in, stretch, until
 
 from penstock.model.names import StreamName
 from penstock.spark.reasons import reason
@@ -182,22 +180,15 @@ def run(
     work: Path, *, times: int, seed: int, engine: str, part: tuple[int, int] = (1, 1), say: Any = None
 ) -> dict[str, Any]:
     """Kill ``times`` times, with a follow-up after each kill, in an order drawn from the seed. Returns a summary."""
-    control = work / "control"
-    control.mkdir(parents=True)
-    os.environ[CONTROL] = str(control)
-    rng = random.Random(seed)
+    make_control(work)
     plan = [(VICTIMS[number % len(VICTIMS)], SEQUELS[(number + number // 5) % len(SEQUELS)]) for number in range(times)]
-    rng.shuffle(plan)
+    plan = stretch(plan, seed=seed, part=part)
     which, parts = part
-    plan = plan[(which - 1) * times // parts : which * times // parts]
     begun = time.monotonic()
     with ServerProcess(work / "data") as server:
         matrix = Owners(work, server, engine=engine, seed=seed * parts + which - 1)
         try:
-            matrix.create()
-            matrix.driver.start()
-            matrix.write(EACH_BATCH)
-            matrix.settle(begun)
+            matrix.begin()
             for number, (victim, sequel) in enumerate(plan, 1):
                 matrix.kill(victim)
                 matrix.follow(sequel)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,11 +10,10 @@ from typing import Any
 from penstock.controller import keys
 from penstock.testing.simulation import control_actors as on_control
 from penstock.testing.simulation.actors import Env
-from penstock.testing.simulation.cluster import LogWatch
 from penstock.testing.simulation.control_actors import Seen
 from penstock.testing.simulation.control_cuts import publish_cuts
 from penstock.testing.simulation.control_world import ControlCluster, control_config
-from penstock.testing.simulation.driver import DRAIN_S, bury_all, until
+from penstock.testing.simulation.driver import DRAIN_S, recorded, until
 from penstock.testing.simulation.history import Anomaly, History
 from penstock.testing.simulation.loop import make_loop
 
@@ -63,22 +60,8 @@ def run_control_seed(seed: int, *, seconds: float = 60.0) -> ControlResult:
     history = History(loop.time, loop.note)
     cluster = ControlCluster(loop, config, history)
     seen = Seen()
-    logger, watch = logging.getLogger("penstock"), LogWatch(history)
-    propagate, collecting = logger.propagate, gc.isenabled()
-    logger.addHandler(watch)
-    logger.propagate = False
-    # Collected at the end, at one known moment: when garbage dies must not depend on the process.
-    gc.disable()
-    try:
+    with recorded(loop, cluster, history):
         loop.run(_run(Env(loop, cluster, history, config), cluster, seen, seconds), max_seconds=seconds + 4 * DRAIN_S)
-    except Exception as error:  # noqa: BLE001 - whatever a run dies of is a finding, reported with its seed
-        history.violation("run failed", f"{type(error).__name__}: {error}")
-    finally:
-        bury_all(loop, cluster)
-        if collecting:
-            gc.enable()
-        logger.removeHandler(watch)
-        logger.propagate = propagate
     return ControlResult(
         seed=seed,
         anomalies=list(history.violations),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,32 +43,37 @@ class RunResult:
     last: Sequence[str] = ()
 
 
+@contextmanager
+def recorded(loop: SimLoop, cluster: Cluster, history: History) -> Iterator[None]:
+    """Record in the history what a run logs and what it dies of. At the end, let all processes of the cluster die."""
+    logger, watch = logging.getLogger("penstock"), LogWatch(history)
+    propagate, collecting = logger.propagate, gc.isenabled()
+    logger.addHandler(watch)
+    logger.propagate = False
+    # Collected at the end, at one known moment: when garbage dies must not depend on the process.
+    gc.disable()
+    try:
+        yield
+    except VirtualDeadlineError as error:
+        history.violation("stuck", str(error))
+    except Exception as error:  # noqa: BLE001 - whatever a run dies of is a finding, reported with its seed
+        history.violation("run failed", f"{type(error).__name__}: {error}")
+    finally:
+        _bury_all(loop, cluster)
+        if collecting:
+            gc.enable()
+        logger.removeHandler(watch)
+        logger.propagate = propagate
+
+
 def run_seed(seed: int, *, seconds: float = 60.0, config: SimConfig | None = None) -> RunResult:
     """Run one seed with ``seconds`` of faults, in a fraction of that time. Never raises for what the product does."""
     loop = make_loop(seed)
     config = config or draw_config(seed)
     history = History(loop.time, loop.note)
     cluster = Cluster(loop, config, history)
-    logger = logging.getLogger("penstock")
-    watch = LogWatch(history)
-    propagate = logger.propagate
-    logger.addHandler(watch)
-    logger.propagate = False
-    # Collected at the end, at one known moment: when garbage dies must not depend on the process.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with recorded(loop, cluster, history):
         loop.run(_run(Env(loop, cluster, history, config), seconds), max_seconds=seconds + 4 * DRAIN_S)
-    except VirtualDeadlineError as error:
-        history.violation("stuck", str(error))
-    except Exception as error:  # noqa: BLE001 - whatever a run dies of is a finding, reported with its seed
-        history.violation("run failed", f"{type(error).__name__}: {error}")
-    finally:
-        bury_all(loop, cluster)
-        if collecting:
-            gc.enable()
-        logger.removeHandler(watch)
-        logger.propagate = propagate
     return RunResult(
         seed=seed,
         anomalies=check(history),
@@ -83,7 +89,7 @@ def run_seed(seed: int, *, seconds: float = 60.0, config: SimConfig | None = Non
     )
 
 
-def bury_all(loop: SimLoop, cluster: Cluster) -> None:
+def _bury_all(loop: SimLoop, cluster: Cluster) -> None:
     """Whatever a failed run has left behind ends before its loop goes."""
 
     async def bury() -> None:

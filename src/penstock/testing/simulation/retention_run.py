@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -12,7 +11,7 @@ from penstock.client.retry import RETRYABLE
 from penstock.model.errors import AlreadyExistsError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
-from penstock.testing.simulation.cluster import LogWatch
+from penstock.testing.simulation.driver import recorded
 from penstock.testing.simulation.history import Anomaly, History
 from penstock.testing.simulation.loop import SimLoop, make_loop
 from penstock.testing.simulation.retention_actions import SCOPE, Users
@@ -52,22 +51,8 @@ def run_retention_seed(seed: int, *, days: float = 30.0) -> MonthResult:
     history = History(loop.time, loop.note)
     cluster = RetentionCluster(loop, retention_config(seed), history)
     users = Users(loop, cluster, history)
-    logger, watch = logging.getLogger("penstock"), LogWatch(history)
-    propagate = logger.propagate
-    logger.addHandler(watch)
-    logger.propagate = False
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with recorded(loop, cluster, history):
         loop.run(_Month(loop, cluster, history, users).run(days * DAY_S), max_seconds=(days + 3) * DAY_S)
-    except Exception as error:  # noqa: BLE001 - whatever a run dies of is a finding, reported with its seed
-        history.violation("run failed", f"{type(error).__name__}: {error}")
-    finally:
-        _bury(loop, cluster)
-        if collecting:
-            gc.enable()
-        logger.removeHandler(watch)
-        logger.propagate = propagate
     return MonthResult(
         seed=seed,
         anomalies=list(history.violations),
@@ -79,24 +64,6 @@ def run_retention_seed(seed: int, *, days: float = 30.0) -> MonthResult:
         done=users.done,
         last=list(history.last),
     )
-
-
-def _bury(loop: SimLoop, cluster: RetentionCluster) -> None:
-    async def bury() -> None:
-        cluster.crash(power=False)
-        own = asyncio.current_task()
-        for _ in range(100):
-            left = [task for task in asyncio.all_tasks(loop) if task is not own]
-            if not left:
-                return
-            for task in left:
-                task.cancel()
-            await asyncio.sleep(0.05)
-
-    try:
-        loop.run(bury())
-    except Exception as error:  # noqa: BLE001 - the run's own end is known already; this is only its clean-up
-        cluster.history.note(f"clean-up failed: {error!r}")
 
 
 class _Month:

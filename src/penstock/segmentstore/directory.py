@@ -223,7 +223,7 @@ class SegmentDirectory:
         """Let an attribute's state leave memory, because its row is about to be deleted. False: queued operations, changes
         that are not in the rows, or bytes that are not tiered still need it."""
         state = segment.attributes.get(key)
-        if key in segment.dirty_attributes or key in segment.cache.behind:
+        if key in segment.dirty_attributes or key in segment.queued_attributes or key in segment.cache.behind:
             return False
         if state is not None and state.pending != state.durable:
             return False

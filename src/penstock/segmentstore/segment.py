@@ -212,6 +212,7 @@ class Segment:
         "open_chunk",
         "pending_operations",
         "pins",
+        "queued_attributes",
         "rollover_bytes",
         "sealed",
         "start_offset",
@@ -247,6 +248,8 @@ class Segment:
             self.table = TableState(record.entry_count, record.entry_count, {})
         self.attributes: dict[int, AttributeState] = {}
         self.dirty_attributes: dict[int, None] = {}
+        self.queued_attributes: dict[int, int] = {}
+        """How many queued operations set each attribute, appends not counted."""
         self.dirty = False
         self.stored = False
         self.cache = TailCache(memory)
@@ -307,6 +310,7 @@ class Segment:
         self.pending_operations = 0
         for state in self.attributes.values():
             state.pending = state.durable
+        self.queued_attributes.clear()
         if self.table is not None:
             self.table.next_entry_count = self.table.entry_count
             self.table.next_versions.clear()
@@ -314,13 +318,26 @@ class Segment:
     def forget_settled(self) -> None:
         """Let the attributes leave memory that nothing queued changes, and that the rows hold as they are.
 
+        Equal values are not enough: of two queued changes, the second may restore the durable value. Appends alone cannot,
+        because their numbers only grow.
+
         Who is loading one meanwhile must look again: what was read may be older than what has left.
         """
         self.attributes = {
             key: state
             for key, state in self.attributes.items()
-            if state.pending != state.durable or key in self.dirty_attributes
+            if state.pending != state.durable or key in self.dirty_attributes or key in self.queued_attributes
         }
+
+    def attribute_queued(self, key: int) -> None:
+        """An operation that sets the attribute is queued: the attribute stays in memory until ``attribute_set``."""
+        self.queued_attributes[key] = self.queued_attributes.get(key, 0) + 1
+
+    def attribute_set(self, key: int) -> None:
+        """The oldest queued operation that sets the attribute is durable."""
+        left = self.queued_attributes.pop(key) - 1
+        if left:
+            self.queued_attributes[key] = left
 
     def wake(self) -> None:
         """Let the parked reads look again, in the order in which they came."""

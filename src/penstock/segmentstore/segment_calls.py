@@ -345,12 +345,14 @@ def _submit_merge(
 
     def act(now_ms: int) -> object:
         for item in updates:
+            target.attribute_set(item.attribute.int)
             transitions.attribute(container, target, states[item.attribute], item.attribute.int, item.value)
         return transitions.merge(container, target, source, offset, now_ms)
 
     prepared = Prepared(container, target, operation, act, other=source, before=changes)
     for item in updates:
         states[item.attribute].pending = item.value
+        target.attribute_queued(item.attribute.int)
     target.next_length += source.next_length
     target.next_events += source.next_events
     if target.gate is not None:
@@ -399,8 +401,12 @@ async def update_attribute(
     if expected is not None and state.pending != expected:
         return bool(await agree(container, segment, False))
     operation = codec.AttributeOperation(uid=segment.uid, attribute=key, value=value)
-    prepared = Prepared(
-        container, segment, operation, lambda _: transitions.attribute(container, segment, state, key, value)
-    )
+
+    def act(_now_ms: int) -> object:
+        segment.attribute_set(key)
+        return transitions.attribute(container, segment, state, key, value)
+
+    prepared = Prepared(container, segment, operation, act)
     state.pending = value
+    segment.attribute_queued(key)
     return bool(await prepared.submit())

@@ -130,8 +130,6 @@ def delete(container: Container, segment: Segment) -> None:
 def attribute(container: Container, segment: Segment, state: AttributeState, key: int, value: int) -> bool:
     state.durable = value
     state.fixed = True
-    # One that was set to what it was may have left memory meanwhile.
-    segment.attributes.setdefault(key, state)
     segment.dirty_attributes[key] = None
     container.mark_dirty(segment)
     return True

@@ -23,7 +23,9 @@ from raced_segments import RacedSegments
 from penstock.codec.metadata import HeadRecord, StreamRecord, StreamState
 from penstock.codec.reader_metadata import SubscriberRecord
 from penstock.controller import keys
+from penstock.controller.audit import AUDIT_STREAM
 from penstock.controller.controller import Controller
+from penstock.model.names import segment_name
 from penstock.model.retention import Backlog, Idle, OnExceed, PolicyDocument, Retain
 
 SEGMENT = seg(0, 0)
@@ -174,6 +176,55 @@ def test_nothing_is_removed_once_a_hold_on_the_scope_is_durable_at_any_step_of_a
                 after = fate(segments)
                 assert (after["ending"], after["head"]) == (seen[0]["ending"], seen[0]["head"]) or seen[0]["ending"]
             return bool(seen)
+
+    async def work() -> int:
+        at = 1
+        while await raced(at):
+            at += 1
+        return at
+
+    assert asyncio.run(work()) > 10
+
+
+def _held_entries(segments: MemorySegments) -> int:
+    """How many entries are decided, appended to the audit stream or not. One that is being moved counts twice."""
+    appended = segments.segments.get(segment_name(AUDIT_STREAM, SEGMENT))
+    waiting = [value for key, (value, _) in segments.tables[keys.TABLE].entries.items() if key.startswith(b"audit/")]
+    return (b"" if appended is None else bytes(appended.data)).count(b'"held"') + b"".join(waiting).count(b"held")
+
+
+HELD_CASES = {
+    "a new policy": lambda controller, target: controller.set_policy(target, KEEPS),
+    "a lifted hold": lambda controller, _: controller.release_hold("h", owner="o"),
+}
+
+
+@pytest.mark.parametrize("target", ["s", None], ids=["scope", "server"])
+@pytest.mark.parametrize("case", HELD_CASES)
+@pytest.mark.parametrize("kind", ["truncates", "deletes the stream"])
+def test_no_held_entry_names_a_policy_or_a_hold_that_is_over(kind: str, case: str, target: str | None) -> None:
+    async def raced(at: int) -> bool:
+        segments, clock = RacedSegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            await controller.set_policy(target, RECORDS)
+            await _world(controller, segments, clock, kind)
+            await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h")
+            await controller.set_policy(target, CASES[kind])
+            seen: list[int] = []
+
+            async def change() -> None:
+                await HELD_CASES[case](controller, target)
+                seen.append(_held_entries(segments))
+
+            segments.arm_hook(at, change)
+            await controller.run_retention(STREAM)
+            segments.hook = None
+            told = len(await audit_entries(controller, segments, "held"))
+            if not seen:
+                assert told == 1
+                return False
+            assert told <= seen[0]
+            return True
 
     async def work() -> int:
         at = 1

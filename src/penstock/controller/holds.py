@@ -62,6 +62,11 @@ class Placed:
     id: str
     scope: str
     record: HoldRecord
+    version: int
+
+    def check(self) -> TableCheck:
+        """Return a condition that refuses the batch if the hold was lifted or changed since it was read."""
+        return TableCheck(key=keys.hold(self.scope, self.id), version=self.version)
 
     def covers(self, history: StreamHistory, segment: SegmentId, end: int | None) -> bool:
         """Whether the hold covers bytes of the segment before ``end``, or (None) any of it."""
@@ -95,7 +100,7 @@ def _read(entry: TableEntry) -> HoldRecord:
 
 def _placed(entry: TableEntry) -> Placed:
     _, scope, hold_id = entry.key.decode().split("/", 2)
-    return Placed(id=hold_id, scope=scope, record=_read(entry))
+    return Placed(id=hold_id, scope=scope, record=_read(entry), version=entry.version)
 
 
 async def holds_of_scope(ctx: Context, scope: str | None) -> list[Placed]:

@@ -32,6 +32,7 @@ from penstock.core.retention_json import encode_decision
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyDocument
+from penstock.ports.segment_service import TableCheck
 
 __all__ = ["RetentionCycle", "load_subscribers"]
 
@@ -41,6 +42,9 @@ HELD_EVERY_MS = 3_600_000
 """How often the audit stream is told, at most, that a hold keeps what a rule would remove from one stream."""
 
 _TOLD_MAX = 10_000
+
+_HOLDS_NAMED = 100
+"""Holds that one entry names, in the order of their ids: an entry is one value, and each hold is a condition of its batch."""
 
 
 class RetentionCycle:
@@ -116,11 +120,13 @@ class RetentionCycle:
                 "bytes": max(more, 0),
                 "events": await ctx.events.between(found.name, found.history, reached, after),
                 "holds": [
-                    {"hold": hold.id, "owner": hold.record.owner, "reason": hold.record.reason} for hold in found.holds
+                    {"hold": hold.id, "owner": hold.record.owner, "reason": hold.record.reason}
+                    for hold in found.holds[:_HOLDS_NAMED]
                 ],
             },
         )
-        await self._tell(entry, told, now_ms)
+        named = [hold.check() for hold in found.holds[:_HOLDS_NAMED]]
+        await self._tell(found, entry, told, now_ms, *named)
 
     async def _tell_faults(self, found: Snapshot) -> None:
         """Say once in a while that a policy cannot be read, and that all data is kept for it."""
@@ -129,7 +135,7 @@ class RetentionCycle:
             return
         fields = {"unreadable": found.levels.unreadable, "kept": True, "policy": shown_policy(found.policy)}
         entry = AuditEntry(kind=AuditKind.POLICY, target=str(found.name), fields=fields)
-        await self._tell(entry, told, now_ms)
+        await self._tell(found, entry, told, now_ms)
         log.warning(
             "a retention policy cannot be read, all data is kept",
             extra={"stream": str(found.name), "why": found.levels.unreadable},
@@ -139,9 +145,15 @@ class RetentionCycle:
         last_ms = self._told.get(what)
         return last_ms is None or now_ms - last_ms >= HELD_EVERY_MS
 
-    async def _tell(self, entry: AuditEntry, what: tuple[StreamName, str], now_ms: int) -> None:
-        """Tell the audit stream. Counts as told only once it is, so that what cannot be written is told the next time."""
-        await self._ctx.metadata.put(*self._ctx.audit.puts([entry]))
+    async def _tell(
+        self, found: Snapshot, entry: AuditEntry, what: tuple[StreamName, str], now_ms: int, *checks: TableCheck
+    ) -> None:
+        """Tell the audit stream, unless the stream, a policy above it or one of ``checks`` has changed since ``found``.
+
+        Counts as told only once it is, so that what cannot be written is told the next time. Raises as ``Metadata.put``.
+        """
+        puts = self._ctx.audit.puts([entry])
+        await self._ctx.metadata.put(*puts, found.view.check(), *found.levels.checks, *checks)
         self._ctx.audit.soon()
         self._told[what] = now_ms
         self._told.move_to_end(what)

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.client.erasure import AsyncErasures
-from penstock.core.erasure_receipt import positions_digest
+from penstock.core.erasure_receipt import positions_digest, request_digest
 from penstock.model.errors import AlreadyExistsError, CorruptDataError, InvalidArgumentError, RetentionHoldError
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange
@@ -362,3 +362,25 @@ def test_a_hold_covers_only_events_after_its_cut_for_any_segment_numbers(store):
         check = store._inner.controller.check_removal
         store._thread.call(check(f"s/t/{segment}.#epoch.0", mine[-1].offset))
     assert events_of(stream) == later
+
+
+def test_new_words_about_what_a_search_does_not_see_leave_the_request_the_same(store):
+    """The words come from the program, and change with its versions. Nobody asks for them."""
+    stream = store.create_stream("s/t", create_scope=True)
+    fill(stream)
+    events = events_of(stream)
+    old, new = ({"by": "json field", "field": "id", "not_seen": words} for words in ("arrays", "arrays and objects"))
+    receipt = stream.erase(events[:10], who="a", why="b", erasure="r17", looked_for=old)
+    assert receipt["looked_for"] == old
+    assert stream.erase(events[:10], who="a", why="b", erasure="r17", looked_for=new) == receipt
+    assert stream.erase(events[:5], who="a", why="b", erasure="r17", looked_for=new) == receipt
+    with pytest.raises(AlreadyExistsError, match="belongs to another request"):
+        stream.erase(events[:10], who="a", why="b", erasure="r17", looked_for=new | {"field": "name"})
+
+
+def test_the_digest_of_a_request_covers_what_is_asked_for_and_nothing_else():
+    found = asked(looked_for={"by": "json field", "not_seen": "arrays"})
+    digest = request_digest("s/t", found, "0")
+    assert digest == request_digest("s/t", asked(looked_for={"by": "json field"}), "0")
+    assert digest != request_digest("s/t", asked(looked_for={"by": "user"}), "0")
+    assert found["looked_for"]["not_seen"] == "arrays"

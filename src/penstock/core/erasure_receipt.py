@@ -16,6 +16,9 @@ from penstock.model.segments import SegmentId
 
 FORMAT = 1
 
+NOT_SEEN = "not_seen"
+"""Field of a search in a receipt: events that the search does not find although they may hold a value."""
+
 
 def canonical(value: object) -> bytes:
     """JSON with sorted keys and no spaces, UTF-8: the bytes that digests are made of."""
@@ -59,8 +62,10 @@ def positions_digest(positions: Mapping[SegmentId, Iterable[int]]) -> tuple[int,
 
 
 def request_fields(stream: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a request apart from its positions."""
-    return {"stream": stream, **{name: asked[name] for name in ("erasure", "who", "why", "looked_for")}}
+    """The fields of a request apart from its positions. The program's own words about the search are no part of it: they
+    change with its versions, and a repeat after an upgrade is still a repeat."""
+    looked_for = {name: value for name, value in asked["looked_for"].items() if name != NOT_SEEN}
+    return {"stream": stream, **{name: asked[name] for name in ("erasure", "who", "why")}, "looked_for": looked_for}
 
 
 def request_digest(stream: str, asked: Mapping[str, Any], positions_sha256: str) -> str:

@@ -12,13 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from penstock.core.erasure_receipt import values_digest
+from penstock.core.erasure_receipt import NOT_SEEN, values_digest
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-NOT_SEEN = "not_seen"
-"""Field of the search in a receipt: events that the search does not find although they may hold a value."""
 
 _FEW = 32
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock.core.erasure_receipt import NOT_SEEN
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import AlreadyExistsError, NotFoundError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
-from penstock.spark.matching import NOT_SEEN, Match, Where, matching_batches
+from penstock.spark.matching import Match, Where, matching_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

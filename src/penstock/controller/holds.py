@@ -44,7 +44,7 @@ from penstock.model.names import StreamName, parse_segment_name
 from penstock.model.policies import LONG_MAX
 from penstock.model.retention import HoldInfo, PolicyTarget
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import TableCheck, TableEntry, TablePut
+from penstock.ports.segment_service import KEY_ABSENT, TableCheck, TableEntry, TablePut, TableRemoval
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +62,12 @@ class Placed:
     id: str
     scope: str
     record: HoldRecord
+    key: bytes
     version: int
 
     def check(self) -> TableCheck:
         """Return a condition that refuses the batch if the hold was lifted or changed since it was read."""
-        return TableCheck(key=keys.hold(self.scope, self.id), version=self.version)
+        return TableCheck(key=self.key, version=self.version)
 
     def covers(self, history: StreamHistory, segment: SegmentId, end: int | None) -> bool:
         """Whether the hold covers bytes of the segment before ``end``, or (None) any of it."""
@@ -98,14 +99,16 @@ def _read(entry: TableEntry) -> HoldRecord:
         )
 
 
-def _placed(entry: TableEntry) -> Placed:
-    _, scope, hold_id = entry.key.decode().split("/", 2)
-    return Placed(id=hold_id, scope=scope, record=_read(entry), version=entry.version)
+def placed(entry: TableEntry) -> Placed:
+    """The hold under a key, whatever became of it."""
+    # A key without a legal name is shown with escapes. As any hold that cannot be read, it covers its whole scope.
+    _, scope, hold_id = (entry.key.decode("utf-8", "backslashreplace") + "//").split("/", 3)[:3]
+    return Placed(id=hold_id, scope=scope, record=_read(entry), key=entry.key, version=entry.version)
 
 
 async def holds_of_scope(ctx: Context, scope: str | None) -> list[Placed]:
     """All holds in force in a scope, or in all."""
-    found = [_placed(entry) async for entry in ctx.metadata.scan_all(keys.holds(scope))]
+    found = [placed(entry) async for entry in ctx.metadata.scan_all(keys.holds(scope))]
     return [item for item in found if in_force(ctx, item.record)]
 
 
@@ -119,6 +122,25 @@ async def holds_of(ctx: Context, view: StreamView) -> list[Placed]:
         if item.record.stream is None
         or (item.record.stream == view.name.stream and item.record.incarnation == view.record.incarnation)
     ]
+
+
+async def ids_of(ctx: Context, holds: Sequence[Placed]) -> list[TableRemoval]:
+    """What frees the ids of the holds. An id is not freed if it names a hold of another scope by now."""
+    entries = await ctx.metadata.entries([keys.hold_place(item.id) for item in holds]) if holds else ()
+    places = [stored(entry, HoldPlaceRecord) for entry in entries]
+    return [
+        place.remove()
+        for item, place in zip(holds, places, strict=True)
+        if place.value is not None and place.value.scope == item.scope
+    ]
+
+
+async def forget_ended(ctx: Context, scope: str) -> None:
+    """Remove the ended holds of a scope that is being deleted, with their ids. Repeatable."""
+    found = [placed(entry) async for entry in ctx.metadata.scan_all(keys.holds(scope))]
+    # The ids first: a repeat finds them by the holds.
+    await ctx.metadata.remove_if_unchanged(await ids_of(ctx, found))
+    await ctx.metadata.remove_prefix(keys.holds(scope))
 
 
 def to_facts(ctx: Context, holds: Iterable[Placed]) -> list[Hold]:
@@ -318,7 +340,11 @@ class Holds:
         place: Stored[HoldPlaceRecord] = stored(place_entry, HoldPlaceRecord)
         known: Stored[HoldRecord] = stored(entry, HoldRecord)
         if place.value is not None and place.value.scope != scope:
-            raise AlreadyExistsError("another hold has this id", hold=hold_id, scope=place.value.scope)
+            (other,) = await ctx.metadata.entries([keys.hold(place.value.scope, hold_id)])
+            if other.version != KEY_ABSENT:
+                raise AlreadyExistsError("another hold has this id", hold=hold_id, scope=place.value.scope)
+            # An earlier version left the id when it deleted the hold's scope. Hold and id are written in one step, so the
+            # put below fails if the hold is there again.
         if known.value is not None and in_force(ctx, known.value):
             if replace(known.value, created_ms=0) != replace(record, created_ms=0):
                 raise AlreadyExistsError("another hold has this id", hold=hold_id, owner=known.value.owner)
@@ -398,7 +424,7 @@ class Holds:
             (entry,) = await ctx.metadata.entries([keys.hold(place.value.scope, hold_id)])
             if entry.version < 0 or not in_force(ctx, _read(entry)):
                 raise NotFoundError("no such hold", hold=hold_id)
-            found = _placed(entry)
+            found = placed(entry)
             await self._end(found, entry, {"by": owner})
             return found
 
@@ -417,7 +443,7 @@ class Holds:
                 *ctx.audit.puts([_entry(AuditKind.UNHOLD, info, why)]),
             )
             # After a crash here, what is left holds nothing, and the next sweep removes it.
-            await ctx.metadata.remove_keys([entry.key, keys.hold_place(found.id)])
+            await self._remove(found)
         finally:
             # Also after a failure: the end can be durable although its answer was lost.
             ctx.audit.soon()
@@ -439,12 +465,12 @@ class Holds:
             except PenstockError as error:
                 log.warning(
                     "ended hold could not be removed yet",
-                    extra={"hold": _placed(seen).id, "error": str(error)},
+                    extra={"hold": placed(seen).id, "error": str(error)},
                 )
         return len(over)
 
     async def _remove_ended(self, seen: TableEntry) -> None:
-        ctx, found = self._ctx, _placed(seen)
+        ctx, found = self._ctx, placed(seen)
         async with ctx.locks.hold(f"hold/{found.id}"):
             (entry,) = await ctx.metadata.entries([seen.key])
             if entry.version != seen.version:
@@ -453,8 +479,14 @@ class Holds:
             if found.record.ended_ms is None:
                 await self._end(found, entry, {"by": "", "rule": "until_ms"})
             else:
-                await ctx.metadata.remove_keys([entry.key, keys.hold_place(found.id)])
+                await self._remove(found)
         self._look_again(found)
+
+    async def _remove(self, found: Placed) -> None:
+        """Remove the record of an ended hold, and its id unless that names a hold of another scope by now."""
+        ctx = self._ctx
+        await ctx.metadata.remove_if_unchanged(await ids_of(ctx, [found]))
+        await ctx.metadata.remove_keys([found.key])
 
 
 def _entry(kind: AuditKind, info: HoldInfo, more: dict[str, object] | None = None) -> AuditEntry:

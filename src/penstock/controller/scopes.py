@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.codec.metadata import MarkerRecord, ScopeRecord
 from penstock.controller import keys
 from penstock.controller.context import Context
-from penstock.controller.holds import holds_of_scope
+from penstock.controller.holds import forget_ended, holds_of_scope
 from penstock.controller.metadata import changing, create, overwrite
 from penstock.model.errors import AlreadyExistsError, NotEmptyError, ScopeNotFoundError
 from penstock.model.names import check_name
@@ -74,7 +74,7 @@ class Scopes:
             if empty:
                 # Its policy and what ended holds have left go first: a later scope of the name starts afresh.
                 await ctx.metadata.remove_keys([keys.scope_policy(scope)])
-                await ctx.metadata.remove_prefix(keys.holds(scope))
+                await forget_ended(ctx, scope)
                 await ctx.metadata.remove(found.remove())
             else:
                 await ctx.metadata.put(found.put(ScopeRecord()))
@@ -101,9 +101,10 @@ class Scopes:
                 break
             position = entries[-1].key
             page += [
-                entry.key[len(prefix) :].decode()
+                name
                 for entry in entries
-                if not (self._ctx.set_aside.read(entry, ScopeRecord) or ScopeRecord()).deleting
-                and not entry.key.startswith(prefix + b"_")
+                if (name := self._ctx.set_aside.text(entry, prefix)) is not None
+                and not (self._ctx.set_aside.read(entry, ScopeRecord) or ScopeRecord()).deleting
+                and not name.startswith("_")
             ]
         return page

@@ -168,7 +168,8 @@ class Batches:
         self._new_names[name] = 1
         metadata, prefix = self._ctx.metadata, keys.batches(name)
         try:
-            entries = {entry.key[len(prefix) :].decode(): entry async for entry in metadata.scan_all(prefix)}
+            found = [(self._ctx.set_aside.text(entry, prefix), entry) async for entry in metadata.scan_all(prefix)]
+            entries = {writer: entry for writer, entry in found if writer is not None}
             read = [
                 (writer, entry.version, record)
                 for writer, entry in entries.items()

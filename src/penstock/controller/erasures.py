@@ -300,9 +300,10 @@ class Erasures:
         """See ``ControllerService.erasures``."""
         found: list[Mapping[str, Any]] = []
         async for entry in self._ctx.metadata.scan_all(keys.ERASURES):
-            record = self._ctx.set_aside.read(entry, ErasureRecord)
-            if record is not None and (stream is None or record.stream == str(stream)):
-                found.append(self._status(entry.key[len(keys.ERASURES) :].decode(), record))
+            erasure = self._ctx.set_aside.text(entry, keys.ERASURES)
+            record = None if erasure is None else self._ctx.set_aside.read(entry, ErasureRecord)
+            if erasure is not None and record is not None and (stream is None or record.stream == str(stream)):
+                found.append(self._status(erasure, record))
         # In the order of the chain; what has no receipt yet comes last.
         return sorted(
             found,

@@ -25,7 +25,7 @@ from penstock.core.cut_order import Positions, at_or_after, head_of, missing_len
 from penstock.core.history import StreamHistory
 from penstock.core.policy_levels import record_interval_ms
 from penstock.core.retention_facts import RetentionFacts, StreamCutRecord, SubscriberActivity
-from penstock.model.errors import SegmentNotFoundError, SubscriberNotFoundError, UnavailableError
+from penstock.model.errors import CorruptDataError, SegmentNotFoundError, SubscriberNotFoundError, UnavailableError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import LONG_MAX
 from penstock.model.retention import EffectivePolicy, PolicyDocument
@@ -81,10 +81,18 @@ async def stored_subscribers(
         if item.value is None or item.value.incarnation != view.record.incarnation:
             continue
         if not item.value.dropped:
-            found[entry.key[len(prefix) :].decode()] = item
+            found[_subscriber(entry.key[len(prefix) :])] = item
         elif dropped is not None:
             dropped.append(item.remove())
     return found
+
+
+def _subscriber(name: bytes) -> str:
+    """Raises CorruptDataError: while a subscriber has no legal name, everything is kept for it."""
+    try:
+        return name.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptDataError("metadata key names no subscriber", name=name[:80]) from error
 
 
 async def load_subscribers(ctx: Context, view: StreamView) -> dict[str, SubscriberRecord]:

@@ -85,8 +85,9 @@ async def finish_sealing(ctx: Context, view: StreamView) -> StreamView:
     async for entry in ctx.metadata.scan_all(keys.transactions(view.name)):
         record = ctx.set_aside.read(entry, TransactionRecord)
         # A transaction that cannot be read can never be committed; it is deleted with the stream.
-        if record is not None and record.state is TransactionState.OPEN:
-            await abort_if_open(ctx, view.name, keys.txn_of(entry.key))
+        txn = ctx.set_aside.key(entry, keys.txn_of)
+        if record is not None and txn is not None and record.state is TransactionState.OPEN:
+            await abort_if_open(ctx, view.name, txn)
     # Nothing that anybody has decided may be left behind.
     ctx.queues.forget(view.name)
     view = await drain(ctx, view)
@@ -116,9 +117,9 @@ async def finish_deletion(ctx: Context, view: StreamView) -> None:
         for segment in EpochEntry.decode(entry.value).segments
     ]
     # One begun in the very moment of sealing, by a controller that died then, still has its segments.
-    begun = [keys.txn_of(entry.key) async for entry in ctx.metadata.scan_all(keys.transactions(name))]
+    begun = [ctx.set_aside.key(entry, keys.txn_of) async for entry in ctx.metadata.scan_all(keys.transactions(name))]
     if segments:
-        await remove_transaction_segments(ctx, name, begun)
+        await remove_transaction_segments(ctx, name, [txn for txn in begun if txn is not None])
     await ctx.delete_segments(segments)
     await ctx.metadata.put(overwrite(keys.number(name), CounterRecord(value=view.record.next_number)))
     for prefix in (*keys.owned_by(name), *retention_keys.owned_by(name)):

@@ -60,7 +60,11 @@ class Points:
             await self._put(puts[start : start + _AT_ONCE])
         for name in names:
             prefix = retention_keys.points(name)
-            times = [int(entry.key[len(prefix) :], 16) async for entry in self._ctx.metadata.scan_all(prefix)]
+            found = [
+                self._ctx.set_aside.key(entry, retention_keys.point_ms)
+                async for entry in self._ctx.metadata.scan_all(prefix)
+            ]
+            times = [time_ms for time_ms in found if time_ms is not None]
             # Room is made for what comes until the next look, so that never more than that many are there.
             gone = thin(times, limit=POINTS_MAX - _THIN_EVERY)
             await self._ctx.metadata.remove_keys([retention_keys.point(name, time_ms) for time_ms in gone])
@@ -86,5 +90,8 @@ class Points:
 
 
 async def load_points(ctx: Context, name: StreamName) -> list[PointRecord]:
-    """The stream's points, oldest first."""
-    return [PointRecord.decode(entry.value) async for entry in ctx.metadata.scan_all(retention_keys.points(name))]
+    """The stream's points, oldest first, but for those that cannot be read."""
+    found = [
+        ctx.set_aside.read(entry, PointRecord) async for entry in ctx.metadata.scan_all(retention_keys.points(name))
+    ]
+    return [item for item in found if item is not None]

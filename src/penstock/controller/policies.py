@@ -247,7 +247,9 @@ class Policies:
         if target is None:
             server = document
             async for entry in ctx.metadata.scan_all(keys.SCOPE_POLICIES):
-                scopes[entry.key[len(keys.SCOPE_POLICIES) :].decode()] = _or_empty(entry)
+                scope_name = ctx.set_aside.text(entry, keys.SCOPE_POLICIES)
+                if scope_name is not None:
+                    scopes[scope_name] = _or_empty(entry)
         else:
             (entry,) = await ctx.metadata.entries([keys.SERVER_POLICY])
             server = _or_empty(entry)

@@ -58,11 +58,14 @@ class Queries:
                 break
             position = entries[-1].key
             for entry in entries:
+                text = self._ctx.set_aside.text(entry, prefix)
+                if text is None:
+                    continue
                 record = self._ctx.set_aside.read(entry, StreamRecord)
                 # An unreadable record counts as present: a call for it reports the damage.
                 shown = record is None or record.state not in (StreamState.CREATING, StreamState.DELETING)
                 if shown and (tag is None or (record is not None and tag in record.config.tags)):
-                    page.append(entry.key[len(prefix) :].decode())
+                    page.append(text)
         return page
 
     async def _history(self, name: StreamName) -> tuple[bool, StreamHistory]:

@@ -188,9 +188,10 @@ class ReaderGroups:
         await self._ctx.check_scope(scope)
         prefix = f"group/{scope}/".encode()
         return [
-            entry.key[len(prefix) :].decode()
+            name
             async for entry in self._ctx.metadata.scan_all(prefix)
-            if (record := self._ctx.set_aside.read(entry, GroupRecord)) is None or record.state is GroupState.ACTIVE
+            if (name := self._ctx.set_aside.text(entry, prefix)) is not None
+            and ((record := self._ctx.set_aside.read(entry, GroupRecord)) is None or record.state is GroupState.ACTIVE)
         ]
 
     async def resume(self, full_name: str) -> None:

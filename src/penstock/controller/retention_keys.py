@@ -51,6 +51,11 @@ def point(name: StreamName, at_ms: int) -> bytes:
     return f"point/{name}/{at_ms:016x}".encode()
 
 
+def point_ms(key: bytes) -> int:
+    """The time of a ``point``. Raises ValueError or IndexError if the key has none."""
+    return int(key.rsplit(b"/", 1)[1], 16)
+
+
 def owned_by(name: StreamName) -> tuple[bytes, ...]:
     """Prefixes of all that goes with a stream when it is deleted."""
     return (graces(name), points(name))

@@ -48,6 +48,10 @@ class SetAside:
         """Return the stream in the entry's key, after ``prefix`` and before the ``last`` parts; None if there is none."""
         return self.key(entry, lambda key: StreamName.parse(_front(key[len(prefix) :].decode(), last)))
 
+    def text(self, entry: TableEntry, prefix: bytes) -> str | None:
+        """Return the entry's key after ``prefix`` as text; None if it is not text."""
+        return self.key(entry, lambda key: key[len(prefix) :].decode())
+
     def key(self, entry: TableEntry, read: Callable[[bytes], T]) -> T | None:
         """Return what ``read`` finds in the entry's key; None if the key is not valid."""
         try:

@@ -107,7 +107,11 @@ class Records:
             page = await self._segments.table_scan(
                 TABLE, after=after, limit=_PAGE, first=prefix, last=prefix + b"\xff" * 8
             )
-            found.extend((entry.key[len(prefix) :].decode(), _decode(entry.value, entry.key)) for entry in page)
+            # A key that is not text is shown with escapes: it must not hide the others.
+            found.extend(
+                (entry.key[len(prefix) :].decode("utf-8", "backslashreplace"), _decode(entry.value, entry.key))
+                for entry in page
+            )
             if not page:
                 return found
             after = page[-1].key

@@ -13,6 +13,7 @@ from integrity_world import (
     append,
     block,
     built,
+    fill,
     lose_log_and_metadata,
     running,
     seen,
@@ -225,3 +226,24 @@ def test_the_new_store_may_have_its_tier_2_elsewhere(tmp_path: Path, old: Conten
     assert report.is_complete
     assert any((tmp_path / "tier/chunks").rglob("*.idx"))
     assert seen(tmp_path / "new") == before
+
+
+@pytest.mark.parametrize("is_behind", [False, True], ids=["closed", "killed"])
+def test_operations_that_only_the_log_of_the_store_holds_are_told(tmp_path: Path, is_behind: bool) -> None:
+    """Without a start in between, the catalogue does not have them, and neither has the new store."""
+
+    async def work() -> Path:
+        async with running(tmp_path / "old") as runtime:
+            await fill(runtime)
+            await runtime.segments.flush()
+            if is_behind:
+                await append(runtime, SEGMENTS[1], block(100), count=3)
+                # What a kill would leave.
+                shutil.copytree(tmp_path / "old", tmp_path / "killed", ignore=shutil.ignore_patterns("LOCK"))
+        return tmp_path / ("killed" if is_behind else "old")
+
+    report = rebuilt(asyncio.run(work()), tmp_path / "new")
+    assert report.damage == []
+    assert report.is_complete is not is_behind
+    assert sum(item["operations"] for item in report.as_json()["log_not_applied"]) >= (1 if is_behind else 0)
+    assert bool(report.log) is is_behind

@@ -24,7 +24,8 @@ class ContainerCatalogue:
     """What was read of one container. ``applied`` is the last batch, made at ``time_ms``; None: there is no sound snapshot.
 
     ``damage``: sentences, one for each object that is missing or unsound. ``lost_batches``: how many are known to follow that
-    could not be applied.
+    could not be applied. ``complete_upto``: the log address up to which the applied batches hold all operations; -1: not
+    known.
     """
 
     container: int
@@ -33,6 +34,7 @@ class ContainerCatalogue:
     applied: int | None = None
     time_ms: int | None = None
     lost_batches: int = 0
+    complete_upto: int = -1
     damage: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -140,6 +142,8 @@ async def _apply_journals(
         try:
             found = await read_object(objects, str(name))
             for batch in codec.decode_batches(found.payload):
+                if batch.sequence <= applied + 1:
+                    state.complete_upto = max(state.complete_upto, batch.complete_upto)
                 if batch.sequence == applied + 1:
                     if keyvalue is not None:
                         await keyvalue.commit(batch.puts, batch.deletes, delete_ranges=batch.ranges)

@@ -88,6 +88,10 @@ def _lines(report: RebuildReport) -> list[str]:
     if report.lost:
         lines.append("not recovered, for it was in the log alone:")
         lines += [_lost_line(item) for item in report.lost]
+    if report.log:
+        operations = counted(sum(item["operations"] for item in report.log), "operation")
+        lines.append(f"not applied: {operations} that only the log of {report.place} holds")
+        lines.append("  start that store once, stop it, and rebuild again")
     if report.damage:
         lines.append("damaged:")
         lines += [f"  {damage_line(item)}" for item in report.damage]

@@ -11,6 +11,7 @@ from typing import Any
 
 from crc32c import crc32c
 
+from penstock.app.integrity.log_behind import look_behind
 from penstock.app.integrity.reconcile import Reconciled, reconcile
 from penstock.app.integrity.source import Source, open_source
 from penstock.app.settings import EmbeddedSettings
@@ -55,13 +56,15 @@ class RebuildReport:
     damage: list[Damage] = field(default_factory=list)
     unnamed_chunks: list[str] = field(default_factory=list)
     streams: Reconciled = field(default_factory=Reconciled)
+    log: list[dict[str, Any]] = field(default_factory=list)
+    """Frames and operations of the source's own log that were not applied, for each container. A start applies them."""
     restored: list[str] = field(default_factory=list)
     """Segments that were set aside and that the rebuild restored in full."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is known to be missing. What the log alone had is never known."""
-        return not (self.lost or self.damage or self.unnamed_chunks or self.streams.made)
+        """Whether nothing is known to be missing. What a lost log had is never known."""
+        return not (self.lost or self.damage or self.unnamed_chunks or self.streams.made or self.log)
 
     def unknown(self) -> list[str]:
         """What nobody can know, in words."""
@@ -95,6 +98,7 @@ class RebuildReport:
             "events": self.events,
             "lost": self.lost,
             "damage": [item.as_json() for item in self.damage],
+            "log_not_applied": self.log,
             "made_anew": self.streams.made,
             "unnamed_chunks": self.unnamed_chunks,
             "restored": self.restored,
@@ -194,6 +198,7 @@ class _Rebuild:
         self._report = RebuildReport(place=source.place, data="")
         self._listed: dict[str, None] = {}
         self._copied: dict[str, None] = {}
+        self._complete_upto: dict[int, int] = {}
         self._made: dict[str, None] = {}
         """Chunks that the rebuild wrote, and that no old store has."""
 
@@ -220,6 +225,8 @@ class _Rebuild:
             containers = await self._load(catalogue, keyvalue)
             if containers > CONTAINERS_EACH:
                 raise _of_workers(self._source.place)
+            self._report.log, log_damage = await look_behind(self._source, self._complete_upto)
+            self._report.damage += log_damage
             for container in sorted(catalogue):
                 await self._restore_aside(container, keyvalue, tier, epoch)
                 async for segment in rows_of.settle_container(keyvalue, container, epoch=epoch):
@@ -258,6 +265,7 @@ class _Rebuild:
             if state is None:
                 state = rows_of.ContainerCatalogue(container=index)
                 state.damage.append((f"catalogue/{index:x}", "catalogue of the container is missing"))
+            self._complete_upto[index] = state.complete_upto
             self._report.containers.append(
                 {
                     "container": index,

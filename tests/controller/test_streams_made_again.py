@@ -24,7 +24,7 @@ from controller_world import (
 from memory_segments import MemorySegments
 from raced_segments import RacedSegments
 
-from penstock.codec.metadata import DecisionRecord, TransactionRecord, TransactionState
+from penstock.codec.metadata import BatchRecord, DecisionRecord, TransactionRecord, TransactionState
 from penstock.controller import keys, retention_keys
 from penstock.controller.controller import Controller
 from penstock.controller.decisions import decide
@@ -320,3 +320,26 @@ def test_beginning_in_a_stream_that_is_deleted_meanwhile_says_that_it_is_gone() 
         return at
 
     assert asyncio.run(work()) > 4
+
+
+@pytest.mark.parametrize("batch", ["sound", "unreadable"])
+def test_a_repair_keeps_what_a_batch_has_committed_although_its_queue_entry_is_missing(batch: str) -> None:
+    """A lost row reads as absent. The writer's record is a second witness of the decision."""
+
+    async def work() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, 1) as controller:
+            txn = await write_transaction(controller, segments, b"A" * 10)
+            record = BatchRecord(batch=0, transactions=(txn,))
+            await controller._ctx.metadata.put(overwrite(keys.batch(STREAM, "w"), record))
+            entries = segments.tables[keys.TABLE].entries
+            rotten = [keys.transaction(STREAM, txn), *([keys.batch(STREAM, "w")] if batch == "unreadable" else [])]
+            for key in rotten:
+                entries[key] = (b"rot", entries[key][1])
+            await controller.repair_stream(STREAM)
+            kept = b"".join(bytes(item.data) for item in segments.segments.values())
+            assert kept.count(b"A" * 10) == 1
+            if batch == "sound":
+                assert await controller.transaction_status(STREAM, txn) is TransactionStatus.COMMITTED
+
+    asyncio.run(work())

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from penstock.codec.metadata import DecisionRecord, TransactionRecord, TransactionState
+from penstock.codec.metadata import BatchRecord, DecisionRecord, TransactionRecord, TransactionState
 from penstock.controller import keys
 from penstock.controller.commits import remove_transaction_segments
 from penstock.controller.context import Context, StreamView
@@ -32,7 +32,8 @@ _DECIDED = {TransactionState.COMMITTING: True, TransactionState.ABORTING: False}
 async def repair_stream(ctx: Context, name: StreamName) -> Mapping[str, Any]:
     """Repair the records that block the stream, then finish the workflows that have begun on it.
 
-    A decision outlives the record of its transaction: the record is made again from the queue entry and performed. A
+    A decision outlives the record of its transaction: the record is made again from the queue entry, or from the batch that
+    names it, and performed. A
     decided transaction whose queue entry cannot be read takes the place of that entry. Removes what can never be
     committed, with its segments: transactions that nothing readable decided and that cannot be read, and transactions
     that were not begun in this stream. Returns ``removed`` and ``requeued``, each a list of objects with ``key`` or ``txn``
@@ -49,7 +50,9 @@ async def _repair(ctx: Context, name: StreamName) -> Mapping[str, Any]:
             raise StreamNotFoundError("no such stream", stream=str(name))
         queued, lost = await _read_queue(ctx, name)
         removed = [_removed(entry, f"a decision that cannot be read: {error.message}") for entry, error in lost]
-        removed += await _check_transactions(ctx, view, queued, is_complete=not lost)
+        batched = await _read_batches(ctx, name)
+        decided = queued | {txn: TransactionState.COMMITTING for txn in batched or () if txn not in queued}
+        removed += await _check_transactions(ctx, view, decided, is_complete=not lost and batched is not None)
         requeued = await _queue_again(ctx, name, queued, [entry for entry, _ in lost])
         ctx.queues.forget(name)
         await settle(ctx, name)
@@ -80,10 +83,22 @@ async def _read_queue(
     return queued, lost
 
 
+async def _read_batches(ctx: Context, name: StreamName) -> set[UUID] | None:
+    """The transactions that the last batches of writers committed. A queue entry can be missing; these records prove the
+    decision as well. None: one cannot be read, and may name any transaction. For lookups only."""
+    found: set[UUID] = set()
+    async for entry in ctx.metadata.scan_all(keys.batches(name)):
+        record = ctx.set_aside.read(entry, BatchRecord)
+        if record is None:
+            return None
+        found.update(record.transactions)
+    return found
+
+
 async def _check_transactions(
-    ctx: Context, view: StreamView, queued: Mapping[UUID, TransactionState], *, is_complete: bool
+    ctx: Context, view: StreamView, decided: Mapping[UUID, TransactionState], *, is_complete: bool
 ) -> list[dict[str, str]]:
-    """``is_complete``: every entry of the queue could be read."""
+    """``is_complete``: every entry of the queue and every record of a batch could be read."""
     removed: list[dict[str, str]] = []
     epochs = {int(entry.key.rsplit(b"/", 1)[1]) async for entry in ctx.metadata.scan_all(keys.epochs(view.name))}
     record = view.record
@@ -98,10 +113,10 @@ async def _check_transactions(
         is_of_epoch = txn is not None and transaction_epoch(txn) in epochs
         if not is_of_epoch:
             why = "a transaction of an epoch that the stream does not have"
-        elif txn is not None and found is None and txn in queued:
+        elif txn is not None and found is None and txn in decided:
             # All that performing a decision needs is in the entry and the id.
-            await ctx.metadata.put(overwrite(entry.key, _record_again(view, txn, queued[txn])))
-            why = f"{why}; its record was made again from the decision ({queued[txn].value})"
+            await ctx.metadata.put(overwrite(entry.key, _record_again(view, txn, decided[txn])))
+            why = f"{why}; its record was made again from the decision ({decided[txn].value})"
             removed.append(_removed(entry, why))
             continue
         elif (
@@ -113,7 +128,7 @@ async def _check_transactions(
         if why:
             if is_of_epoch and txn is not None and (found is not None or is_complete):
                 # Nobody would find them again: not the deletion of the stream, nor an erasure. They stay if a lost entry
-                # may have committed a transaction that cannot be read.
+                # or batch may have committed a transaction that cannot be read.
                 await remove_transaction_segments(ctx, view.name, [txn])
             await ctx.metadata.remove_keys([entry.key])
             removed.append(_removed(entry, why))

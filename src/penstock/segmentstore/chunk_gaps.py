@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from penstock.codec import records
 from penstock.core.erasure import Range, joined, without
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError
 from penstock.segmentstore.metadata import MetadataRows
+
+_PAGE = 1000
 
 
 async def missing_ranges(rows: MetadataRows, container: int, uid: int) -> Sequence[Range]:
@@ -25,6 +27,38 @@ async def missing_ranges(rows: MetadataRows, container: int, uid: int) -> Sequen
             break
         found = again
     return found
+
+
+async def segments_with_gaps(rows: MetadataRows, container: int) -> list[int]:
+    """Segments with ``missing_ranges``, in order of their ids. Reads the rows of all chunks and segments in pages."""
+    held: dict[int, list[Range]] = {}
+    damaged: list[bytes] = []
+    committed = rows.committed()
+    async for key, value in _pages(committed, records.prefix(records.TAG_CHUNK, container), damaged):
+        chunk, start = records.decode_chunk(value), records.parse_number(key[-8:])
+        ranges = held.setdefault(records.parse_number(key[3:11]), [])
+        if ranges and ranges[-1][1] == start:
+            ranges[-1] = (ranges[-1][0], start + chunk.length)
+        elif chunk.length:
+            ranges.append((start, start + chunk.length))
+    doubtful: list[int] = []
+    async for key, value in _pages(committed, records.prefix(records.TAG_SEGMENT, container), damaged):
+        uid, segment = records.parse_number(key[3:11]), records.decode_segment(value)
+        if not segment.kind and without([(segment.kept_offset, segment.length)], held.get(uid, [])):
+            doubtful.append(uid)
+    # Most of these have bytes that only the log holds.
+    return [uid for uid in doubtful if await missing_ranges(rows, container, uid)]
+
+
+async def _pages(rows: MetadataRows, prefix: bytes, damaged: list[bytes]) -> AsyncIterator[tuple[bytes, bytes]]:
+    start, end = records.range_of(prefix)
+    while True:
+        page = await rows.scan((start, end), limit=_PAGE, damaged=damaged)
+        for item in page:
+            yield item
+        if len(page) < _PAGE:
+            return
+        start = page[-1][0] + b"\0"
 
 
 def missing_chunk(container: int, uid: int, segment: str, start: int, end: int) -> Damage:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.codec import records
 from penstock.core.garbage import parse_chunk_name, parse_import_name
 from penstock.model.errors import CorruptDataError
+from penstock.segmentstore.chunk_gaps import segments_with_gaps
 
 if TYPE_CHECKING:
     from penstock.segmentstore.container import Container
@@ -37,6 +38,20 @@ async def named_chunks(container: Container) -> tuple[set[str], CorruptDataError
             key=key,
         )
     return named, None
+
+
+async def lost_rows(container: Container) -> CorruptDataError | None:
+    """Why a chunk that no row names may be none to delete: rows of chunks are missing, and it may be what they named. SQLite
+    does not notice a lost row."""
+    found = await segments_with_gaps(container.rows, container.index)
+    if not found:
+        return None
+    return CorruptDataError(
+        "orphaned chunks cannot be identified, because rows of chunks are missing",
+        container=container.index,
+        uid=f"{found[0]:x}",
+        segments=len(found),
+    )
 
 
 async def may_hold(container: Container, leases: Iterable[tuple[int, int]], orphan: str, uid: int | None) -> bool:

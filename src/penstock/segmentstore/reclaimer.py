@@ -19,7 +19,7 @@ from penstock.model.errors import (
 )
 from penstock.ports.segment_service import Lease, SegmentSpace
 from penstock.segmentstore.blocks import named_blocks
-from penstock.segmentstore.orphans import may_hold, named_chunks
+from penstock.segmentstore.orphans import lost_rows, may_hold, named_chunks
 
 if TYPE_CHECKING:
     from penstock.segmentstore.container import Container
@@ -426,6 +426,8 @@ class Reclaimer:
             if candidates:
                 named, doubt = await named_chunks(container)
                 found = list(orphans(candidates, named, self._moved, self._released, self._freeable))
+                if found and doubt is None:
+                    doubt = await lost_rows(container)
                 if doubt is not None:
                     self._unscanned, self._doubtful = doubt, found
                     self._report("chunks", str(doubt))

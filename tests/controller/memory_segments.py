@@ -386,7 +386,8 @@ class MemorySegments:
 
     async def delete_table(self, name: str, *, must_be_empty: bool = False) -> None:
         def effect() -> None:
-            if must_be_empty and self._table(name).entries:
+            table = self._table(name)
+            if must_be_empty and table.entries:
                 raise NotEmptyError("table is not empty")
             del self.tables[name]
 

@@ -95,7 +95,7 @@ class World:
         self.store = AsyncStore(segments, controller, self.clock, SimRng(loop.fork("client")))
         self.app = Router(
             [
-                *PravegaRest(controller, segments, epochs=controller, readers_of=_not_known).routes(),
+                *PravegaRest(controller, epochs=controller, readers_of=_not_known).routes(),
                 *RetentionRest(controller).routes(),
                 *pulsar_routes(controller, segments, self.clock),
             ]

@@ -9,8 +9,8 @@ from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.holds import forget_ended, holds_of_scope
 from penstock.controller.metadata import changing, create, overwrite
-from penstock.model.errors import AlreadyExistsError, NotEmptyError, ScopeNotFoundError
-from penstock.model.names import check_name
+from penstock.model.errors import AlreadyExistsError, NotEmptyError, ScopeNotFoundError, SegmentNotFoundError
+from penstock.model.names import KEY_VALUE_TABLES, check_name
 
 
 class Scopes:
@@ -48,18 +48,27 @@ class Scopes:
             for hold in await holds_of_scope(ctx, scope):
                 raise hold.refuse("the deletion of the scope")
             if await self._holds_anything(scope):
-                raise NotEmptyError("scope still holds streams or reader groups", scope=scope)
+                raise NotEmptyError("scope still holds streams, reader groups or key-value tables", scope=scope)
             await ctx.metadata.put(
                 found.put(ScopeRecord(deleting=True)), overwrite(keys.scope_work(scope), MarkerRecord())
             )
         if not await self._finish_deletion(scope):
-            raise NotEmptyError("scope still holds streams or reader groups", scope=scope)
+            raise NotEmptyError("scope still holds streams, reader groups or key-value tables", scope=scope)
 
     async def _holds_anything(self, scope: str) -> bool:
         for prefix in (f"stream/{scope}/", f"group/{scope}/"):
             if await self._ctx.metadata.scan(prefix.encode(), limit=1):
                 return True
-        return False
+        return await self._holds_table(scope)
+
+    async def _holds_table(self, scope: str) -> bool:
+        """Whether a key-value table is there, or half made. Its record is written before its creator looks for the scope."""
+        first, last = f"{scope}/".encode(), f"{scope}/\x7f".encode()
+        try:
+            page = await self._ctx.segments.table_scan(KEY_VALUE_TABLES, after=None, limit=1, first=first, last=last)
+        except SegmentNotFoundError:
+            return False
+        return bool(page)
 
     async def _finish_deletion(self, scope: str) -> bool:
         """Remove the scope, or give it back where a stream came first; returns whether it is gone.

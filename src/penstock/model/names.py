@@ -22,6 +22,8 @@ MARK_PREFIX = "_MARK"
 READER_GROUP_PREFIX = "_RG"
 TABLE_SUFFIX = "_kvtable"
 SYSTEM_SCOPE = "_system"
+KEY_VALUE_TABLES = f"{SYSTEM_SCOPE}/_tables/keyvaluetables"
+"""The table with the records of key-value tables, under ``scope/name``."""
 
 
 def check_name(kind: str, name: str, *, internal: bool = False) -> str:

@@ -46,7 +46,6 @@ class ScopeCalls:
 
     async def delete_scope(self, request: pb.ScopeInfo) -> pb.DeleteScopeStatus:
         scope = mapping.scope_of(request.scope)
-        await self._tables.check_none(scope)
         await self._controller.delete_scope(scope)
         return pb.DeleteScopeStatus()
 

@@ -6,22 +6,26 @@ Source of the record: docs/formats/native-api.md, "Key-value tables".
 
 from __future__ import annotations
 
+import asyncio
+import enum
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 
 from penstock.model.errors import (
     AlreadyExistsError,
     BadKeyVersionError,
     CorruptDataError,
     InvalidArgumentError,
-    NotEmptyError,
+    KeyNotFoundError,
     NotFoundError,
     ScopeNotFoundError,
     SegmentNotFoundError,
+    UnavailableError,
 )
-from penstock.model.names import SYSTEM_SCOPE, TABLE_SUFFIX, StreamName, check_name, segment_name
+from penstock.model.names import KEY_VALUE_TABLES as RECORDS
+from penstock.model.names import TABLE_SUFFIX, StreamName, check_name, segment_name
 from penstock.model.policies import SEGMENTS_MAX
 from penstock.model.segments import SegmentRange, even_ranges, make_segment_id
 from penstock.net import grpc_mapping as mapping
@@ -37,8 +41,15 @@ from penstock.ports.segment_service import (
     TableRemoval,
 )
 
-RECORDS = f"{SYSTEM_SCOPE}/_tables/keyvaluetables"
 _VERSION = 1
+_STATES_VERSION = 2
+"""Of records with a ``state``: the first version would take the table for one that clients can use."""
+
+
+class TableState(enum.Enum):
+    CREATING = "creating"
+    ACTIVE = "active"
+    DELETING = "deleting"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,75 +74,141 @@ class TableConfig:
         if self.rollover_bytes < 0:
             raise InvalidArgumentError("rollover size is negative", rollover_bytes=self.rollover_bytes)
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRecord:
+    """A table as it is stored. ``version``: what a change of the record is conditional on."""
+
+    config: TableConfig
+    state: TableState
+    version: int = KEY_ABSENT
+
     def encode(self) -> bytes:
-        return json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True).encode()
+        document = {"version": _VERSION, **asdict(self.config)}
+        if self.state is not TableState.ACTIVE:
+            document |= {"version": _STATES_VERSION, "state": self.state.value}
+        return json.dumps(document, sort_keys=True).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> TableConfig:
+    def decode(cls, data: bytes, version: int) -> TableRecord:
         """Raises ``CorruptDataError``."""
         try:
             document = json.loads(data)
-            if document.pop("version") != _VERSION:
+            if document.pop("version") not in (_VERSION, _STATES_VERSION):
                 raise CorruptDataError("record of a key-value table has an unknown version", record=data[:80])
-            return cls(**document)
+            state = TableState(document.pop("state", TableState.ACTIVE.value))
+            return cls(config=TableConfig(**document), state=state, version=version)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptDataError("record of a key-value table is not readable", record=data[:80]) from error
 
 
 class KeyValueTables:
-    """Key-value tables over a ``SegmentService``. Every change may be repeated after a crash and then completes."""
+    """Key-value tables over a ``SegmentService``. Every change may be repeated after a crash and then completes.
+
+    A record names its state, so that a change begins with one conditional step. A creation writes its record and then looks
+    for the scope. A deletion of the scope marks the scope and then looks for records. One of the two sees the other.
+    """
 
     def __init__(self, controller: ControllerService, segments: SegmentService) -> None:
         self._controller = controller
         self._segments = segments
+        self._locks: dict[bytes, asyncio.Lock] = {}
+        self._using: dict[bytes, int] = {}
+
+    @asynccontextmanager
+    async def _alone(self, scope: str, name: str) -> AsyncIterator[None]:
+        """No other call of this server changes the table meanwhile. Segments of a table and its successor share names."""
+        key = _key(scope, name)
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        self._using[key] = self._using.get(key, 0) + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._using[key] -= 1
+            if not self._using[key]:
+                del self._using[key], self._locks[key]
 
     async def create(self, scope: str, name: str, config: TableConfig) -> None:
-        """Raises: ScopeNotFoundError, InvalidNameError, AlreadyExistsError."""
+        """Raises: ScopeNotFoundError, InvalidNameError, AlreadyExistsError; UnavailableError (another server changed it)."""
         check_name("stream", name)
         if not await self._controller.scope_exists(scope):
             raise ScopeNotFoundError("no such scope", scope=scope)
-        if await self._record(scope, name) is not None:
-            raise AlreadyExistsError("a table has this name", scope=scope, table=name)
-        for segment in _segment_names(scope, name, config):
-            key_bytes = config.primary_key_bytes + config.secondary_key_bytes
-            # Left by an attempt that did not come to its record.
-            with suppress(AlreadyExistsError):
-                await self._segments.create_table(segment, kind=TableKind.SORTED, key_bytes=key_bytes)
-        put = TablePut(key=_key(scope, name), value=config.encode(), version=KEY_ABSENT)
-        try:
-            await self._put(put)
-        except BadKeyVersionError as error:
-            raise AlreadyExistsError("a table has this name", scope=scope, table=name) from error
+        async with self._alone(scope, name):
+            found = await self._record(scope, name)
+            if found is not None and found.state is TableState.ACTIVE:
+                raise AlreadyExistsError("a table has this name", scope=scope, table=name)
+            if found is not None:
+                # An interrupted creation or deletion: its segments are of no table.
+                await self._delete_segments(scope, name, found.config)
+            begun = TableRecord(config=config, state=TableState.CREATING)
+            version = await self._put(scope, name, begun, KEY_ABSENT if found is None else found.version)
+            if not await self._controller.scope_exists(scope):
+                await self._remove(scope, name, version)
+                raise ScopeNotFoundError("no such scope", scope=scope)
+            await self._create_segments(scope, name, config)
+            await self._put(scope, name, replace(begun, state=TableState.ACTIVE), version)
 
-    async def _put(self, put: TablePut) -> None:
+    async def _create_segments(self, scope: str, name: str, config: TableConfig) -> None:
+        key_bytes = config.primary_key_bytes + config.secondary_key_bytes
+        for segment in _segment_names(scope, name, config):
+            try:
+                await self._segments.create_table(segment, kind=TableKind.SORTED, key_bytes=key_bytes)
+            except AlreadyExistsError:
+                # An earlier version left it: it may have keys of another length.
+                await self._segments.delete_table(segment)
+                await self._segments.create_table(segment, kind=TableKind.SORTED, key_bytes=key_bytes)
+
+    async def _delete_segments(self, scope: str, name: str, config: TableConfig) -> None:
+        for segment in _segment_names(scope, name, config):
+            with suppress(SegmentNotFoundError):
+                await self._segments.delete_table(segment)
+
+    async def _put(self, scope: str, name: str, record: TableRecord, version: int) -> int:
+        """Write the record if it has this version. Returns the new version. Raises UnavailableError."""
+        put = TablePut(key=_key(scope, name), value=record.encode(), version=version)
         try:
-            await self._segments.table_update(RECORDS, [put])
-        except SegmentNotFoundError:
-            with suppress(AlreadyExistsError):  # another call was first
-                await self._segments.create_table(RECORDS)
-            await self._segments.table_update(RECORDS, [put])
+            try:
+                return (await self._segments.table_update(RECORDS, [put]))[0]
+            except SegmentNotFoundError:
+                with suppress(AlreadyExistsError):  # another call was first
+                    await self._segments.create_table(RECORDS)
+                return (await self._segments.table_update(RECORDS, [put]))[0]
+        except (BadKeyVersionError, KeyNotFoundError) as error:
+            raise UnavailableError(
+                "another server changes the table at the same time; try again", scope=scope, table=name
+            ) from error
+
+    async def _remove(self, scope: str, name: str, version: int) -> None:
+        # A record that has changed is another server's.
+        with suppress(BadKeyVersionError, KeyNotFoundError):
+            await self._segments.table_remove(RECORDS, [TableRemoval(key=_key(scope, name), version=version)])
 
     async def get(self, scope: str, name: str) -> TableConfig:
         """Raises NotFoundError."""
-        config = await self._record(scope, name)
-        if config is None:
+        found = await self._record(scope, name)
+        if found is None or found.state is not TableState.ACTIVE:
             raise NotFoundError("no such key-value table", scope=scope, table=name)
-        return config
+        return found.config
 
-    async def _record(self, scope: str, name: str) -> TableConfig | None:
+    async def _record(self, scope: str, name: str) -> TableRecord | None:
         try:
             (entry,) = await self._segments.table_get(RECORDS, [_key(scope, name)])
         except SegmentNotFoundError:
             return None
-        return None if entry.version == KEY_ABSENT else TableConfig.decode(entry.value)
+        return None if entry.version == KEY_ABSENT else TableRecord.decode(entry.value, entry.version)
 
     async def delete(self, scope: str, name: str) -> None:
-        """Raises NotFoundError. The record goes last, so that a repeat finds what is left."""
-        config = await self.get(scope, name)
-        for segment in _segment_names(scope, name, config):
-            with suppress(SegmentNotFoundError):
-                await self._segments.delete_table(segment)
-        await self._segments.table_remove(RECORDS, [TableRemoval(key=_key(scope, name))])
+        """Raises NotFoundError; UnavailableError (another server changed it). The record goes last, so that a repeat finds
+        what is left."""
+        async with self._alone(scope, name):
+            found = await self._record(scope, name)
+            if found is None:
+                raise NotFoundError("no such key-value table", scope=scope, table=name)
+            deleting = replace(found, state=TableState.DELETING)
+            version = await self._put(scope, name, deleting, found.version)
+            await self._delete_segments(scope, name, found.config)
+            await self._remove(scope, name, version)
 
     async def page(self, scope: str, after: str) -> Sequence[str]:
         """Names of the scope's tables behind ``after``, sorted. Empty: the end."""
@@ -145,7 +222,7 @@ class KeyValueTables:
             )
         except SegmentNotFoundError:
             return ()
-        return tuple(entry.key.decode().partition("/")[2] for entry in entries)
+        return tuple(entry.key.decode("utf-8", "backslashreplace").partition("/")[2] for entry in entries)
 
     async def names(self, scope: str) -> Sequence[str]:
         """All tables of the scope, sorted."""
@@ -153,11 +230,6 @@ class KeyValueTables:
         while page := await self.page(scope, found[-1] if found else ""):
             found.extend(page)
         return found
-
-    async def check_none(self, scope: str) -> None:
-        """Raises NotEmptyError where the scope holds a table."""
-        if found := await self.page(scope, ""):
-            raise NotEmptyError("scope holds key-value tables", scope=scope, table=found[0])
 
 
 def _key(scope: str, name: str) -> bytes:

@@ -16,11 +16,9 @@ from starlette.routing import Route
 from penstock.model.errors import InvalidArgumentError, NotFoundError, ScopeNotFoundError
 from penstock.model.names import StreamName, check_name
 from penstock.net import pravega_rest_mapping as mapping
-from penstock.net.grpc_tables import KeyValueTables
 from penstock.net.rest_requests import Handler, json_body, json_response, nothing, path_route, stream_of
 from penstock.net.tasks import together
 from penstock.ports.controller_service import ControllerService, EpochHistory
-from penstock.ports.segment_service import SegmentService
 
 ReadersOf = Callable[[str, str], Awaitable[Sequence[str] | None]]
 """The readers of a group that are online (by scope and name), or None where that is not known."""
@@ -36,13 +34,11 @@ class PravegaRest:
     def __init__(
         self,
         controller: ControllerService,
-        segments: SegmentService,
         *,
         epochs: EpochHistory,
         readers_of: ReadersOf,
     ) -> None:
         self._controller = controller
-        self._tables = KeyValueTables(controller, segments)
         self._epochs = epochs
         self._readers_of = readers_of
 
@@ -82,7 +78,6 @@ class PravegaRest:
 
     async def delete_scope(self, request: Request) -> Response:
         scope = await self._scope(request)
-        await self._tables.check_none(scope)
         await self._controller.delete_scope(scope)
         return nothing()
 

@@ -80,7 +80,7 @@ class RestServer:
         self._limits = limits or RestLimits()
         self._routes = (
             *routes,
-            *PravegaRest(controller, segments, epochs=epochs, readers_of=readers_of).routes(),
+            *PravegaRest(controller, epochs=epochs, readers_of=readers_of).routes(),
             *RetentionRest(controller).routes(),
             *pulsar_routes(controller, segments, clock, readers_of=None if readers_of is _not_known else readers_of),
             *Health(checks or {}).routes(),

@@ -191,6 +191,34 @@ def test_only_what_became_durable_is_counted():
     asyncio.run(run())
 
 
+class ThrottledAudit(MemorySegments):
+    """While ``throttled``, it takes no step that holds an audit entry."""
+
+    throttled = False
+
+    async def table_update(self, name, puts):
+        if self.throttled and any(put.key.startswith(retention_keys.OUTBOX) for put in puts):
+            raise ThrottledError("store is behind", resource="metadata", limit=1)
+        return await super().table_update(name, puts)
+
+
+def test_a_truncation_after_many_failed_ones_has_its_entry_and_no_gap():
+    async def run():
+        segments = ThrottledAudit()
+        async with with_stream(segments, settings=replace(QUIET, audit_outbox_max=4)) as controller:
+            segments.write(name_of(seg(0, 0)), b"x" * 50, event_bytes=10)
+            segments.throttled = True
+            for _ in range(20):
+                with pytest.raises(ThrottledError):
+                    await controller.truncate_stream(STREAM, cut_at({seg(0, 0): 30}))
+            segments.throttled = False
+            await controller.truncate_stream(STREAM, cut_at({seg(0, 0): 30}))
+            entries = await audit_entries(controller, segments)
+            assert [(item["kind"], item.get("bytes")) for item in entries] == [("truncate", 30)]
+
+    asyncio.run(run())
+
+
 class FlakySegments(FullSegments):
     """Some updates of the table fail: before any effect, or with an answer that leaves the outcome open."""
 

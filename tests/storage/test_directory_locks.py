@@ -61,14 +61,15 @@ def test_a_fork_that_closes_leaves_its_parent_the_directory(tmp_path: Path) -> N
     DataDirectory.open(tmp_path / "data").close()
 
 
-def test_the_lock_of_a_job_ends_with_it_while_a_fork_lives(tmp_path: Path) -> None:
+@pytest.mark.parametrize("leaves", [False, True])
+def test_the_lock_of_a_job_ends_with_it_while_a_fork_lives(tmp_path: Path, leaves: bool) -> None:
     lock = locked(tmp_path / "lock", "another run works here")
     lock.__enter__()
-    leaves = Fork(lambda: lock.__exit__(None, None, None))
-    leaves.work()
+    child = Fork((lambda: lock.__exit__(None, None, None)) if leaves else (lambda: None))
+    child.work()
     with pytest.raises(DirectoryInUseError), locked(tmp_path / "lock", "another run works here"):
         pass
     lock.__exit__(None, None, None)
     with locked(tmp_path / "lock", "another run works here"):
         pass
-    leaves.end()
+    child.end()

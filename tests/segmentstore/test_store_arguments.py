@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
 from typing import Any
 
@@ -11,14 +12,18 @@ from importer import PARENT, TXN, write_chunks
 from store_world import World, append, content, run, writer
 
 from penstock.model.errors import InvalidArgumentError, PenstockError
-from penstock.ports.chunk_imports import ImportedChunk
+from penstock.ports.chunk_imports import ChunkImports, ImportedChunk
 from penstock.ports.segment_service import (
     ANY_VERSION,
     Append,
     AppendLimit,
+    AttributeChange,
     LimitAction,
+    LocalSegmentService,
+    SegmentService,
     TableCheck,
     TableKind,
+    TableLength,
     TablePut,
     TableRemoval,
 )
@@ -68,7 +73,8 @@ def some(rng: random.Random, values: list[Any], most: int = 4) -> list[Any]:
     return [rng.choice(values) for _ in range(count)] if rng.random() < 0.7 else [rng.choice(values)] * count
 
 
-def calls(rng: random.Random, store: Any) -> list[Any]:
+def calls(rng: random.Random, store: Any, *, local: bool = True) -> list[Any]:
+    """One call of each kind. ``local``: those too that only a store in this process has."""
     name, other, n, m = rng.choice(NAMES), rng.choice(NAMES), rng.choice(NUMBERS), rng.choice(NUMBERS)
     data, who = rng.choice(BYTES), writer(rng.randrange(4))
     ranges = [(rng.choice(NUMBERS), rng.choice(NUMBERS)) for _ in range(rng.randrange(4))]
@@ -86,6 +92,11 @@ def calls(rng: random.Random, store: Any) -> list[Any]:
         for _ in some(rng, [0])
     ]
     puts += [TableCheck(key=rng.choice(BYTES), version=m) for _ in range(rng.randrange(2))]
+    length = [TableLength(length=m)] if rng.random() < 0.2 else []
+    updates = [
+        AttributeChange(attribute=writer(rng.randrange(4)), value=rng.choice(NUMBERS), expected=rng.choice([None, n]))
+        for _ in some(rng, [0])
+    ]
     chunks = [
         ImportedChunk(
             name=rng.choice(["", "0/i1-1-1-0", "a" * 70_000, other]), size_bytes=n, event_count=m, index_crc32c=m
@@ -117,9 +128,10 @@ def calls(rng: random.Random, store: Any) -> list[Any]:
         lambda: store.get_attribute(name, who),
         lambda: store.update_attribute(name, who, n, expected=rng.choice([None, m])),
         lambda: store.create_table(name, kind=rng.choice(list(TableKind)), key_bytes=n),
-        lambda: store.table_update(name, puts),
+        lambda: store.delete_table("s/none", must_be_empty=rng.random() < 0.5),
+        lambda: store.table_update(name, [*length, *puts]),
         lambda: store.table_remove(
-            name, [TableRemoval(key=key, version=rng.choice([ANY_VERSION, n])) for key in some(rng, BYTES)]
+            name, [*length, *(TableRemoval(key=key, version=rng.choice([ANY_VERSION, n])) for key in some(rng, BYTES))]
         ),
         lambda: store.table_get(name, some(rng, BYTES)),
         lambda: store.table_scan(
@@ -139,11 +151,36 @@ def calls(rng: random.Random, store: Any) -> list[Any]:
         lambda: store.grant_import(name),
         lambda: store.adopt_chunks(name, n, chunks),
         lambda: store.limit_appends([limit] * rng.randrange(3)),
+        store.wipe_log,
+        *([lambda: store.merge(name, rng.choice(["s/none", "", name]), updates=updates)] if local else []),
     ]
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_no_argument_of_any_call_ends_a_container(seed: int) -> None:
+class Names:
+    """Notes which calls are looked up, and makes none."""
+
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        self.found.add(name)
+        return lambda *_, **__: None
+
+
+def test_every_call_of_the_ports_is_made() -> None:
+    names = Names()
+    for call in calls(random.Random(1), names):
+        call()
+    asked = {
+        name
+        for port in (SegmentService, LocalSegmentService, ChunkImports)
+        for name, _ in inspect.getmembers(port, inspect.iscoroutinefunction)
+    }
+    # These take no arguments, and the last one waits.
+    assert asked - names.found == {"disk", "flush", "limits_reached"}
+
+
+def no_argument_ends_a_container(seed: int, turns: int) -> None:
     rng = random.Random(seed)
 
     async def body(world: World) -> None:
@@ -153,7 +190,7 @@ def test_no_argument_of_any_call_ends_a_container(seed: int) -> None:
             await append(store, name, b"a" * 900, number=100)
         await store.create_table("s/h")
         await store.create_table("s/o", kind=TableKind.SORTED, key_bytes=2)
-        for _ in range(40):
+        for _ in range(turns):
             for call in calls(rng, store):
                 try:
                     async with asyncio.timeout(10):
@@ -169,6 +206,17 @@ def test_no_argument_of_any_call_ends_a_container(seed: int) -> None:
         assert [await content(store, name) for name in last] == [b"on"] * 6
 
     small_frames(body)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_argument_of_any_call_ends_a_container(seed: int) -> None:
+    no_argument_ends_a_container(seed, 40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_no_argument_of_very_many_calls_ends_a_container(seed: int) -> None:
+    no_argument_ends_a_container(seed, 1000)
 
 
 def test_an_adoption_of_more_blocks_than_a_frame_takes_is_refused() -> None:

@@ -26,6 +26,7 @@ from penstock.codec.wire import (
     decode,
     many_head,
 )
+from penstock.core.append_rules import fits_int64
 from penstock.model.errors import (
     ConditionFailedError,
     InvalidArgumentError,
@@ -43,6 +44,8 @@ _FRAME_OVERHEAD = 64
 _WRITER_BYTES = 16
 _SPLIT_AT = 8 << 20
 _BLOCK_END_TAIL = struct.Struct(">iqq")
+_COUNT_MAX = (1 << 31) - 1
+"""Events of one append: the wire has 32 bits for them."""
 _GATHERED_APPEND_MAX = 64 << 10
 """A larger append travels by itself: it would gain nothing, and hold up the answers of those it came with."""
 _GATHERED_BYTES = 512 << 10
@@ -454,6 +457,15 @@ def check_append(request: Append) -> None:
         raise InvalidArgumentError("append is too large", size_bytes=size, limit_bytes=limit)
     if request.event_count < 1:
         raise InvalidArgumentError("append holds no events", segment=request.segment)
+    offset = request.expected_offset
+    if request.event_count > _COUNT_MAX or not fits_int64(request.event_number) or not fits_int64(offset or 0):
+        # Found only while it is sent, it would leave the line waiting for an answer that never comes.
+        raise InvalidArgumentError(
+            "append has a number that cannot be sent",
+            event_count=request.event_count,
+            event_number=request.event_number,
+            expected_offset=offset,
+        )
     if request.event_number <= request.previous:
         raise InvalidArgumentError(
             "event number does not grow", event_number=request.event_number, previous=request.previous

@@ -20,6 +20,7 @@ from penstock.controller.decisions import NO_BATCH, LoadedTransactions, abort_if
 from penstock.controller.metadata import Stored, changing
 from penstock.controller.workflows import exclusive, settle_soon, settled
 from penstock.controller.writer_names import check_remembered, dated, forget_names
+from penstock.core.append_rules import is_text
 from penstock.core.batch_memory import JOBS_KEPT, NAMES_KEPT, is_forgettable, jobs_to_forget, names_to_forget
 from penstock.core.query_source import BatchPlace, classify_batch, owned_by
 from penstock.core.transactions import BatchVerdict, decide_batch, pinned
@@ -249,6 +250,8 @@ def _wanted(found: Stored[TransactionRecord], writer: str, batch: int) -> Transa
 
 def _checked_writer(writer: str) -> str:
     """Raises InvalidArgumentError."""
-    if not 0 < len(writer.encode()) <= WRITER_MAX_BYTES:
-        raise InvalidArgumentError(f"name of a writer has 1 to {WRITER_MAX_BYTES} bytes", writer=writer[:80])
+    if not is_text(writer) or not 0 < len(writer.encode()) <= WRITER_MAX_BYTES:
+        raise InvalidArgumentError(
+            f"name of a writer has 1 to {WRITER_MAX_BYTES} bytes of UTF-8", writer=ascii(writer[:80])
+        )
     return writer

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from penstock.model.errors import CorruptDataError
+from penstock.model.errors import CorruptDataError, InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.policies import LONG_MAX
 
@@ -21,48 +21,56 @@ ERASURE_MARKS = b"erasure-work/"
 ERASURE_CHAIN = b"erasure-chain"
 
 
+def encoded(text: str) -> bytes:
+    """A key, or a part of one. Raises InvalidArgumentError if a name in it has no UTF-8 form: no record has such a key."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError("name is not text", key=ascii(text[:80])) from error
+
+
 def scope(name: str) -> bytes:
-    return f"scope/{name}".encode()
+    return encoded(f"scope/{name}")
 
 
 def stream(name: StreamName) -> bytes:
-    return f"stream/{name}".encode()
+    return encoded(f"stream/{name}")
 
 
 def epochs(name: StreamName) -> bytes:
-    return f"epoch/{name}/".encode()
+    return encoded(f"epoch/{name}/")
 
 
 def epoch(name: StreamName, number: int) -> bytes:
-    return f"epoch/{name}/{number:010}".encode()
+    return encoded(f"epoch/{name}/{number:010}")
 
 
 def lengths(name: StreamName) -> bytes:
-    return f"length/{name}/".encode()
+    return encoded(f"length/{name}/")
 
 
 def lengths_sealed_by(name: StreamName, number: int) -> bytes:
     """Lengths of the segments that were active before epoch ``number`` and not in it."""
-    return f"length/{name}/{number:010}".encode()
+    return encoded(f"length/{name}/{number:010}")
 
 
 def head(name: StreamName) -> bytes:
-    return f"head/{name}".encode()
+    return encoded(f"head/{name}")
 
 
 def number(name: StreamName) -> bytes:
     """Where the segment numbers of the next stream of this name begin."""
-    return f"number/{name}".encode()
+    return encoded(f"number/{name}")
 
 
 def policy(name: StreamName) -> bytes:
     """There is one for each stream that has a policy document of its own."""
-    return f"policy/{name}".encode()
+    return encoded(f"policy/{name}")
 
 
 def policies_of(scope_name: str | None) -> bytes:
     """Prefix of ``policy`` for the streams of a scope, or for all."""
-    return b"policy/" if scope_name is None else f"policy/{scope_name}/".encode()
+    return b"policy/" if scope_name is None else encoded(f"policy/{scope_name}/")
 
 
 SCOPE_POLICIES = b"scope-policy/"
@@ -70,60 +78,60 @@ SERVER_POLICY = b"server-policy"
 
 
 def scope_policy(name: str) -> bytes:
-    return f"scope-policy/{name}".encode()
+    return encoded(f"scope-policy/{name}")
 
 
 def quota(name: StreamName) -> bytes:
     """There is one for each stream whose appends are limited, so that a store that opens knows before it serves."""
-    return f"quota/{name}".encode()
+    return encoded(f"quota/{name}")
 
 
 def holds(scope_name: str | None) -> bytes:
     """Prefix of the holds of a scope, or of all."""
-    return b"hold/" if scope_name is None else f"hold/{scope_name}/".encode()
+    return b"hold/" if scope_name is None else encoded(f"hold/{scope_name}/")
 
 
 def hold(scope_name: str, hold_id: str) -> bytes:
-    return f"hold/{scope_name}/{hold_id}".encode()
+    return encoded(f"hold/{scope_name}/{hold_id}")
 
 
 def hold_place(hold_id: str) -> bytes:
     """Says in which scope the hold is; no two holds of the store have the same id."""
-    return f"hold-id/{hold_id}".encode()
+    return encoded(f"hold-id/{hold_id}")
 
 
 def transactions(name: StreamName) -> bytes:
-    return f"txn/{name}/".encode()
+    return encoded(f"txn/{name}/")
 
 
 def transaction(name: StreamName, txn: UUID) -> bytes:
-    return f"txn/{name}/{txn.hex}".encode()
+    return encoded(f"txn/{name}/{txn.hex}")
 
 
 def joins(name: StreamName) -> bytes:
-    return f"join/{name}/".encode()
+    return encoded(f"join/{name}/")
 
 
 def join(name: StreamName, key: UUID) -> bytes:
     """There is one for each open transaction that several writers share."""
-    return f"join/{name}/{key.hex}".encode()
+    return encoded(f"join/{name}/{key.hex}")
 
 
 def completed(name: StreamName, txn: UUID) -> bytes:
-    return f"done/{name}/{txn.hex}".encode()
+    return encoded(f"done/{name}/{txn.hex}")
 
 
 def completed_of(name: StreamName) -> bytes:
-    return f"done/{name}/".encode()
+    return encoded(f"done/{name}/")
 
 
 def completions(name: StreamName) -> bytes:
-    return f"done-at/{name}/".encode()
+    return encoded(f"done-at/{name}/")
 
 
 def completion(name: StreamName, at_ms: int, txn: UUID) -> bytes:
     """The time counts down, because a scan goes upwards and the newest are asked for first."""
-    return f"done-at/{name}/{LONG_MAX - at_ms:016x}/{txn.hex}".encode()
+    return encoded(f"done-at/{name}/{LONG_MAX - at_ms:016x}/{txn.hex}")
 
 
 def txn_of(key: bytes) -> UUID:
@@ -135,7 +143,7 @@ def txn_of(key: bytes) -> UUID:
 
 
 def queue(name: StreamName) -> bytes:
-    return f"queue/{name}/".encode()
+    return encoded(f"queue/{name}/")
 
 
 def queue_place(key: bytes) -> int:
@@ -147,15 +155,15 @@ def queue_place(key: bytes) -> int:
 
 
 def queue_entry(name: StreamName, sequence: int) -> bytes:
-    return f"queue/{name}/{sequence:016x}".encode()
+    return encoded(f"queue/{name}/{sequence:016x}")
 
 
 def batches(name: StreamName) -> bytes:
-    return f"batch/{name}/".encode()
+    return encoded(f"batch/{name}/")
 
 
 def batch(name: StreamName, writer: str) -> bytes:
-    return f"batch/{name}/{writer}".encode()
+    return encoded(f"batch/{name}/{writer}")
 
 
 def forgotten(name: StreamName) -> bytes:
@@ -168,54 +176,54 @@ def forgotten_names(name: StreamName, digest: bytes) -> bytes:
 
 
 def subscribers(name: StreamName) -> bytes:
-    return f"subscriber/{name}/".encode()
+    return encoded(f"subscriber/{name}/")
 
 
 def subscriber(name: StreamName, group: str) -> bytes:
-    return f"subscriber/{name}/{group}".encode()
+    return encoded(f"subscriber/{name}/{group}")
 
 
 def tails(name: StreamName) -> bytes:
-    return f"tail/{name}/".encode()
+    return encoded(f"tail/{name}/")
 
 
 def tail(name: StreamName, time_ms: int) -> bytes:
-    return f"tail/{name}/{time_ms:016x}".encode()
+    return encoded(f"tail/{name}/{time_ms:016x}")
 
 
 def retention_set(name: StreamName) -> bytes:
     """Changed with every change of the ``tails``."""
-    return f"tails/{name}".encode()
+    return encoded(f"tails/{name}")
 
 
 def past_truncations(name: StreamName) -> bytes:
-    return f"gone/{name}".encode()
+    return encoded(f"gone/{name}")
 
 
 def left(name: StreamName) -> bytes:
     """When a subscriber left the stream last."""
-    return f"left/{name}".encode()
+    return encoded(f"left/{name}")
 
 
 def evictions(name: StreamName) -> bytes:
-    return f"evicted/{name}".encode()
+    return encoded(f"evicted/{name}")
 
 
 def group(full_name: str) -> bytes:
-    return f"group/{full_name}".encode()
+    return encoded(f"group/{full_name}")
 
 
 def work(name: StreamName) -> bytes:
     """There is one, at least, for each stream with a workflow that has begun and not ended."""
-    return f"work/{name}".encode()
+    return encoded(f"work/{name}")
 
 
 def group_work(full_name: str) -> bytes:
-    return f"group-work/{full_name}".encode()
+    return encoded(f"group-work/{full_name}")
 
 
 def scope_work(name: str) -> bytes:
-    return f"scope-work/{name}".encode()
+    return encoded(f"scope-work/{name}")
 
 
 def owned_by(name: StreamName) -> tuple[bytes, ...]:
@@ -249,26 +257,26 @@ def owned_singly(name: StreamName) -> tuple[bytes, ...]:
 
 
 def erasure(erasure_id: str) -> bytes:
-    return f"erasure/{erasure_id}".encode()
+    return encoded(f"erasure/{erasure_id}")
 
 
 def erasure_mark(erasure_id: str) -> bytes:
     """There is one for each erasure that is not done."""
-    return f"erasure-work/{erasure_id}".encode()
+    return encoded(f"erasure-work/{erasure_id}")
 
 
 def erasure_parts(erasure_id: str, run: str = "") -> bytes:
     """Prefix of the parts of one run, or (empty) of all runs. Parts of earlier versions have no run in their keys."""
-    return f"erasure-part/{erasure_id}/{run}/".encode() if run else f"erasure-part/{erasure_id}/".encode()
+    return encoded(f"erasure-part/{erasure_id}/{run}/") if run else encoded(f"erasure-part/{erasure_id}/")
 
 
 def erasure_part(erasure_id: str, run: str, page: int, segment: int) -> bytes:
-    return f"erasure-part/{erasure_id}/{run}/{page:08}/{segment:016x}".encode()
+    return encoded(f"erasure-part/{erasure_id}/{run}/{page:08}/{segment:016x}")
 
 
 def erasure_chunks(erasure_id: str) -> bytes:
-    return f"erasure-chunks/{erasure_id}/".encode()
+    return encoded(f"erasure-chunks/{erasure_id}/")
 
 
 def erasure_chunk(erasure_id: str, number: int) -> bytes:
-    return f"erasure-chunks/{erasure_id}/{number:08}".encode()
+    return encoded(f"erasure-chunks/{erasure_id}/{number:08}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.codec.metadata import HeadRecord, StreamRecord, StreamState
+from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.cuts import check_bound, check_given, retry_if_moved
 from penstock.controller.event_counts import pieces
@@ -48,8 +49,8 @@ class Queries:
     async def names(self, scope: str, *, tag: str | None, after: str, limit: int) -> Sequence[str]:
         """Stream names behind ``after``, sorted. Raises ScopeNotFoundError."""
         await self._ctx.check_scope(scope)
-        prefix = f"stream/{scope}/".encode()
-        position = prefix + after.encode() if after else None
+        prefix = keys.encoded(f"stream/{scope}/")
+        position = prefix + keys.encoded(after) if after else None
         page: list[str] = []
         limit = min(limit, PAGE_MAX)
         while len(page) < limit:

@@ -32,7 +32,11 @@ class QuerySource:
         if not self.query:
             raise InvalidArgumentError("source must name its query")
         for value in (self.query, self.run, self.replaces):
-            if len(value.encode()) > SOURCE_MAX_BYTES:
+            try:
+                size_bytes = len(value.encode())
+            except UnicodeEncodeError as error:
+                raise InvalidArgumentError("name of a query or run is not text", value=ascii(value[:80])) from error
+            if size_bytes > SOURCE_MAX_BYTES:
                 raise InvalidArgumentError(
                     f"name of a query or run must have at most {SOURCE_MAX_BYTES} bytes", value=value[:80]
                 )

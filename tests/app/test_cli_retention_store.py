@@ -143,3 +143,20 @@ def test_reclaim_forecast_explain_and_plot_answer(penstock: Run) -> None:
     drawn = json.loads(penstock("retention", "plot", "s/t", "--json")[1])
     assert drawn["history"][-1][1:] == [110, 0]
     assert "head to tail" in penstock("retention", "plot", "s/t")[1]
+
+
+def test_a_delete_that_a_hold_refuses_leaves_the_stream_as_it_was(penstock: Run) -> None:
+    penstock("stream", "create", "s/t")
+    penstock("write", "s/t", stdin=b"abc\n")
+    assert penstock("hold", "add", "s/t", "--owner", "legal", "--reason", "case 7", "--id", "case-7")[0] == 0
+
+    status, _, err = penstock("stream", "delete", "s/t", "--seal")
+    assert status == 4, err
+    assert "case-7" in err
+    assert penstock("write", "s/t", stdin=b"def\n")[0] == 0
+    assert penstock("read", "s/t")[1] == "abc\ndef\n"
+
+    assert penstock("hold", "release", "case-7", "--owner", "legal")[0] == 0
+    assert penstock("stream", "delete", "s/t")[0] == 4
+    assert penstock("stream", "delete", "s/t", "--seal")[0] == 0
+    assert penstock("stream", "describe", "s/t")[0] == 3

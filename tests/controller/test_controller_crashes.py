@@ -88,6 +88,13 @@ async def delete_again(controller: Controller, world: World) -> None:
         return
 
 
+async def delete_in_use(controller: Controller, world: World) -> None:
+    try:
+        await controller.delete_stream(STREAM, seal=True)
+    except StreamNotFoundError:
+        assert not await controller.stream_exists(STREAM)
+
+
 async def deleted(controller: Controller, world: World) -> None:
     assert not await controller.stream_exists(STREAM)
     assert not [key for key in world.segments.segments if key.startswith("s/t/")]
@@ -361,6 +368,7 @@ __all__ = ["Workflow", "World", "crash_once", "reopen_with_crash"]
 WORKFLOWS = {
     "create": Workflow(base, create, created, create_again),
     "delete": Workflow(prepare_deletion, delete, deleted, delete_again),
+    "delete in use": Workflow(base, delete_in_use, deleted),
     "scale": Workflow(base, scale, scaled, scale_again),
     "update": Workflow(base, update, updated),
     "truncate": Workflow(prepare_truncation, truncate, truncated),

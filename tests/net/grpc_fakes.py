@@ -162,8 +162,8 @@ class MemoryController(MemoryRetention):
     async def seal_stream(self, stream: StreamName) -> None:
         self._stream(stream).sealed = True
 
-    async def delete_stream(self, stream: StreamName) -> None:
-        if not self._stream(stream).sealed:
+    async def delete_stream(self, stream: StreamName, *, seal: bool = False) -> None:
+        if not self._stream(stream).sealed and not seal:
             raise StreamNotSealedError("stream is not sealed", stream=str(stream))
         del self.scopes[stream.scope][stream.stream]
 

@@ -18,6 +18,7 @@ from penstock.model.cuts import NOT_STARTED, StreamCut
 from penstock.model.errors import (
     InvalidCutError,
     NotEmptyError,
+    RetentionHoldError,
     ScaleConflictError,
     StreamNotFoundError,
     StreamNotSealedError,
@@ -316,6 +317,35 @@ def test_key_value_tables_and_chunks_reach_the_segment_store() -> None:
                 assert (await stub.deleteKeyValueTable(named)).status == pb.DeleteKVTableStatus.SUCCESS
                 everything = await stub.deleteScopeRecursive(pb.ScopeInfo(scope="s"))
                 assert everything.status == pb.DeleteScopeStatus.SUCCESS
+            assert not await remote.scope_exists("s")
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+
+
+def test_a_scope_with_a_held_stream_is_refused_before_anything_of_it_is_deleted() -> None:
+    async def play() -> None:
+        async with running() as run:
+            remote, others = run.remote, [StreamName("s", name) for name in ("a", "b")]
+            await remote.create_scope("s")
+            for stream in (*others, S):
+                await remote.create_stream(stream, CONFIG)
+            await remote.create_reader_group(_group_at("known", await remote.head(S)))
+            held = await remote.add_hold(S, owner="legal", reason="case 7")
+            before = await remote.list_streams("s")
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{run.port}") as channel:
+                stub = Controller_pb2_grpc.ControllerServiceStub(channel)
+                refused = await stub.deleteScopeRecursive(pb.ScopeInfo(scope="s"))
+                assert refused.status == pb.DeleteScopeStatus.FAILURE
+                assert await remote.list_streams("s") == before
+                assert await remote.list_reader_groups("s") == ("known",)
+                assert all([await remote.current_segments(stream) for stream in (*others, S)])
+
+                with pytest.raises(RetentionHoldError):
+                    await remote.delete_stream(S, seal=True)
+                assert await remote.current_segments(S)
+                await remote.delete_stream(others[0], seal=True)
+                await remote.release_hold(held.id, owner="legal")
+                assert (await stub.deleteScopeRecursive(pb.ScopeInfo(scope="s"))).status == pb.DeleteScopeStatus.SUCCESS
             assert not await remote.scope_exists("s")
 
     asyncio.run(asyncio.wait_for(play(), 60))

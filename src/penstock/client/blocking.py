@@ -192,9 +192,12 @@ class Stream:
         """End the stream: it takes no more events; readers end behind the last one. Idempotent."""
         self._thread.call(self._inner.seal())
 
-    def delete(self) -> None:
-        """Remove the stream and its data, for ever. Raises StreamNotSealedError: seal it first."""
-        self._thread.call(self._inner.delete())
+    def delete(self, *, seal: bool = False) -> None:
+        """Delete the sealed stream and its data; with ``seal`` a stream that is in use too. A refused call changes nothing.
+
+        Raises StreamNotSealedError (not with ``seal``), RetentionHoldError.
+        """
+        self._thread.call(self._inner.delete(seal=seal))
 
     def update(
         self,

@@ -96,9 +96,12 @@ class AsyncStream:
         """End the stream: it takes no more events; readers end behind the last one. Idempotent."""
         await self._controller.seal_stream(self.name)
 
-    async def delete(self) -> None:
-        """Remove the stream and its data. Raises StreamNotSealedError."""
-        await self._controller.delete_stream(self.name)
+    async def delete(self, *, seal: bool = False) -> None:
+        """Delete the sealed stream and its data; with ``seal`` a stream that is in use too. A refused call changes nothing.
+
+        Raises StreamNotSealedError (not with ``seal``), RetentionHoldError.
+        """
+        await self._controller.delete_stream(self.name, seal=seal)
 
     async def update(
         self,

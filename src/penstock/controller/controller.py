@@ -177,8 +177,8 @@ class Controller:
     async def seal_stream(self, stream: StreamName) -> None:
         await self._streams.seal(stream)
 
-    async def delete_stream(self, stream: StreamName) -> None:
-        await self._streams.delete(stream)
+    async def delete_stream(self, stream: StreamName, *, seal: bool = False) -> None:
+        await self._streams.delete(stream, seal=seal)
 
     async def truncate_stream(self, stream: StreamName, cut: StreamCut) -> None:
         await self._streams.truncate(stream, cut)

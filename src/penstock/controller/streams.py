@@ -248,30 +248,41 @@ class Streams:
         versions = await self._ctx.metadata.put(view.put(sealing), self._ctx.work_put(view.name))
         await finish_sealing(self._ctx, view.changed(sealing, versions[0], marker=versions[1]))
 
-    async def delete(self, name: StreamName) -> None:
-        """Raises InvalidArgumentError (the audit stream), StreamNotSealedError, RetentionHoldError."""
-        check_not_audit(name)
-        await self._ctx.tasks.run(self._delete(name))
+    async def delete(self, name: StreamName, *, seal: bool = False) -> None:
+        """Delete a sealed stream; with ``seal`` any stream. A refused call changes nothing.
 
-    async def _delete(self, name: StreamName) -> None:
+        Raises InvalidArgumentError (the audit stream), StreamNotSealedError (not with ``seal``), RetentionHoldError.
+        """
+        check_not_audit(name)
+        await self._ctx.tasks.run(self._delete(name, seal=seal))
+
+    async def _delete(self, name: StreamName, *, seal: bool) -> None:
         async with exclusive(self._ctx, name):
-            await changing(lambda: self._delete_once(name))
+            await changing(lambda: self._delete_once(name, seal=seal))
             self._ctx.audit.soon()
 
-    async def _delete_once(self, name: StreamName) -> None:
+    async def _delete_once(self, name: StreamName, *, seal: bool) -> None:
         found = await self._ctx.any_stream(name)
         view = await settle(self._ctx, name)
         if view is None:
-            if found is not None and found.record.state is StreamState.DELETING:
+            if found is not None and (found.record.state is StreamState.DELETING or found.record.ending):
                 return
             await self._ctx.check_scope(name.scope)
             raise StreamNotFoundError("no such stream", stream=str(name))
-        if view.record.state is not StreamState.SEALED:
+        sealed = view.record.state is StreamState.SEALED
+        if not sealed and not seal:
             raise StreamNotSealedError("seal the stream before deleting it", stream=str(name))
         guard = await guard_of(self._ctx, view)
         guard.check_deletion()
         puts = await deletion_puts(self._ctx, view, rule=MANUAL, policy={})
-        await self._delete_settled(view, *puts, *guard.checks)
+        if sealed:
+            await self._delete_settled(view, *puts, *guard.checks)
+            return
+        # Sealing cannot be taken back, so the step that begins it is the one that decides the deletion: no hold that is
+        # placed in between can find the stream sealed and forbid the rest.
+        ending = replace(view.record, state=StreamState.SEALING, ending=True)
+        await self._ctx.metadata.put(view.put(ending), self._ctx.work_put(name), *puts, *guard.checks)
+        await settle(self._ctx, name)
 
     async def _delete_settled(self, view: StreamView, *puts: TablePut | TableCheck) -> None:
         deleting = replace(view.record, state=StreamState.DELETING)

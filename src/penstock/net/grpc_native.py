@@ -38,6 +38,7 @@ class NativeCalls:
         return {
             "Info": self.info,
             "DescribeStream": self.describe,
+            "DeleteStream": self.delete_stream,
             "Head": self.head,
             "Tail": self.tail,
             "SegmentRanges": self.segment_ranges,
@@ -73,6 +74,10 @@ class NativeCalls:
 
     async def describe(self, request: native.StreamRequest) -> native.StreamDescription:
         return own.description_message(await self._controller.describe_stream(mapping.stream_of(request.stream)))
+
+    async def delete_stream(self, request: native.DeleteStreamRequest) -> native.Done:
+        await self._controller.delete_stream(mapping.stream_of(request.stream), seal=request.seal)
+        return native.Done()
 
     async def head(self, request: native.StreamRequest) -> pb.StreamCut:
         return mapping.cut_message(await self._controller.head(mapping.stream_of(request.stream)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
-from penstock.model.errors import NotFoundError, ScopeNotFoundError
-from penstock.model.names import StreamName, check_name
+from penstock.model.errors import InvalidArgumentError, NotFoundError, RetentionHoldError, ScopeNotFoundError
+from penstock.model.names import SYSTEM_SCOPE, StreamName, check_name
 from penstock.net import grpc_mapping as mapping
 from penstock.net.grpc_dispatch import Handler
 from penstock.net.grpc_tables import KeyValueTables
@@ -51,18 +51,23 @@ class ScopeCalls:
 
     async def delete_scope_recursive(self, request: pb.ScopeInfo) -> pb.DeleteScopeStatus:
         """Groups first, for they hold streams; then users' streams, whose internal ones go with them; then what is left.
-        Cut short, it may be repeated."""
+        Cut short, it may be repeated. A hold in the scope refuses it before anything is deleted."""
         scope = mapping.scope_of(request.scope)
         if not await self._controller.scope_exists(scope):
             raise ScopeNotFoundError("no such scope", scope=scope)
+        if scope == SYSTEM_SCOPE:
+            raise InvalidArgumentError("the store's own scope cannot be deleted", scope=scope)
+        for hold in await self._controller.list_holds(scope):
+            raise RetentionHoldError(
+                "a hold forbids the deletion of the scope", hold=hold.id, owner=hold.owner, reason=hold.reason
+            )
         for group in await self._controller.list_reader_groups(scope):
             await _unless_gone(self._controller.delete_reader_group(scope, group))
         for internal in (False, True):
             for name in await self._stream_names(scope):
                 stream = StreamName(scope, name)
                 if stream.is_internal == internal:
-                    await _unless_gone(self._controller.seal_stream(stream))
-                    await _unless_gone(self._controller.delete_stream(stream))
+                    await _unless_gone(self._controller.delete_stream(stream, seal=True))
         for table in await self._tables.names(scope):
             await _unless_gone(self._tables.delete(scope, table))
         await self._controller.delete_scope(scope)

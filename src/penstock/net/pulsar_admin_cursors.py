@@ -88,6 +88,13 @@ class Cursors:
             # From here on it holds nothing; what is left is the group, which may subscribe to other topics.
             await self._change_group(scope, group, topic.stream, None)
 
+    async def forget(self, topic: Topic, subscription: str) -> None:
+        """Take the topic, which is deleted, out of the subscription's group; a group without topics is removed."""
+        subscriber = subscriber_of(topic.scope, subscription)
+        scope, _, group = subscriber.partition("/")
+        async with self._admin.lock(f"group/{subscriber}"):
+            await self._change_group(scope, group, topic.stream, None)
+
     async def tidy(self, scope: str) -> None:
         """Remove the scope's groups that only subscribe to streams which are gone."""
         controller = self._admin.controller

@@ -144,18 +144,18 @@ class Topics:
 
     async def _delete(self, topic: Topic, call: Call) -> Reply:
         controller, stream = self._admin.controller, topic.stream
-        # A stream is sealed before it is deleted, and is never unsealed: a hold must be found before that.
         await self._check_holds(topic)
         for info in () if call.flag("force") else (await self._cursors.all(topic)).values():
             if await self._admin.consumers(info.name):
                 raise AdminError(412, "Topic has active producers/subscriptions")
         try:
-            await controller.seal_stream(stream)
-            for name in await self._cursors.names(topic):
-                await self._cursors.remove(topic, name)
-            await controller.delete_stream(stream)
+            subscriptions = await self._cursors.names(topic)
+            # First of all: this is the step that may be refused, and it changes nothing where it is.
+            await controller.delete_stream(stream, seal=True)
         except StreamNotFoundError as error:
             raise AdminError(404, f"Topic {topic} not found") from error
+        for name in subscriptions:
+            await self._cursors.forget(topic, name)
         await self._admin.records.remove(topic_key(topic.name))
         return DONE
 
@@ -170,8 +170,10 @@ class Topics:
             raise AdminError(405, "Truncate a non-persistent topic is not allowed")
         topic = await self._admin.topic(call)
         controller, stream = self._admin.controller, topic.stream
-        # Subscriptions are moved first, so that none loses its place to a truncation; a hold must be found before that.
+        # Subscriptions are moved first, so that none loses its place to a truncation; what refuses it is found before that.
         await self._check_holds(topic)
+        if not await controller.current_segments(stream):
+            raise AdminError(409, f"Topic {topic} is terminated: nothing of it can be truncated")
         tail = await controller.tail(stream)
         target = tail
         if topic.partition is not None:

@@ -217,8 +217,12 @@ class ControllerService(Protocol):
         """Abort open transactions, seal all active segments. Idempotent."""
         ...
 
-    async def delete_stream(self, stream: StreamName) -> None:
-        """Raises StreamNotSealedError."""
+    async def delete_stream(self, stream: StreamName, *, seal: bool = False) -> None:
+        """Delete a sealed stream with its data; with ``seal`` any stream, sealed in the step that decides the deletion.
+
+        A refused call changes nothing: a stream that a hold keeps takes events as before.
+        Raises: StreamNotSealedError (not with ``seal``), RetentionHoldError.
+        """
         ...
 
     async def truncate_stream(self, stream: StreamName, cut: StreamCut) -> None:

@@ -235,17 +235,16 @@ def seal(
 @app.command()
 def delete(
     stream: StreamArgument,
-    force: Annotated[bool, typer.Option("--seal", help="Seal it first.")] = False,
+    seal: Annotated[
+        bool, typer.Option("--seal", help="Also a stream that is in use: it is sealed and deleted.")
+    ] = False,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete a sealed stream and its data."""
+    """Delete a sealed stream and its data. A hold refuses this and leaves the stream as it was."""
     with open_target(controller, data) as store:
-        handle = store.stream(stream)
-        if force:
-            handle.seal()
-        handle.delete()
+        store.stream(stream).delete(seal=seal)
     say(f"deleted {stream}", as_json=json, stream=stream)
 
 

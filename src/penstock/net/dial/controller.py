@@ -104,8 +104,13 @@ class _Scopes:
     async def seal_stream(self, stream: StreamName) -> None:
         await self._connection.controller("sealStream", mapping.stream_message(stream))
 
-    async def delete_stream(self, stream: StreamName) -> None:
-        await self._connection.controller("deleteStream", mapping.stream_message(stream))
+    async def delete_stream(self, stream: StreamName, *, seal: bool = False) -> None:
+        if seal:
+            # Pravega's call only knows sealed streams; sealing first would leave one sealed that a hold keeps.
+            request = make(native.DeleteStreamRequest, stream=mapping.stream_message(stream), seal=True)
+            await self._connection.native("DeleteStream", request)
+        else:
+            await self._connection.controller("deleteStream", mapping.stream_message(stream))
 
     async def truncate_stream(self, stream: StreamName, cut: StreamCut) -> None:
         await self._connection.controller("truncateStream", mapping.cut_message(_cut_of(stream, cut)))

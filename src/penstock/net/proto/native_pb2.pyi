@@ -31,6 +31,14 @@ class StreamRequest(_message.Message):
     stream: _Controller_pb2.StreamInfo
     def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ...) -> None: ...
 
+class DeleteStreamRequest(_message.Message):
+    __slots__ = ("stream", "seal")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    SEAL_FIELD_NUMBER: _ClassVar[int]
+    stream: _Controller_pb2.StreamInfo
+    seal: bool
+    def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ..., seal: _Optional[bool] = ...) -> None: ...
+
 class StreamDescription(_message.Message):
     __slots__ = ("config", "epoch", "sealed", "segments", "head", "tail", "size_bytes", "written_bytes", "subscribers", "held_by", "disk_bytes", "pending_free_bytes", "freed_bytes")
     CONFIG_FIELD_NUMBER: _ClassVar[int]

@@ -45,6 +45,11 @@ class NativeStub:
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
                 response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamDescription.FromString,
                 _registered_method=True)
+        self.DeleteStream = channel.unary_unary(
+                '/penstock.v1.Native/DeleteStream',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.DeleteStreamRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
+                _registered_method=True)
         self.Head = channel.unary_unary(
                 '/penstock.v1.Native/Head',
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
@@ -275,6 +280,12 @@ class NativeServicer:
     def DescribeStream(self, request, context):
         """Streams.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteStream(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -560,6 +571,11 @@ def add_NativeServicer_to_server(servicer, server):
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.FromString,
                     response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamDescription.SerializeToString,
             ),
+            'DeleteStream': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteStream,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.DeleteStreamRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.SerializeToString,
+            ),
             'Head': grpc.unary_unary_rpc_method_handler(
                     servicer.Head,
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.FromString,
@@ -830,6 +846,33 @@ class Native:
             '/penstock.v1.Native/DescribeStream',
             penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
             penstock_dot_net_dot_proto_dot_native__pb2.StreamDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/DeleteStream',
+            penstock_dot_net_dot_proto_dot_native__pb2.DeleteStreamRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
             options,
             channel_credentials,
             insecure,

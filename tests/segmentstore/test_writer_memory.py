@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from uuid import UUID
 
 import pytest
@@ -13,7 +14,7 @@ from store_world import World, Writer, content
 from penstock.codec import records
 from penstock.core.writer_memory import BORN_KEPT_MS, RANDOM_KEPT_MS, born_ms, born_writer, may_forget
 from penstock.model.errors import PenstockError, WriterFencedError, WriterForgottenError
-from penstock.ports.segment_service import NO_EVENT
+from penstock.ports.segment_service import NO_EVENT, Append
 from penstock.testing.simulation.loop import make_loop
 from penstock.testing.simulation.world import SimClock
 
@@ -238,13 +239,17 @@ def test_a_floor_whose_rows_are_damaged_refuses_all_who_may_be_below_it() -> Non
 
 
 class Client:
-    """A client that appends one event after another, loses answers, repeats, pauses, and starts new sessions."""
+    """A client that appends one event after another, loses answers, repeats, pauses, and starts new sessions.
+
+    All that it ever sent may arrive once more at any time, as from a connection that was lost.
+    """
 
     def __init__(self, world: TimedWorld, rng: random.Random, name: int) -> None:
         self.world, self.rng, self.name = world, rng, name
         self.made = 0
         self.acknowledged: list[bytes] = []
         self.unknown: list[bytes] = []
+        self.sent: list[Append] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -265,6 +270,7 @@ class Client:
             if self.pending is None:
                 self.made += 1
                 self.pending = max(self.last, -1) + 1, b"%d-%d;" % (self.name, self.made)
+            self.sent.append(session.request(self.pending[1]))
             await session.append(self.pending[1])
             if self.rng.random() < 0.3:
                 self.last = None  # The answer is lost.
@@ -278,6 +284,11 @@ class Client:
             self.last = None
         if self.rng.random() < 0.1 and self.pending is None:
             self._begin()
+
+    async def arrive_late(self) -> None:
+        if self.sent:
+            with suppress(WriterFencedError):
+                await self.world.store.append(self.rng.choice(self.sent))
 
     def _settle(self, number: int) -> None:
         assert self.pending is not None
@@ -294,6 +305,7 @@ def test_random_sessions_store_each_event_once_however_long_they_pause(seed: int
         for _ in range(250):
             client = rng.choice(clients)
             await client.step()
+            await rng.choice(clients).arrive_late()
             chance = rng.random()
             if chance < 0.15:
                 await asyncio.sleep(rng.expovariate(1 / (2 * DAY_S)))

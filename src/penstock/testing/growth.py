@@ -1,0 +1,201 @@
+"""``python -m penstock.testing.growth``: a long time of use in virtual time, and what is left of it in the metadata.
+
+Each hour: a session of a writer of ours, one of another client that ends without a word, a plain job, a batch of a query
+that lives on, a new query, and a stream with a reader group, made, written and deleted. Each day the stream is truncated
+and retention looks at the audit stream; each month the store is restarted. Data is not counted, rows are.
+Source: docs/design/0006-controller.md, "What grows".
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from uuid import UUID
+
+from penstock.client.store import AsyncStore
+from penstock.controller.audit import AUDIT_STREAM
+from penstock.controller.controller import Controller, open_controller
+from penstock.controller.settings import ControllerSettings
+from penstock.model.cuts import StreamCut
+from penstock.model.names import StreamName, segment_name, transaction_segment_name
+from penstock.model.policies import ReaderGroupRetention, ScalingPolicy, StreamConfig
+from penstock.ports.controller_service import Endpoint, ReaderGroupConfig
+from penstock.ports.segment_service import Append
+from penstock.segmentstore.settings import StoreSettings
+from penstock.segmentstore.store import SegmentStore, open_segment_store
+from penstock.storage.memory_chunks import MemoryChunks
+from penstock.storage.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory_log import MemoryLog, MemoryLogState
+from penstock.testing.crash.small_store import InlineOffload
+from penstock.testing.simulation.loop import SimLoop, make_loop
+from penstock.testing.simulation.world import SimClock, SimRng
+
+HOUR_S = 3600.0
+STREAM = StreamName("s", "t")
+_TABLE_TAG = b"t"
+_SETTINGS = StoreSettings(containers=1, checkpoint_interval_s=4 * HOUR_S, flush_interval_s=4 * HOUR_S)
+
+
+class _NoTelemetry:
+    def add(self, name: str, amount: int = 1) -> None: ...
+
+    def gauge(self, name: str, value: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """All rows of the metadata, after so many hours. ``kinds``: count and bytes by tag; those of tables by kind of record."""
+
+    hours: int
+    rows: int
+    size_bytes: int
+    kinds: dict[str, tuple[int, int]]
+
+
+class Growth:
+    """One store in memory, used hour by hour."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self._clock = SimClock(loop)
+        self._rng = SimRng(loop.fork("growth"))
+        self._log = MemoryLogState()
+        self._keyvalue = MemoryKeyValue()
+        self._chunks = MemoryChunks()
+        self._hour = 0
+
+    async def run(self, hours: int, show: Callable[[Size], object], *, measures: int = 10) -> list[Size]:
+        """Use the store for so many hours more. Shows and returns its size at so many moments, the last at the end."""
+        sizes: list[Size] = []
+        every, end = max(1, hours // measures), self._hour + hours
+        while self._hour < end:
+            async with self._opened() as (segments, controller):
+                store = AsyncStore(segments, controller, self._clock, self._rng)
+                if self._hour == 0:
+                    await controller.create_scope(STREAM.scope)
+                    await controller.create_stream(STREAM, StreamConfig(scaling=ScalingPolicy(min_segments=2)))
+                while self._hour < end:
+                    await self._use(store, segments, controller)
+                    self._hour += 1
+                    if self._hour % every == 0 or self._hour == end:
+                        await segments.flush()
+                        sizes.append(await self._size())
+                        show(sizes[-1])
+                    if self._hour % 720 == 0:
+                        break
+        return sizes
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[tuple[SegmentStore, Controller]]:
+        clock, rng, quiet = self._clock, self._rng, _NoTelemetry()
+        settings = ControllerSettings(sweep_ms=None, retention_cycle_ms=None)
+        async with (
+            open_segment_store(
+                log=MemoryLog(self._log),
+                keyvalue=self._keyvalue,
+                chunks=self._chunks,
+                clock=clock,
+                rng=rng,
+                offload=InlineOffload(),
+                telemetry=quiet,
+                settings=_SETTINGS,
+            ) as segments,
+            open_controller(
+                segments, clock, rng, lambda _: Endpoint(host="here", port=0), quiet, settings, steady=self._loop.time
+            ) as controller,
+        ):
+            yield segments, controller
+
+    async def _use(self, store: AsyncStore, segments: SegmentStore, controller: Controller) -> None:
+        hour = self._hour
+        async with store.stream(STREAM).writer() as writer:
+            await writer.write(b"%d" % hour, "a")
+            await writer.write(b"%d" % hour, "b")
+        await self._foreign_session(segments, controller)
+        await self._batch(segments, controller, f"job-{self._rng.uuid()}", 0, one_job=True)
+        await self._batch(segments, controller, "lives", hour)
+        await self._batch(segments, controller, f"{self._rng.uuid()}/s/t", 0)
+        await self._made_and_deleted(store, controller, hour)
+        if hour % 24 == 23:
+            await store.stream(STREAM).truncate(await store.stream(STREAM).tail())
+            await controller.run_retention(AUDIT_STREAM)
+        await asyncio.sleep(HOUR_S)
+        await controller.sweep()
+        await controller.drain_audit()
+
+    async def _foreign_session(self, segments: SegmentStore, controller: Controller) -> None:
+        first, *_ = await controller.current_segments(STREAM)
+        name, writer = segment_name(STREAM, first.segment), self._rng.uuid()
+        last = await segments.setup_append(name, writer)
+        await segments.append(Append(segment=name, writer=writer, data=bytes(8), event_number=1, previous=last))
+
+    async def _batch(
+        self, segments: SegmentStore, controller: Controller, writer: str, batch: int, *, one_job: bool = False
+    ) -> None:
+        begun = await controller.create_transaction(STREAM, lease_ms=60_000)
+        for item in begun.segments:
+            name, session = transaction_segment_name(segment_name(STREAM, item.segment), begun.id), self._rng.uuid()
+            last = await segments.setup_append(name, session)
+            await segments.append(Append(segment=name, writer=session, data=bytes(8), event_number=1, previous=last))
+        await controller.commit_batch(STREAM, writer=writer, batch=batch, transactions=[begun.id], one_job=one_job)
+
+    async def _made_and_deleted(self, store: AsyncStore, controller: Controller, hour: int) -> None:
+        name = StreamName(STREAM.scope, f"made-{hour}")
+        await controller.create_stream(name, StreamConfig(scaling=ScalingPolicy(min_segments=2)))
+        group = ReaderGroupConfig(
+            scope=name.scope,
+            name=f"group-{hour}",
+            id=UUID(int=hour + 1),
+            retention=ReaderGroupRetention.MANUAL,
+            start_cuts={name: StreamCut(name, {})},
+        )
+        await controller.create_reader_group(group)
+        async with store.stream(name).writer() as writer:
+            await writer.write(b"x")
+        await controller.delete_reader_group(group.scope, group.name)
+        await controller.seal_stream(name)
+        await controller.delete_stream(name)
+
+    async def _size(self) -> Size:
+        kinds: dict[str, tuple[int, int]] = {}
+        for key, value in await self._keyvalue.scan(b"", b"\xff", limit=1 << 40):
+            kind = key[:1].decode()
+            if key[:1] == _TABLE_TAG:
+                kind = f"t {key[11:].split(b'/')[0].decode('utf-8', 'backslashreplace')}"
+            count, size = kinds.get(kind, (0, 0))
+            kinds[kind] = count + 1, size + len(key) + len(value)
+        rows, size_bytes = (sum(item[at] for item in kinds.values()) for at in (0, 1))
+        return Size(hours=self._hour, rows=rows, size_bytes=size_bytes, kinds=kinds)
+
+
+def grow(hours: int, show: Callable[[Size], object] = lambda _: None, *, seed: int = 1) -> list[Size]:
+    """Ten sizes during that time, the last at its end. ``show`` gets each as it is measured."""
+    loop = make_loop(seed)
+    return loop.run(Growth(loop).run(hours, show))
+
+
+def _show(size: Size) -> None:
+    sys.stdout.write(f"day {size.hours / 24:5.0f}: {size.rows:7,} rows, {size.size_bytes / 1000:9,.1f} kB\n")
+    sys.stdout.flush()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the sizes, and what the last one is made of."""
+    parser = argparse.ArgumentParser(prog="python -m penstock.testing.growth", description=__doc__.partition("\n")[0])
+    parser.add_argument("--days", type=int, default=365, help="virtual days of use")
+    chosen = parser.parse_args(argv)
+    began = time.perf_counter()
+    sizes = grow(24 * chosen.days, _show)
+    for kind, (count, size_bytes) in sorted(sizes[-1].kinds.items(), key=lambda item: -item[1][1]):
+        sys.stdout.write(f"{kind:>20}: {count:7,} rows, {size_bytes / 1000:9,.1f} kB\n")
+    sys.stdout.write(f"{time.perf_counter() - began:.0f} s\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
 
+from penstock.client.async_reading import AsyncBlockReader
 from penstock.client.blocks import Block, Event
 from penstock.client.fetching import SegmentFailure, SegmentFetcher
 from penstock.client.group_state import GroupState, SegmentKey
@@ -35,9 +35,6 @@ from penstock.ports.clock import Clock
 from penstock.ports.controller_service import ControllerService, ReaderGroupConfig, Successor
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import SegmentService
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +68,7 @@ def log_departure(group: str, stream: StreamName, unread: Mapping[SegmentKey, in
     )
 
 
-class AsyncGroupReader:
+class AsyncGroupReader(AsyncBlockReader):
     """Reads a share of the group's segments; the group's readers together read every event, in order per key.
 
     At least once: an event counts as done with when the next one is asked for, or when ``async with`` is left without an
@@ -301,18 +298,8 @@ class AsyncGroupReader:
 
     # --- reading -------------------------------------------------------------------------------------------
 
-    async def next_block(self) -> Block | None:
-        """The next block of whole events, or None at the end of all streams. The one before counts as done with.
-
-        Raises as ``take_block``.
-        """
-        block = await self.take_block()
-        if block is not None:
-            block.hand_out()
-        return block
-
     async def take_block(self) -> Block | None:
-        """As ``next_block``, but the caller records on the block what it returns to the user: the block, or its events.
+        """See ``AsyncBlockReader``.
 
         Raises: TruncatedError, ReaderGroupNotFoundError, ReaderFencedError, CorruptDataError, UnavailableError. Cancelled:
         nothing is lost.
@@ -379,30 +366,6 @@ class AsyncGroupReader:
     async def _leave_stream(self, stream: StreamName) -> None:
         self._deleted[stream] = None
         await self.sync()
-
-    async def read_blocks(self) -> AsyncIterator[Block]:
-        """Blocks of whole framed events, as they arrive."""
-        while (block := await self.next_block()) is not None:
-            yield block
-
-    async def read_arrow(self) -> AsyncIterator[pa.RecordBatch]:
-        """A record batch per block: ``event`` (binary), ``segment_id`` and ``offset`` (int64)."""
-        from penstock.client.arrow import block_to_batch
-
-        while (block := await self.take_block()) is not None:
-            batch = block_to_batch(block)
-            block.hand_out()
-            yield batch
-
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        """Events one by one. A loop that is left is gone on with by the next one."""
-        while True:
-            for event in self._events:
-                yield event
-            block = await self.take_block()
-            if block is None:
-                return
-            self._events = self.usable(block)
 
     def usable(self, block: Block) -> Iterator[Event]:
         """The events of the block, as long as it is this reader's."""

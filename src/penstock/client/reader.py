@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
+from penstock.client.async_reading import AsyncBlockReader
 from penstock.client.blocks import Block, Event
 from penstock.client.fetching import SegmentEnd, SegmentFailure, SegmentFetcher
 from penstock.client.options import Bound, end_of, one_of, start_of
@@ -20,9 +21,6 @@ from penstock.ports import forks
 from penstock.ports.controller_service import ControllerService
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import SegmentService
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 OnTruncated: TypeAlias = Literal["raise", "skip"]
 
@@ -46,7 +44,7 @@ async def ranges_of(controller: ControllerService, cut: StreamCut) -> Mapping[Se
         ) from error
 
 
-class AsyncReader:
+class AsyncReader(AsyncBlockReader):
     """Reads one stream from a start to an end. Open with ``async with``; iterate events, blocks or Arrow batches.
 
     Without an end it waits at the tail for more, and ends when the stream is sealed and read. A segment is begun once all
@@ -125,18 +123,8 @@ class AsyncReader:
             del self._waiting[segment]
             self._begin(segment, 0)
 
-    async def next_block(self) -> Block | None:
-        """The next block of whole events, or None at the end. The one before counts as done with.
-
-        Raises as ``take_block``.
-        """
-        block = await self.take_block()
-        if block is not None:
-            block.hand_out()
-        return block
-
     async def take_block(self) -> Block | None:
-        """As ``next_block``, but the caller records on the block what it returns to the user: the block, or its events.
+        """See ``AsyncBlockReader``.
 
         Raises: TruncatedError, StreamNotFoundError, CorruptDataError, UnavailableError. Cancelled: nothing is lost.
         """
@@ -190,31 +178,12 @@ class AsyncReader:
             positions[self._current.segment] = self._current.position
         return StreamCut(self.stream, normalised(positions, self._ranges))
 
-    async def read_blocks(self) -> AsyncIterator[Block]:
-        """Blocks of whole framed events, as they arrive."""
-        while (block := await self.next_block()) is not None:
-            yield block
-
-    async def read_arrow(self) -> AsyncIterator[pa.RecordBatch]:
-        """A record batch per block: ``event`` (binary), ``segment_id`` and ``offset`` (int64)."""
-        from penstock.client.arrow import block_to_batch
-
-        while (block := await self.take_block()) is not None:
-            batch = block_to_batch(block)
-            block.hand_out()
-            yield batch
-
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        """Events one by one. A loop that is left is gone on with by the next one."""
-        while True:
-            for event in self._events:
-                yield event
-                if self._fetcher.is_inherited:
-                    raise forks.refusal()
-            block = await self.take_block()
-            if block is None:
-                return
-            self._events = iter(block)
+    def usable(self, block: Block) -> Iterator[Event]:
+        """The events of the block. Raises ForkedError in a forked child."""
+        for event in block:
+            if self._fetcher.is_inherited:
+                raise forks.refusal()
+            yield event
 
     async def close(self) -> None:
         await self._fetcher.close()

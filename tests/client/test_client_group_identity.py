@@ -6,11 +6,13 @@ import asyncio
 import random
 from collections import Counter
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 from client_world import simulate
 
 from penstock.client.group_state import GroupState, initial_state
+from penstock.client.group_table import GroupTable, owner_key
 from penstock.client.liveness import Silences
 from penstock.model.errors import (
     GenerationMismatchError,
@@ -18,11 +20,13 @@ from penstock.model.errors import (
     PenstockError,
     ReaderFencedError,
     ReaderGroupNotFoundError,
+    SegmentNotFoundError,
     SubscriberNotFoundError,
 )
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentRange, even_ranges, make_segment_id
 from penstock.ports.controller_service import Successor
+from penstock.ports.segment_service import TableRemoval
 
 TABLE = "a/_GROUPg/0.#epoch.0"
 
@@ -194,6 +198,76 @@ def test_a_reader_of_a_deleted_group_takes_nothing_from_the_next_group_of_its_na
         async with new.reader("fresh") as fresh:
             found = [event.data async for event in take(fresh, 5)]
         assert sorted(found) == [b"0", b"1", b"2", b"3", b"4"]
+
+    simulate(test)
+
+
+class Overtaken:
+    """Segments of which the next change of a table comes after all that ``first`` does."""
+
+    def __init__(self, inner, first):
+        self._inner = inner
+        self._first = first
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    async def table_update(self, name, puts):
+        first, self._first = self._first, None
+        if first is not None:
+            await first()
+        return await self._inner.table_update(name, puts)
+
+
+@pytest.mark.parametrize("of_an_older_program", [False, True])
+def test_a_late_change_of_a_deleted_group_leaves_the_next_group_of_its_name_as_it_is(of_an_older_program):
+    """The tables of both are alike: each version of the one is a version of the other."""
+
+    async def test(world):
+        segments, rng = world.real_segments, world.store.rng
+        old, new = (GroupTable(segments, rng, "a", "g", UUID(int=number)) for number in (1, 2))
+
+        async def is_current():
+            return True
+
+        async def make(table, number):
+            await table.create(initial_state(str(UUID(int=number)), {}, {}), is_current)
+            await table.update(lambda state: state.join("pod"))
+
+        async def replace_group():
+            await old.delete()
+            await make(new, 2)
+            if of_an_older_program:
+                await new.update(lambda state: state.report("pod", {}))
+
+        await make(old, 1)
+        if of_an_older_program:
+            await segments.table_remove(TABLE, [TableRemoval(key=owner_key(UUID(int=1)))])
+            await old.update(lambda state: state.report("pod", {}))
+        late = GroupTable(Overtaken(segments, replace_group), rng, "a", "g", UUID(int=1))
+        with pytest.raises(ReaderGroupNotFoundError):
+            await late.update(lambda state: state.report("pod", {}))
+        assert (await new.load()).members["pod"].beat == of_an_older_program
+        await new.delete()
+        with pytest.raises(SegmentNotFoundError):
+            await segments.table_info(TABLE)
+
+    simulate(test)
+
+
+def test_a_group_that_takes_over_a_state_leaves_nothing_of_the_earlier_one():
+    async def test(world):
+        segments, rng = world.real_segments, world.store.rng
+
+        async def is_current():
+            return True
+
+        for number in (1, 2):
+            table = GroupTable(segments, rng, "a", "g", UUID(int=number))
+            await table.create(initial_state(str(UUID(int=number)), {}, {}), is_current)
+        await table.delete()
+        with pytest.raises(SegmentNotFoundError):
+            await segments.table_info(TABLE)
 
     simulate(test)
 

@@ -384,3 +384,38 @@ def test_the_digest_of_a_request_covers_what_is_asked_for_and_nothing_else():
     assert digest == request_digest("s/t", asked(looked_for={"by": "json field"}), "0")
     assert digest != request_digest("s/t", asked(looked_for={"by": "user"}), "0")
     assert found["looked_for"]["not_seen"] == "arrays"
+
+
+class Before:
+    """A controller that answers as before the receipt of ``erasure``: it is under way (``shown``), or nobody knows of it."""
+
+    def __init__(self, inner, erasure, *, shown):
+        self._inner = inner
+        self._erasure = erasure
+        self._shown = shown
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    async def erasures(self, stream=None):
+        found = await self._inner.erasures(stream)
+        others = [item for item in found if item["erasure"] != self._erasure]
+        own = [{**item, "state": "asked", "receipt": None} for item in found if item["erasure"] == self._erasure]
+        return others + own if self._shown else others
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_receipt_holds_while_another_erasure_rewrites_its_chunk(store, shown):
+    stream = store.create_stream("s/t", create_scope=True)
+    fill(stream)
+    events = events_of(stream)
+    stream.erase(events[:2], who="a", why="b", erasure="one")
+    stream.erase(events[5:7], who="a", why="b", erasure="two")
+    inner = store._inner
+    erasures = AsyncErasures(NAME, inner.segments, Before(inner.controller, "two", shown=shown), inner.rng)
+    found = store._thread.call(erasures.verify("one"))
+    if shown:
+        assert found.holds, found.problems
+        assert any("two" in note for note in found.notes)
+    else:
+        assert any("other bytes" in problem for problem in found.problems)

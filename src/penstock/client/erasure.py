@@ -221,7 +221,18 @@ class AsyncErasures:
         for segment, own in lists.ranges.items():
             if segment not in deleted:
                 await scan.look_at_blanks(segment, without(own, joined(seen.get(segment, ()))))
+        if scan.changed:
+            scan.explain_changes(await self._unfinished(state["stream"], everything))
         return scan.result(erasure)
+
+    async def _unfinished(self, stream: str, receipts: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+        """The erasures of the stream that were decided and had none of these receipts: they may rewrite chunks meanwhile."""
+        found = await self._controller.erasures(StreamName.parse(stream))
+        return [
+            item["erasure"]
+            for item in found
+            if item["state"] != "gathering" and (item["receipt"] is None or item["receipt"] not in receipts)
+        ]
 
     async def _deleted(self, stream: StreamName, lists: _Lists) -> set[SegmentId]:
         """The segments of the lists that no longer exist."""
@@ -269,6 +280,8 @@ class _Scan:
         self._receipt = receipt
         self._progress = progress
         self.problems: list[str] = []
+        self.changed: list[str] = []
+        """Places whose bytes no receipt explains."""
         self._notes: list[str] = []
         self._chunks = 0
         self._bytes = 0
@@ -331,7 +344,18 @@ class _Scan:
         if now != actual and names:
             self._notes.append(f"{place}: later erasures rewrote this chunk: {names}; verify those")
         elif now != actual:
-            self.problems.append(f"{place}: other bytes than those of the receipt have changed")
+            self.changed.append(place)
+
+    def explain_changes(self, unfinished: Sequence[str]) -> None:
+        """Report the places whose bytes have changed. ``unfinished``: erasures that were under way during the scan."""
+        for place in self.changed:
+            if unfinished:
+                names = ", ".join(unfinished)
+                self._notes.append(
+                    f"{place}: erasures under way may have rewritten this chunk: {names}; verify again later"
+                )
+            else:
+                self.problems.append(f"{place}: other bytes than those of the receipt have changed")
 
     async def look_at_blanks(self, segment: SegmentId, ranges: Sequence[Range]) -> None:
         """Check ranges that an earlier erasure had blanked. Ranges that lie near each other are read together."""

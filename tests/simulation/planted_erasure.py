@@ -90,8 +90,21 @@ def holds_are_not_looked_at() -> Any:
 
 
 def an_erasure_is_forgotten_by_a_restart() -> Any:
-    """Who asked has an id, and nobody works on it any more."""
-    return patch.object(erasures.Erasures, "start", _nothing())
+    """Who asked has an id, and only the process that decided works on it."""
+    decide, status = erasures.Erasures._decide, erasures.Erasures._status
+
+    async def decide_and_perform(self: Any, request: Any, positions: Any) -> Any:
+        decided = await decide(self, request, positions)
+        self._perform_soon(request.erasure)
+        return decided
+
+    def tell(self: Any, erasure: str, record: Any) -> Any:
+        with patch.object(self, "_perform_soon", lambda _: None):
+            return status(self, erasure, record)
+
+    return patch.multiple(
+        erasures.Erasures, start=_nothing(), resume=_nothing(), _decide=decide_and_perform, _status=tell
+    )
 
 
 def headers_are_blanked_too() -> Any:

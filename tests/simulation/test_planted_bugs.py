@@ -3,7 +3,9 @@
 import time
 
 import planted
+import planted_core
 import planted_erasure
+import planted_heads
 import planted_more
 import planted_spark
 import pytest
@@ -12,12 +14,13 @@ from penstock.testing.simulation.driver import run_seed
 
 SEEDS_MAX = 30
 CPU_S_MAX = 60
-ALL = (planted.PLANTED, planted_more.PLANTED, planted_erasure.PLANTED, planted_spark.PLANTED)
+MODULES = (planted, planted_more, planted_core, planted_erasure, planted_heads, planted_spark)
+ALL = [module.PLANTED for module in MODULES]
 PLANTED = {name: bug for bugs in ALL for name, bug in bugs.items()}
 
 
 def test_there_are_enough_of_them():
-    assert len(PLANTED) == sum(map(len, ALL)) >= 35
+    assert len(PLANTED) == sum(map(len, ALL)) >= 44
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ import pytest
 from penstock.testing.simulation.config import at_pace, draw_config
 from penstock.testing.simulation.driver import run_seed
 
-SEEDS = 12
-FIRST = 1000
+SEEDS = range(1000, 1024)
+SHORT = 3
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 
 
@@ -26,22 +26,32 @@ def regressions():
             yield int(line.split()[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", sorted(set(regressions())))
 def test_seeds_that_once_failed_pass(seed):
     result = run_seed(seed)
     assert not result.anomalies, failing_text(result)
 
 
-def test_every_promise_is_kept_on_every_seed():
+def run_all(seeds):
     crashes = acked = reads = 0
-    for seed in range(FIRST, FIRST + SEEDS):
+    for seed in seeds:
         result = run_seed(seed)
         assert not result.anomalies, failing_text(result)
         crashes, acked, reads = crashes + result.crashes, acked + result.acked, reads + result.reads
     # What is not exercised is not shown.
-    assert crashes > 5 * SEEDS
-    assert acked > 500 * SEEDS
+    assert crashes > 5 * len(seeds)
+    assert acked > 500 * len(seeds)
     assert reads > acked
+
+
+def test_every_promise_is_kept_on_every_seed():
+    run_all(SEEDS[:SHORT])
+
+
+@pytest.mark.slow
+def test_every_promise_is_kept_on_more_seeds():
+    run_all(SEEDS[SHORT:])
 
 
 SCRIPT = """
@@ -70,7 +80,7 @@ def traces_of(seeds, seconds, hash_seeds):
 
 
 def test_one_seed_is_one_run_in_every_process():
-    seeds = range(10)
+    seeds = range(4)
     first, second = traces_of(seeds, 3, ("0", "77"))
     assert first == second
     assert len(first.splitlines()) == len(seeds)
@@ -84,6 +94,7 @@ def test_one_whole_seed_is_one_run_in_every_process():
     assert len(first.splitlines()) == len(seeds)
 
 
+@pytest.mark.slow
 def test_at_a_slower_pace_too_every_promise_is_kept():
     result = run_seed(30_000, seconds=600, config=at_pace(draw_config(30_000), 10))
     assert not result.anomalies, failing_text(result)

@@ -81,6 +81,8 @@ def draw_config(seed: int) -> SimConfig:
         retry_min_s=0.05,
         retry_max_s=1.0,
     )
+    # Chunks are small here; the head of a chunk is given back before it is dead as a whole.
+    store = replace(store, free_head_bytes=min(store.free_head_bytes, store.chunk_bytes // 8))
     harsh = rng.choice((0.5, 1.0, 2.0))
     return SimConfig(
         seed=seed,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.testing.simulation import erase_actors as on_erasures
+from penstock.testing.simulation import head_actors as on_heads
 from penstock.testing.simulation import segment_actors as on_segments
 from penstock.testing.simulation import stream_actors as on_stream
 from penstock.testing.simulation.actors import SCOPE, STREAM, Env
@@ -164,8 +165,11 @@ def actors_of(env: Env, tables: Sequence[str]) -> list[tuple[str, Coroutine[Any,
     add("merger", on_segments.merge_segments, f"{SCOPE}/merged")
     add("importer", on_segments.import_chunks, f"{SCOPE}/merged")
     add("eraser", on_erasures.erase_in_stream)
+    add("runs", on_erasures.erase_in_two_runs)
     if env.inside:
         add("segment-eraser", on_erasures.erase_in_segments, *on_erasures.names_of_segments())
+        add("heads", on_heads.free_heads)
+        add("counted", on_heads.erase_behind_heads)
     add("merge-tail", on_segments.read_segment, f"{SCOPE}/merged")
     add("segments", on_segments.live_segments)
     add("leases", on_segments.lease_chunks)

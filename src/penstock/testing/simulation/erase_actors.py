@@ -10,10 +10,18 @@ from itertools import pairwise
 from typing import Any, TypeVar
 from uuid import UUID
 
-from penstock.client.erasure import AsyncErasures
+from penstock.client.erasure import AsyncErasures, by_segment, pages_of
 from penstock.codec.events import event_bounds
-from penstock.model.errors import InvalidArgumentError, NotFoundError, RetentionHoldError, TruncatedError
+from penstock.core.erasure_receipt import positions_digest
+from penstock.model.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    NotFoundError,
+    RetentionHoldError,
+    TruncatedError,
+)
 from penstock.model.names import parse_segment_name
+from penstock.model.segments import SegmentId
 from penstock.ports.segment_service import LocalSegmentService
 from penstock.testing.simulation.actors import READ_BYTES, SCOPE, STREAM, Env
 from penstock.testing.simulation.history import Erasure
@@ -72,13 +80,13 @@ async def erase_in_stream(env: Env, name: str) -> None:
             await _release(env, f"{id_}.kept")
 
 
-async def _chosen(env: Env, rng: random.Random, gone: Mapping[tuple[str, int], object]) -> Events:
+async def _chosen(env: Env, rng: random.Random, gone: Mapping[tuple[str, int], object], *, count: int = 5) -> Events:
     """Some that the subscriber has read last, and that are there still, most of them."""
     read = () if env.audit is None else env.audit.reads[-_LATEST:]
     known = {(item.segment, item.offset): item.data for item in read if (item.segment, item.offset) not in gone}
     truncated = await _truncated(env, known)
     there = [place for place in known if place not in truncated]
-    chosen = rng.sample(there, min(len(there), rng.randrange(1, 6)))
+    chosen = rng.sample(there, min(len(there), rng.randrange(1, count + 1)))
     return {place: known[place] for place in chosen}
 
 
@@ -148,7 +156,7 @@ async def verify_all(env: Env) -> None:
     """After everything: every receipt, and that each erasure that was asked for has one."""
     erasures = env.store("verifier").stream(STREAM).erasures
     for item in env.history.erasures:
-        if item.done_s is not None and item.name.startswith("eraser."):
+        if item.done_s is not None and item.name.startswith(("eraser.", "runs.")):
             await verify(env, erasures, item.name)
 
 
@@ -163,6 +171,95 @@ async def look_for_all(env: Env) -> None:
     for erasure in env.history.erasures:
         if erasure.done_s is not None:
             await _look_for(env, erasure)
+
+
+# --- two runs of one id -----------------------------------------------------------------------------------------------
+
+
+async def erase_in_two_runs(env: Env, name: str) -> None:
+    """Asks twice at once under one id, page by page, for the same events or for others.
+
+    Everything that a run with a receipt has asked for is erased.
+    """
+    rng, history = env.rng(name), env.history
+    erasures = env.store(name).stream(STREAM).erasures
+    count = 0
+    while not env.stopping.is_set():
+        await env.pause(rng, factor=8)
+        events = await _chosen(env, rng, {}, count=8)
+        if len(events) < 2:
+            continue
+        count += 1
+        id_ = f"{name}.{count}"
+        some = [dict(rng.sample(list(events.items()), rng.randrange(1, len(events) + 1))) for _ in range(2)]
+        runs = [_Run(env, history.erasure(id_, item), rng) for item in some]
+        await asyncio.gather(*(run.ask() for run in runs))
+        for run in runs:
+            if run.is_covered:
+                await _wait(env, erasures, id_)
+                history.erased(run.erasure)
+                run.erasure.unsure = await _truncated(env, run.erasure.events)
+                await _look_for(env, run.erasure)
+        if any(run.is_covered for run in runs) and rng.random() < 0.3:
+            await verify(env, erasures, id_)
+
+
+class _Run:
+    """One run of an erasure: pages of one event each, sent as a client of its own sends them."""
+
+    def __init__(self, env: Env, erasure: Erasure, rng: random.Random) -> None:
+        self._env = env
+        self.erasure = erasure
+        self.is_covered = False
+        """Whether an erasure was decided that holds all events of this run."""
+        self._rng = rng
+        self._places = [(parse_segment_name(segment)[1], offset) for segment, offset in erasure.events]
+        self._positions = by_segment(self._places)
+        events, digest = positions_digest(self._positions)
+        self._run = {"attempt": f"{rng.getrandbits(64):x}", "events": events, "positions_sha256": digest}
+
+    async def ask(self) -> None:
+        """Send all pages until it is known what becomes of them."""
+        try:
+            while True:
+                if await self._send_all():
+                    break
+                await asyncio.sleep(_PAUSE_S)
+        except AlreadyExistsError as error:
+            self._env.history.not_erased(self.erasure, str(error))
+        except (TruncatedError, InvalidArgumentError) as error:
+            self._env.history.not_erased(self.erasure, str(error))
+            if not await _truncated(self._env, self.erasure.events):
+                self._env.history.violation("erasure refused", f"{self.erasure.name}, nothing is truncated: {error}")
+        else:
+            self.is_covered = True
+
+    async def _send_all(self) -> bool:
+        """Whether every page was sent to a decided erasure, or the last one decided it."""
+        pages = pages_of(self._positions, 1)
+        decided = 0
+        for number in range(len(pages)):
+            await asyncio.sleep(self._rng.random() * 10 * self._env.config.latency_s)
+            try:
+                state = await self._env.insist(
+                    partial(self._send, pages[number], number, last=number == len(pages) - 1)
+                )
+            except RetentionHoldError:
+                await asyncio.sleep(_PAUSE_S)
+                return False
+            decided += state["state"] != "gathering"
+            if decided and (state["request"] or {}).get("positions_sha256") == self._run["positions_sha256"]:
+                return True
+        return decided == len(pages)
+
+    async def _send(self, page: Mapping[SegmentId, Sequence[int]], number: int, *, last: bool) -> Mapping[str, Any]:
+        asked = {"erasure": self.erasure.name, "who": "simulation", "why": "a test", "looked_for": {"by": "positions"}}
+        controller = self._env.controller
+        return await controller.erase(STREAM, asked | {"run": self._run}, page, page=number, last=last)
+
+
+async def _wait(env: Env, erasures: AsyncErasures, id_: str) -> Mapping[str, Any]:
+    return await env.insist(lambda: erasures.wait(id_))
 
 
 # --- events of segments of our own ------------------------------------------------------------------------------------
@@ -190,20 +287,20 @@ async def erase_in_segments(env: Env, name: str, *names: str) -> None:
             history.violation("wrong ranges", f"{segment} {expected} {ranges}")
         erasure = history.erasure(f"{name}.{count}", events)
         id_ = UUID(int=rng.getrandbits(128), version=4).hex
-        done = await _persist(env, partial(segments.erase, segment, ranges, erasure=id_))
+        done = await persist(env, partial(segments.erase, segment, ranges, erasure=id_))
         if rng.random() < 0.3:
-            again = await _persist(env, partial(segments.erase, segment, ranges, erasure=id_))
+            again = await persist(env, partial(segments.erase, segment, ranges, erasure=id_))
             if again != done:
                 history.violation("another answer", f"{erasure.name}: {again} after {done}")
         total = sum(item.blanked_bytes for item in done)
         if total != sum(len(data) for data in events.values()):
             history.violation("blanked bytes", f"{erasure.name}: {total} of {expected}")
-        await _persist(env, segments.wipe_log)
+        await persist(env, segments.wipe_log)
         history.erased(erasure)
         await _look_for(env, erasure)
 
 
-async def _persist(env: Env, call: Callable[[], Awaitable[T]]) -> T:
+async def persist(env: Env, call: Callable[[], Awaitable[T]]) -> T:
     """As the controller does: whatever the disk says, it is tried again."""
     while True:
         try:

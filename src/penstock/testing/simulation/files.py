@@ -115,6 +115,8 @@ class SimDisk:
         """Writes to files whose path begins so fail, for as long as this is set."""
         self.on_write: Callable[[str], None] | None = None
         """Told the path of each write once it is in the cache, and not on the disk yet."""
+        self.on_punch: Callable[[str], None] | None = None
+        """Told the path of each file part of which is being given back."""
 
     def crash(self, *, power: bool) -> None:
         """Kill the process that uses the disk; with ``power`` also lose what was not durable."""
@@ -180,9 +182,9 @@ class SimFiles:
         if self.stepped is not None:
             self.stepped()
 
-    async def delay(self) -> None:
-        """Wait at the end of a call that may take long on this disk."""
-        if self._disk.slow_s and self._disk.rng.random() < _SLOW_SHARE:
+    async def delay(self, *, share: float = _SLOW_SHARE) -> None:
+        """Wait at the end of a call that may take long on this disk, and does in this share of cases."""
+        if self._disk.slow_s and self._disk.rng.random() < share:
             await asyncio.sleep(self._disk.rng.random() * self._disk.slow_s)
             await self.step()
 
@@ -361,7 +363,9 @@ class SimFile:
         if first < last:
             self._write(first, bytes(last - first))
             self._inode.punched.append((first, last))
-            await self._files.delay()
+        if self._disk.on_punch is not None:
+            self._disk.on_punch(self._path)
+        await self._files.delay(share=1.0)
 
     async def close(self) -> None:
         """Changes nothing that survives."""

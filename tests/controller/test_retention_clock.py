@@ -203,3 +203,27 @@ def test_a_life_that_never_began_leaves_what_was_recorded_alone():
         assert (await machine.boot()).now_ms() == before
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_began_in_any_life_lasts_through_those_that_follow(seed):
+    """Lives end at any moment, with no record since long ago, and the wall clock errs by half an hour either way."""
+    rng = random.Random(seed)
+
+    async def run():
+        machine = Machine()
+        began: list[tuple[int, int]] = []
+        for _ in range(8):
+            machine.wall.ms = 1_700_000_000_000 + machine.real_ms + rng.choice((-1, 0, 1)) * HOUR_MS // 2
+            clock = await machine.boot()
+            for _ in range(rng.randrange(3)):
+                machine.pass_ms(rng.randrange(HOUR_MS))
+                if rng.random() < 0.5:
+                    began.append((await clock.lasting_ms(), machine.real_ms))
+                if rng.random() < 0.2:
+                    await clock.record()
+            for begun_ms, begun_real_ms in began:
+                assert clock.now_ms() - begun_ms <= machine.real_ms - begun_real_ms
+            machine.pass_ms(rng.randrange(HOUR_MS // 4))
+
+    asyncio.run(run())

@@ -220,7 +220,7 @@ async def remove_transaction_segments(ctx: Context, name: StreamName, txns: Sequ
 
 
 async def _remember(ctx: Context, name: StreamName, txns: Sequence[UUID], state: TransactionState) -> None:
-    now_ms = ctx.retention_clock.now_ms()
+    now_ms = await ctx.retention_clock.lasting_ms()
     entries = await ctx.metadata.entries([keys.completed(name, txn) for txn in txns])
     # Remembered once: a repeat after a crash must not list the transaction twice, at two times.
     fresh = [txn for txn, entry in zip(txns, entries, strict=True) if stored(entry, CompletedRecord).value is None]
@@ -244,7 +244,7 @@ async def _complete(
 
     One step where it fits into a batch; else the entries go last, so that whoever comes next finds what is left to do.
     """
-    now_ms = ctx.retention_clock.now_ms()
+    now_ms = await ctx.retention_clock.lasting_ms()
     gone = [TableRemoval(key=key) for key in last]
     for start in range(0, len(txns), ENTRIES):
         part = txns[start : start + ENTRIES]

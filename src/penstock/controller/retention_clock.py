@@ -37,6 +37,7 @@ class RetentionClock:
         self._began_s = 0.0
         self._behind_ms = 0
         self._recorded: ClockRecord | None = None
+        self._is_durable = False
 
     def now_ms(self) -> int:
         """Milliseconds. Before ``start`` the wall clock's."""
@@ -47,6 +48,16 @@ class RetentionClock:
         now_ms = self._base_ms + int((self._steady() - self._began_s) * 1000 + 1e-3)
         self._behind_ms = max(self._behind_ms, now_ms - wall_ms)
         return now_ms
+
+    async def lasting_ms(self) -> int:
+        """As ``now_ms``, for the start of something that must last: a lease, a grace. This life's clock is durable first.
+
+        The next life continues from the last record. A life that took over late from an older record would otherwise be
+        overtaken by the next one, and what began in it would end early.
+        """
+        if not self._is_durable:
+            await self.record()
+        return self.now_ms()
 
     def until_ms(self, wall_ms: int) -> int:
         """When a time that a user has named has come by both clocks, on this one: never early by either."""
@@ -104,3 +115,4 @@ class RetentionClock:
         if now != self._recorded:
             await self._metadata.put(overwrite(retention_keys.CLOCK, now))
             self._recorded = now
+        self._is_durable = True

@@ -110,7 +110,7 @@ class Transactions:
         view = await self._open_stream(name, lease_ms)
         history = await ctx.histories.of(view)
         txn = make_transaction_id(history.active.epoch, await self._number())
-        record = self._record(view, history.active.epoch, lease_ms, key=None)
+        record = await self._record(view, history.active.epoch, lease_ms, key=None)
         await ctx.metadata.put(create(keys.transaction(name, txn), record), view.check())
         return view, txn, tuple(history.active.segments)
 
@@ -125,7 +125,7 @@ class Transactions:
         found = (await ctx.metadata.get(keys.join(name, key), JoinRecord)).value
         if found is None:
             txn = make_transaction_id(history.active.epoch, await self._number())
-            record = self._record(view, history.active.epoch, lease_ms, key=key)
+            record = await self._record(view, history.active.epoch, lease_ms, key=key)
             # If another call created it first, this put fails, and the next attempt finds that transaction.
             await ctx.metadata.put(
                 create(keys.join(name, key), JoinRecord(transaction=txn)),
@@ -178,12 +178,12 @@ class Transactions:
         check_not_sealed(view)
         return view
 
-    def _record(self, view: StreamView, epoch: int, lease_ms: int, *, key: UUID | None) -> TransactionRecord:
+    async def _record(self, view: StreamView, epoch: int, lease_ms: int, *, key: UUID | None) -> TransactionRecord:
         settings = self._ctx.settings
         return open_record(
             epoch,
             incarnation=view.record.incarnation,
-            now_ms=self._ctx.retention_clock.now_ms(),
+            now_ms=await self._ctx.retention_clock.lasting_ms(),
             lease_ms=lease_ms,
             lifetime_leases=settings.lifetime_leases,
             lifetime_max_ms=settings.lifetime_max_ms,
@@ -212,7 +212,7 @@ class Transactions:
     async def _ping(self, name: StreamName, txn: UUID, lease_ms: int) -> PingStatus:
         ctx = self._ctx
         loaded = await load_transactions(ctx, name, [txn])
-        now_ms = ctx.retention_clock.now_ms()
+        now_ms = await ctx.retention_clock.lasting_ms()
         verdict = decide_ping(loaded.facts[0], now_ms=now_ms, lease_ms=lease_ms, lease_max_ms=ctx.settings.lease_max_ms)
         found = loaded.records[txn]
         if verdict is PingVerdict.OK and found.value is not None:

@@ -72,7 +72,7 @@ async def _grace(
         last = GraceRecord.decode(entry.value)
     if last is None and grace_ms <= 0:
         return None
-    now_ms = ctx.retention_clock.now_ms()
+    now_ms = await ctx.retention_clock.lasting_ms()
     return GraceRecord(
         before=dict(head.cut),
         after=dict(cut),

@@ -9,6 +9,7 @@ import enum
 from dataclasses import dataclass
 
 from penstock.codec.metadata import Fields, Positions, dump_positions, dump_record, load_positions, load_record
+from penstock.codec.reader_metadata import SubscriberRecord
 
 
 class GraceState(enum.Enum):
@@ -59,6 +60,25 @@ class GraceRecord:
             due_ms=fields["due_ms"],
             size_bytes=fields["size_bytes"],
             state=GraceState(fields["state"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedRecord:
+    """A subscriber as it was before a rule moved it; ``dropped``: a rule has ended its subscription since."""
+
+    before: SubscriberRecord
+    dropped: bool = False
+
+    def encode(self) -> bytes:
+        return dump_record({"before": self.before.encode().decode(), "dropped": self.dropped})
+
+    @classmethod
+    def decode(cls, data: bytes) -> MovedRecord:
+        return load_record(
+            "moved",
+            data,
+            lambda f: cls(before=SubscriberRecord.decode(f["before"].encode()), dropped=f["dropped"]),
         )
 
 

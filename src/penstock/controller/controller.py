@@ -21,7 +21,7 @@ from penstock.controller.epochs import Histories
 from penstock.controller.erasures import Erasures
 from penstock.controller.event_counts import EventCounts
 from penstock.controller.forecast import forecast
-from penstock.controller.grace import undo
+from penstock.controller.grace import listed_holds, undo
 from penstock.controller.holds import Holds
 from penstock.controller.metadata import Metadata
 from penstock.controller.policies import Policies
@@ -370,7 +370,7 @@ class Controller:
         return await self._holds.add(target, owner=owner, reason=reason, until_ms=until_ms, cut=cut, hold_id=hold_id)
 
     async def list_holds(self, target: PolicyTarget = None) -> Sequence[HoldInfo]:
-        return await self._holds.names(target)
+        return await listed_holds(self._ctx, self._holds, target)
 
     async def release_hold(self, hold_id: str, *, owner: str) -> HoldInfo:
         return await self._holds.release(hold_id, owner=owner)

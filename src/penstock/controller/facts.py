@@ -15,7 +15,7 @@ from penstock.controller import keys
 from penstock.controller.boundaries import boundaries_of
 from penstock.controller.boundary_finder import BoundaryFinder
 from penstock.controller.context import Context, StreamView
-from penstock.controller.grace_records import load_grace, undo_holds
+from penstock.controller.grace_records import load_grace, undo_holds, without_moves
 from penstock.controller.holds import Placed, holds_of, to_facts
 from penstock.controller.metadata import Stored, stored
 from penstock.controller.policies import Levels, level_keys, read_levels
@@ -156,7 +156,10 @@ async def snapshot(
     holds = await holds_of(ctx, view)
     gathering = _Gathering(ctx, view, history, head.value, tail, policy, members.records, subscribers)
     facts = await gathering.facts(levels.unreadable, frequency_ms, left.value, all_counts=all_counts)
-    facts = replace(facts, holds=[*to_facts(ctx, holds), *undo_holds((await load_grace(ctx, name)).values)])
+    undone = undo_holds((await load_grace(ctx, name)).values)
+    facts = replace(facts, holds=[*to_facts(ctx, holds), *undone])
+    if undone and facts.policy is not None:
+        facts = replace(facts, policy=without_moves(facts.policy))
     return Snapshot(
         view=view,
         head=head,

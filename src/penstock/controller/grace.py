@@ -7,16 +7,18 @@ goes. Source: docs/design/0012-retention-clock.md, "Grace".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.metadata import HeadRecord, dump_positions
 from penstock.codec.retention_records import GraceRecord, GraceState
-from penstock.controller import keys
+from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context, StreamView
-from penstock.controller.grace_records import load_grace
-from penstock.controller.holds import Guard, guard_of
+from penstock.controller.grace_records import UNDONE, load_grace
+from penstock.controller.holds import Guard, Holds, guard_of
 from penstock.controller.metadata import Stored, changing
+from penstock.controller.moved_subscribers import forget_moves
 from penstock.controller.tasks import each
 from penstock.controller.undo import begin_undo, finish_undo
 from penstock.controller.workflows import exclusive, settle, settled
@@ -25,6 +27,7 @@ from penstock.core.history import StreamHistory
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import SegmentNotFoundError
 from penstock.model.names import StreamName, segment_name
+from penstock.model.retention import HoldInfo, PolicyTarget
 from penstock.model.segments import SegmentId
 
 HELD_AGAIN_MS = 600_000
@@ -54,6 +57,32 @@ async def _undo(ctx: Context, name: StreamName) -> StreamCut:
         cut = await changing(attempt)
     ctx.audit.soon()
     return cut
+
+
+async def listed_holds(ctx: Context, holds: Holds, target: PolicyTarget) -> Sequence[HoldInfo]:
+    """As ``Holds.names``, with the holds that undos have placed: each ends by itself, at the time named (wall clock)."""
+    found = list(await holds.names(target))
+    prefix = retention_keys.GRACES if target is None else f"grace/{target}/".encode()
+    now_ms, wall_ms = ctx.retention_clock.now_ms(), ctx.clock.now_ms()
+    async for entry in ctx.metadata.scan_all(prefix):
+        record = ctx.set_aside.read(entry, GraceRecord)
+        if record is None or record.state is not GraceState.UNDONE or record.due_ms <= now_ms:
+            continue
+        _, scope, stream, _ = entry.key.decode().split("/")
+        name = StreamName(scope, stream)
+        found.append(
+            HoldInfo(
+                id=f"{UNDONE}-{record.at_ms}",
+                scope=scope,
+                stream=name,
+                owner="undo",
+                reason="a truncation was undone; rules leave what came back",
+                created_ms=wall_ms - (now_ms - record.at_ms),
+                until_ms=wall_ms + record.due_ms - now_ms,
+                cut=StreamCut(name, dict(record.before)),
+            )
+        )
+    return tuple(sorted(found, key=lambda info: (info.scope, str(info.stream or ""), info.id)))
 
 
 # --- release -----------------------------------------------------------------------------------------------------
@@ -139,6 +168,7 @@ class _Release:
 
         await each([segment for segment, offset in offsets.items() if offset > 0], release)
         await ctx.delete_segments([segment_name(view.name, segment) for segment in gone])
+        await forget_moves(ctx, view.name, record.at_ms)
         ctx.telemetry.add("released_bytes", record.size_bytes)
         await ctx.metadata.remove(Stored(key=found.key, value=record, version=version).remove())
 

@@ -6,7 +6,7 @@ Source: docs/design/0012-retention-clock.md, "Grace".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.codec.retention_records import GraceRecord, GraceState
 from penstock.controller import retention_keys
@@ -14,6 +14,7 @@ from penstock.controller.context import Context
 from penstock.controller.metadata import Stored, stored
 from penstock.core.retention_facts import Hold
 from penstock.model.names import StreamName
+from penstock.model.retention import EffectivePolicy, OnExceed
 
 UNDONE = "undone"
 """Id prefix of the holds by which rules leave alone what was had back."""
@@ -56,3 +57,12 @@ def undo_holds(records: Sequence[GraceRecord]) -> list[Hold]:
         for item in records
         if item.state is GraceState.UNDONE
     ]
+
+
+def without_moves(policy: EffectivePolicy) -> EffectivePolicy:
+    """The policy without the rules that move or drop subscribers: an undo gives people time to correct them, and a cycle that
+    repeats them meanwhile would take what it gave back. Quotas that stop writers go on."""
+    changed = replace(policy, ttl_ms=None, subscriber_idle_ms=None)
+    if policy.on_exceed is not OnExceed.EVICT:
+        return changed
+    return replace(changed, backlog_bytes=None, backlog_age_ms=None, backlog_events=None)

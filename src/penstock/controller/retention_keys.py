@@ -43,6 +43,14 @@ def grace(name: StreamName, at_ms: int) -> bytes:
     return f"grace/{name}/{at_ms:016x}".encode()
 
 
+def moves(name: StreamName) -> bytes:
+    return f"moved/{name}/".encode()
+
+
+def moved(name: StreamName, at_ms: int, subscriber: str) -> bytes:
+    return f"moved/{name}/{at_ms:016x}/{subscriber}".encode()
+
+
 def points(name: StreamName) -> bytes:
     return f"point/{name}/".encode()
 
@@ -58,4 +66,4 @@ def point_ms(key: bytes) -> int:
 
 def owned_by(name: StreamName) -> tuple[bytes, ...]:
     """Prefixes of all that goes with a stream when it is deleted."""
-    return (graces(name), points(name))
+    return (graces(name), moves(name), points(name))

@@ -18,6 +18,7 @@ from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.facts import Snapshot
 from penstock.controller.metadata import CHUNK, Stored, overwrite, stored
+from penstock.controller.moved_subscribers import remember_puts
 from penstock.controller.policies import shown_policy
 from penstock.controller.removals import truncation_puts
 from penstock.controller.truncation import begin_truncation, finish_truncation
@@ -32,7 +33,8 @@ from penstock.ports.segment_service import TableCheck, TablePut, TableRemoval
 log = logging.getLogger(__name__)
 
 MOVED_AT_ONCE = 40
-"""Subscribers moved in one step. Each takes its record and up to three audit entries; a batch takes 256 items."""
+"""Subscribers moved in one step. Each takes its record, the one before and up to three audit entries; a batch takes 256
+items."""
 
 _POSITIONS_AT_ONCE = 40_000
 """Of a stream with thousands of segments fewer subscribers are moved in one step: a batch is one operation of the log."""
@@ -157,6 +159,9 @@ class Steps:
             return []
         ctx, found = self._ctx, self._found
         puts = [found.subscribers[item.name].put(self._moved(item)) for item in moves]
+        before = {item.name: found.record_of(item.name) for item in moves}
+        dropped = [item.name for item in moves if item.drop is not None]
+        puts += await remember_puts(ctx, found.name, before, dropped, found.policy.grace_ms)
         if any(item.drop is not None for item in moves):
             puts.append(overwrite(keys.left(found.name), CounterRecord(value=ctx.clock.now_ms())))
         lost = [item for move in moves for item in move.advances]

@@ -14,6 +14,7 @@ from penstock.controller.context import Context, StreamView
 from penstock.controller.epochs import end_work
 from penstock.controller.grace_records import load_grace
 from penstock.controller.metadata import Stored
+from penstock.controller.moved_subscribers import MovedBack, Restoring
 from penstock.controller.tasks import collect
 from penstock.core.cut_order import head_of, segments_to_delete, storage_offsets
 from penstock.model.errors import ConflictError, InternalError
@@ -49,8 +50,11 @@ async def begin_undo(ctx: Context, view: StreamView) -> StreamView:
     return view.changed(changed, versions[0], marker=versions[1])
 
 
-async def finish_undo(ctx: Context, view: StreamView) -> StreamView:
-    """Perform an undo from wherever it stands: the bytes first, then the head that promises them."""
+async def finish_undo(ctx: Context, view: StreamView, moved_back: list[MovedBack] | None = None) -> StreamView:
+    """Perform an undo from wherever it stands: the bytes first, then subscribers, then the head that promises them.
+
+    ``moved_back`` gets what became of each subscriber that rules had moved.
+    """
     head: Stored[HeadRecord] = await ctx.metadata.get(keys.head(view.name), HeadRecord)
     if head.value is None or head.value.grace_ms is None:
         raise InternalError("there is no undo to finish", stream=str(view.name))
@@ -78,6 +82,10 @@ async def finish_undo(ctx: Context, view: StreamView) -> StreamView:
         cut=record.before if cut == record.before else cut,
         truncated_bytes=head.value.truncated_bytes - record.size_bytes,
     )
+    restoring = Restoring(ctx, view, history, record.at_ms)
+    found_again = await restoring.restore()
+    if moved_back is not None:
+        moved_back += found_again
     ctx.telemetry.add("undone_bytes", record.size_bytes)
     ended = await end_work(
         ctx,
@@ -87,6 +95,7 @@ async def finish_undo(ctx: Context, view: StreamView) -> StreamView:
         found.put(replace(record, state=GraceState.UNDONE)),
         *await _forget_truncation(ctx, view, record),
     )
+    await restoring.finish()
     ctx.attention.kept(view.name)
     return ended
 

@@ -186,3 +186,8 @@ class HoldInfo:
     created_ms: int
     until_ms: int | None = None
     cut: StreamCut | None = None
+
+    @property
+    def is_undo(self) -> bool:
+        """Whether an undo placed it: it ends by itself, and binds rules only; people may truncate and delete."""
+        return self.owner == "undo" and self.id.startswith("undone-")

@@ -57,7 +57,7 @@ class ScopeCalls:
             raise ScopeNotFoundError("no such scope", scope=scope)
         if scope == SYSTEM_SCOPE:
             raise InvalidArgumentError("the store's own scope cannot be deleted", scope=scope)
-        for hold in await self._controller.list_holds(scope):
+        for hold in [item for item in await self._controller.list_holds(scope) if not item.is_undo]:
             raise RetentionHoldError(
                 "a hold forbids the deletion of the scope", hold=hold.id, owner=hold.owner, reason=hold.reason
             )

@@ -122,7 +122,7 @@ class Namespaces:
         await self._admin.check_namespace(name)
         if call.flag("force"):
             raise AdminError(405, "Broker doesn't allow forced deletion of namespaces")
-        for hold in await self._admin.controller.list_holds(name.scope):
+        for hold in [item for item in await self._admin.controller.list_holds(name.scope) if not item.is_undo]:
             raise AdminError(412, f"Namespace is held by {hold.owner}: {hold.reason}")
         if not await self._admin.topics(name):
             # Streams that retention deleted, or other clients did, leave their subscribers' groups behind.

@@ -160,7 +160,7 @@ class Topics:
         return DONE
 
     async def _check_holds(self, topic: Topic) -> None:
-        holds = await self._admin.controller.list_holds(topic.stream)
+        holds = [item for item in await self._admin.controller.list_holds(topic.stream) if not item.is_undo]
         if holds:
             raise AdminError(412, f"Topic is held by {holds[0].owner}: {holds[0].reason}")
 

@@ -392,7 +392,7 @@ def undo(
     end = "its grace period would have ended" if until_ms is None else moment(until_ms)
     said = (
         f"{stream} begins again at {cut_words(offsets(head))}. Rules leave what came back alone until {end}. "
-        "Subscribers are not moved back."
+        "Subscribers that rules had moved or dropped stand where they stood, unless they have acknowledged further since."
     )
     say(said, as_json=json, stream=stream, head=offsets(head), head_cut=head.to_text(), protected_until_ms=until_ms)
 

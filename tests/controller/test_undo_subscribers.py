@@ -1,0 +1,114 @@
+"""Undo gives back what a rule took from subscribers, or names what it cannot give back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from controller_world import GROUP_ID, STREAM, FakeClock, config, cut_at, name_of, seg, with_stream
+from memory_segments import MemorySegments
+
+from penstock.controller.controller import Controller
+from penstock.model.errors import ConflictError
+from penstock.model.names import StreamName
+from penstock.model.policies import ReaderGroupRetention
+from penstock.model.retention import Backlog, Idle, OnExceed, PolicyDocument, Retain
+from penstock.ports.controller_service import ReaderGroupConfig
+
+ONE = seg(0, 0)
+HOUR_MS = 3_600_000
+MISTAKES = {
+    "maximum": PolicyDocument(retain=Retain(min_bytes=0, max_bytes=10), grace_s=3600),
+    "quota": PolicyDocument(
+        retain=Retain(min_bytes=0), backlog=Backlog(max_bytes=10, on_exceed=OnExceed.EVICT), grace_s=3600
+    ),
+    "ttl": PolicyDocument(retain=Retain(min_bytes=0), backlog=Backlog(ttl_s=1), grace_s=3600),
+    "idle": PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(subscriber_s=60), grace_s=3600),
+}
+CORRECT = PolicyDocument(retain=Retain(min_bytes=0), grace_s=3600)
+
+
+async def subscribed(controller: Controller, name: str, at: int) -> None:
+    config = ReaderGroupConfig(
+        scope="s", name=name, id=GROUP_ID, retention=ReaderGroupRetention.MANUAL, start_cuts={STREAM: cut_at({ONE: at})}
+    )
+    await controller.create_reader_group(config)
+
+
+async def cycles(controller: Controller, clock: FakeClock, ms: int, every_ms: int = 600_000) -> None:
+    for _ in range(ms // every_ms):
+        clock.ms += every_ms
+        await controller.run_retention_cycles()
+        await controller.run_retention(STREAM)
+
+
+async def unread_from(controller: Controller, name: str) -> int:
+    found = {item.name: item for item in await controller.describe_subscribers(STREAM)}
+    assert name in found, sorted(found)
+    cut = found[name].cut
+    assert cut is not None
+    return cut.positions[ONE]
+
+
+async def undo_all(controller: Controller) -> None:
+    while True:
+        try:
+            await controller.undo_truncation(STREAM)
+        except ConflictError:
+            return
+
+
+@pytest.mark.parametrize("first", ["correct", "undo"])
+@pytest.mark.parametrize("mistake", sorted(MISTAKES))
+def test_after_a_mistake_its_correction_and_an_undo_everything_unread_outlives_the_grace(
+    mistake: str, first: str
+) -> None:
+    async def work() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            segments.write(name_of(ONE), b"x" * 10, event_bytes=10)
+            await controller.run_retention(STREAM)
+            await subscribed(controller, "g", 0)
+            await subscribed(controller, "ahead", 10)
+            for _ in range(9):
+                clock.ms += 1000
+                segments.write(name_of(ONE), b"x" * 10, event_bytes=10)
+                await controller.run_retention(STREAM)
+            await controller.set_policy(STREAM, MISTAKES[mistake])
+            await cycles(controller, clock, 240_000, 120_000)
+            assert (await controller.head(STREAM)).positions[ONE] > 0
+            if first == "correct":
+                await controller.set_policy(STREAM, CORRECT)
+                await undo_all(controller)
+            else:
+                await undo_all(controller)
+                await cycles(controller, clock, 240_000, 120_000)
+                await controller.set_policy(STREAM, CORRECT)
+            assert (await controller.head(STREAM)).positions == {ONE: 0}
+            await cycles(controller, clock, 3 * HOUR_MS)
+            assert (await controller.head(STREAM)).positions == {ONE: 0}
+            assert await unread_from(controller, "s/g") == 0
+
+    asyncio.run(work())
+
+
+def test_the_hold_of_an_undo_is_listed_until_it_ends_and_stops_nobody_who_deletes() -> None:
+    async def work() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            await controller.set_policy(STREAM, CORRECT)
+            segments.write(name_of(ONE), b"x" * 100, event_bytes=10)
+            await controller.truncate_stream(STREAM, cut_at({ONE: 50}))
+            assert await controller.list_holds(STREAM) == ()
+            clock.ms += 1000
+            await controller.undo_truncation(STREAM)
+            for target in (STREAM, "s", None):
+                (hold,) = await controller.list_holds(target)
+                assert (hold.stream, hold.is_undo) == (STREAM, True)
+                assert hold.until_ms == clock.ms - 1000 + HOUR_MS
+            await controller.create_stream(StreamName("s", "t2"), config(1))
+            assert await controller.list_holds(StreamName("s", "t2")) == ()
+            clock.ms += HOUR_MS
+            assert await controller.list_holds(STREAM) == ()
+
+    asyncio.run(work())

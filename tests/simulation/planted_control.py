@@ -9,16 +9,22 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from penstock.controller import commits, cuts, facts, keys, policies
+from penstock.client.group_state import GroupState
+from penstock.client.group_table import GroupTable
+from penstock.controller import commits, cuts, facts, keys, policies, retention_keys
+from penstock.controller.audit import Audit
 from penstock.controller.epochs import load_epoch
 from penstock.controller.metadata import create
 from penstock.controller.set_aside import SetAside
+from penstock.controller.subscribers import Subscribers
 from penstock.controller.transaction_sweeper import Sweeper
 from penstock.controller.transactions import Transactions
 from penstock.core.transactions import make_transaction_id, transaction_epoch
+from penstock.model.errors import ReaderGroupNotFoundError
 from penstock.model.names import segment_name, transaction_segment_name
-from penstock.ports.segment_service import TableLength
-from penstock.segmentstore import segment_calls, tables
+from penstock.ports.segment_service import KEY_ABSENT, TableLength
+from penstock.segmentstore import reclaimer, segment_calls, tables
+from penstock.segmentstore.recovery import Recovery
 
 
 @contextmanager
@@ -124,6 +130,69 @@ def cuts_are_not_compared_with_the_tail() -> Any:
     return patch.object(cuts, "check_lengths", lambda *_: None)
 
 
+def attempts_count_as_audit_entries() -> Any:
+    """Room for audit entries is taken by each attempt to decide, whether or not anything was decided."""
+    original = Audit.puts
+
+    def puts(self: Audit, entries: Any) -> Any:
+        found = original(self, entries)
+        self._waiting.update(dict.fromkeys(put.key for put in found if put.key.startswith(retention_keys.OUTBOX)))
+        return found
+
+    return patch.object(Audit, "puts", puts)
+
+
+@contextmanager
+def groups_are_known_by_their_name() -> Iterator[None]:
+    """Readers find the state of their group by its name, and take part in it, whichever group it is of by then."""
+
+    async def own(self: GroupTable) -> Any:
+        entry = await self._get()
+        if entry.version == KEY_ABSENT:
+            raise ReaderGroupNotFoundError("reader group has no state", group=self.full_name)
+        return GroupState.decode(entry.value), entry
+
+    with patch.object(GroupTable, "_own", own):
+        yield
+
+
+@contextmanager
+def subscriptions_are_known_by_their_name() -> Iterator[None]:
+    """What the program of a deleted group publishes counts for the new group of that name."""
+    original = Subscribers._publish
+
+    async def publish(self: Any, subscriber: str, group_id: Any, generation: Any, cut: Any, source: Any) -> None:
+        await original(self, subscriber, None, generation, cut, source)
+
+    with patch.object(Subscribers, "_publish", publish):
+        yield
+
+
+def readers_are_known_by_their_name() -> Any:
+    """A reader that was replaced takes its replacement for itself: both hold all its segments."""
+    return patch.object(GroupState, "has", lambda self, reader, incarnation: reader in self.members)
+
+
+def recovery_expects_sound_rows() -> Any:
+    """A segment that the log names is loaded, or the store does not start."""
+
+    async def find(self: Recovery, uid: int) -> Any:
+        segments = self._container.segments
+        known = segments.by_uid.get(uid)
+        if known is None:
+            known = await segments.load(uid)
+            if known is not None:
+                segments.show(known)
+        return known
+
+    return patch.object(Recovery, "_find", find)
+
+
+def freeing_expects_sound_rows() -> Any:
+    """Where the blocks of a truncated chunk cannot be read, whoever gives space back fails."""
+    return patch.object(reclaimer, "CorruptDataError", KeyboardInterrupt)
+
+
 PLANTED: dict[str, Callable[[], Any]] = {
     item.__name__: item
     for item in (
@@ -133,5 +202,11 @@ PLANTED: dict[str, Callable[[], Any]] = {
         an_unreadable_record_stops_the_pass,
         the_length_of_a_table_is_compared_too_early,
         cuts_are_not_compared_with_the_tail,
+        attempts_count_as_audit_entries,
+        groups_are_known_by_their_name,
+        subscriptions_are_known_by_their_name,
+        readers_are_known_by_their_name,
+        recovery_expects_sound_rows,
+        freeing_expects_sound_rows,
     )
 }

@@ -7,7 +7,20 @@ from planted_control import PLANTED
 
 from penstock.testing.simulation.control_run import run_control_seed
 
-SEEDS = range(500, 506)
+DONE = (
+    "policies replaced",
+    "heads moved",
+    "streams made again",
+    "transactions begun",
+    "leases",
+    "records damaged",
+    "races",
+    "cuts published",
+    "cuts refused",
+    "decisions",
+    "readers replaced",
+    "groups made again",
+)
 PLANTED_SEEDS_MAX = 30
 CPU_S_MAX = 60
 
@@ -17,23 +30,31 @@ def failing_text(result):
     return "\n".join([*lines, "last events:", *result.last[-40:]])
 
 
-def test_every_promise_of_the_control_plane_is_kept():
+def run_all(seeds, *, least):
+    """Every promise is kept, and each thing is done ``least`` times at least: what is not exercised is not shown."""
     done = {}
     crashes = 0
-    for seed in SEEDS:
+    for seed in seeds:
         result = run_control_seed(seed)
         assert not result.anomalies, failing_text(result)
         crashes += result.crashes
         for what, count in result.done.items():
             done[what] = done.get(what, 0) + count
-    # What is not exercised is not shown.
-    assert crashes > len(SEEDS)
-    for what in ("policies replaced", "heads moved", "streams made again", "transactions begun", "leases"):
-        assert done[what] >= 3 * len(SEEDS), (what, done)
-    for what in ("records damaged", "races", "cuts published", "cuts refused"):
-        assert done[what] >= 3 * len(SEEDS), (what, done)
+    assert crashes > len(seeds)
+    for what in DONE:
+        assert done.get(what, 0) >= least, (what, done)
 
 
+def test_every_promise_of_the_control_plane_is_kept():
+    run_all(range(500, 502), least=2)
+
+
+@pytest.mark.slow
+def test_every_promise_of_the_control_plane_is_kept_on_more_seeds():
+    run_all(range(502, 520), least=20)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [11, 23, 73])
 def test_seeds_that_once_failed_pass(seed):
     """A key that named no transaction; a clock that was never recorded; a stream that was deleted while it was read."""

@@ -63,6 +63,8 @@ class Seen:
     counts: dict[str, int] = field(default_factory=dict)
     abandoned: list[UUID] = field(default_factory=list)
     """Transactions that nobody renews: they must be aborted."""
+    decisions: dict[str, int] = field(default_factory=dict)
+    """Policies that each stream was surely given: as many as this, numbered from 1."""
 
     def count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1

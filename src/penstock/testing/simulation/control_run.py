@@ -9,9 +9,12 @@ from typing import Any
 
 from penstock.controller import keys
 from penstock.testing.simulation import control_actors as on_control
-from penstock.testing.simulation.actors import Env
+from penstock.testing.simulation.actors import Env, cancel
 from penstock.testing.simulation.control_actors import Seen
+from penstock.testing.simulation.control_audit import check_audit, decide
 from penstock.testing.simulation.control_cuts import publish_cuts
+from penstock.testing.simulation.control_flips import flip_bits
+from penstock.testing.simulation.control_groups import share_groups
 from penstock.testing.simulation.control_world import ControlCluster, control_config
 from penstock.testing.simulation.driver import DRAIN_S, recorded, until
 from penstock.testing.simulation.history import Anomaly, History
@@ -20,6 +23,8 @@ from penstock.testing.simulation.loop import make_loop
 _HALF_HOUR_MS = 1_800_000
 _CRASH_S = 8.0
 _JUMP_S = 6.0
+_FULL_S = 12.0
+_FULL_FOR_S = 8.0
 _LEASES_END_S = 60.0
 """After the last fault: the longest lease, what a crash adds to it, and some sweeps."""
 
@@ -37,6 +42,9 @@ ACTORS: tuple[tuple[str, Actor], ...] = (
     ("damage", on_control.damage_records),
     ("racer", on_control.race_in_table),
     ("subscriber", publish_cuts),
+    ("decider", decide),
+    ("groups", share_groups),
+    ("flips", flip_bits),
 )
 
 
@@ -80,17 +88,32 @@ async def _run(env: Env, cluster: ControlCluster, seen: Seen, seconds: float) ->
             await on_control.prepare(env)
             cluster.picked = keys.transactions(on_control.AGAIN)
             actors = [env.loop.create_task(actor(env, seen, name), name=name) for name, actor in ACTORS]
+            full = env.loop.create_task(_fill_disk(env, cluster), name="full disk")
             await _make_faults(env, cluster, seconds)
+            await cancel([full])
+            cluster.full_until_s = 0.0
             env.stopping.set()
             await until(env, actors, DRAIN_S)
             await asyncio.sleep(_LEASES_END_S)
-            await until(env, [env.loop.create_task(on_control.check_abandoned(env, seen), name="leases")], DRAIN_S)
+            ends = {"leases": on_control.check_abandoned(env, seen), "audit": check_audit(env, seen, cluster)}
+            await until(env, [env.loop.create_task(end, name=name) for name, end in ends.items()], DRAIN_S)
     finally:
         supervisor.cancel()
         await asyncio.wait({supervisor})
         await cluster.close()
     if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
         raise error
+
+
+async def _fill_disk(env: Env, cluster: ControlCluster) -> None:
+    """Every table is full for some seconds, again and again."""
+    rng = env.rng("disk")
+    while True:
+        await asyncio.sleep(rng.expovariate(1 / _FULL_S))
+        full_s = 1.0 + _FULL_FOR_S * rng.random()
+        cluster.full_until_s = env.loop.time() + full_s
+        env.history.note(f"tables are full for {full_s:.3f} s")
+        await asyncio.sleep(full_s)
 
 
 async def _make_faults(env: Env, cluster: ControlCluster, seconds: float) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from penstock.controller.retention_keys import GAPS, OUTBOX
 from penstock.controller.settings import ControllerSettings
-from penstock.ports.segment_service import TablePut
+from penstock.model.errors import StorageFullError
+from penstock.ports.segment_service import TablePut, TableRemoval
 from penstock.segmentstore.store import SegmentStore
 from penstock.testing.simulation.cluster import Cluster
 from penstock.testing.simulation.config import SimConfig, draw_config
@@ -20,6 +23,11 @@ _TABLE_CALLS = ("table_get", "table_scan", "table_update", "table_remove", "tabl
 _LATE, _LATE_S = 0.04, 0.05
 _VERY_LATE, _VERY_LATE_S = 0.004, 3.0
 _PICKED_LATE, _PICKED_LATE_S = 0.2, 5.0
+_SCANS_LATE_S = 2.0
+"""So long after a disk was full a scan of its time is still under way."""
+_OUTBOX_MAX = 32
+_ROOM_S = 15.0
+"""So long after entries have left the outbox the controller may not know of it."""
 
 
 def control_config(seed: int) -> SimConfig:
@@ -39,10 +47,19 @@ class ControlCluster(Cluster):
         self.late = True
         self.picked = b"none"
         """Changes of keys with this prefix wait for seconds, far more often than others do."""
+        self.full_until_s = 0.0
+        """Until then every change of a table is refused, and scans do not answer."""
+        self.counted = 0
+        """How often audit entries were counted instead of written though there was room for them."""
+        self._outbox: dict[bytes, None] = {}
+        self._outbox_sizes: deque[tuple[float, int]] = deque()
 
     def controller_settings(self) -> ControllerSettings:
         return ControllerSettings(
-            sweep_ms=self.config.sweep_ms, retention_cycle_ms=self.config.retention_cycle_ms, retention_pause_ms=100
+            sweep_ms=self.config.sweep_ms,
+            retention_cycle_ms=self.config.retention_cycle_ms,
+            retention_pause_ms=100,
+            audit_outbox_max=_OUTBOX_MAX,
         )
 
     def prepare_store(self, store: SegmentStore) -> None:
@@ -58,11 +75,35 @@ class ControlCluster(Cluster):
                 and any(item.key.startswith(self.picked) for item in args[1] if isinstance(item, TablePut))
             ):
                 await self._wait_for_picked()
+            await self._refuse_if_full(call.__name__)
             answer = await call(*args, **kwargs)
+            self._follow_outbox(args)
             await self._dawdle()
             return answer
 
         return delayed
+
+    async def _refuse_if_full(self, call: str) -> None:
+        left_s = self.full_until_s - self.loop.time()
+        if left_s > 0 and call == "table_scan":
+            await asyncio.sleep(left_s + _SCANS_LATE_S)
+        elif left_s > 0 and call in ("table_update", "table_change"):
+            raise StorageFullError("no space left on the device")
+
+    def _follow_outbox(self, args: Sequence[Any]) -> None:
+        """Hold the change of a table that was just made against the room that the outbox had."""
+        now, sizes = self.loop.time(), self._outbox_sizes
+        for item in args[1] if len(args) > 1 else ():
+            if isinstance(item, TablePut) and item.key.startswith(OUTBOX):
+                self._outbox[item.key] = None
+            elif isinstance(item, TableRemoval):
+                self._outbox.pop(item.key, None)
+            elif isinstance(item, TablePut) and item.key.startswith(GAPS):
+                # A few entries are not seen here: those whose answer a crash has lost.
+                self.counted += max((size for _, size in sizes), default=0) < _OUTBOX_MAX * 3 // 4
+        sizes.append((now, len(self._outbox)))
+        while sizes[0][0] < now - _ROOM_S:
+            sizes.popleft()
 
     async def _wait_for_picked(self) -> None:
         if self._delays.random() < _PICKED_LATE:

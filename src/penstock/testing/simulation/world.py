@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
+from penstock.model.errors import DamagedRowError
 from penstock.testing.simulation.files import SimDisk, SimFiles
 
 T = TypeVar("T")
@@ -59,6 +60,14 @@ class SimKeyValueState:
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes] = {}
         self.order: list[bytes] = []
+        self.damaged: dict[bytes, None] = {}
+        """Keys of entries whose value has a flipped bit, until they are written again."""
+
+    def check(self, keys: Iterable[bytes]) -> None:
+        """Raises DamagedRowError, which names the first of the keys whose value is damaged."""
+        for key in keys if self.damaged else ():
+            if key in self.damaged:
+                raise DamagedRowError("value fails its checksum", key=key.hex())
 
     def scan(self, start: bytes, end: bytes) -> tuple[int, int]:
         low = bisect_left(self.order, start)
@@ -74,11 +83,14 @@ class SimKeyValueState:
             low, high = self.scan(start, end)
             for key in self.order[low:high]:
                 del self.entries[key]
+                self.damaged.pop(key, None)
             del self.order[low:high]
         for key in deletes:
+            self.damaged.pop(key, None)
             if self.entries.pop(key, None) is not None:
                 del self.order[bisect_left(self.order, key)]
         for key, value in puts:
+            self.damaged.pop(key, None)
             if key not in self.entries:
                 insort(self.order, key)
             self.entries[key] = value
@@ -99,6 +111,7 @@ class SimKeyValue:
 
     async def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         await self._files.step()
+        self._state.check(keys)
         return [self._state.entries.get(key) for key in keys]
 
     async def scan(
@@ -110,6 +123,7 @@ class SimKeyValue:
             found = self._state.order[max(low, high - limit) : high][::-1]
         else:
             found = self._state.order[low : min(high, low + limit)]
+        self._state.check(found)
         rows = [(key, self._state.entries[key]) for key in found]
         await self._files.delay()
         return rows

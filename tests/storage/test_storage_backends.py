@@ -233,7 +233,7 @@ def test_data_directory_is_made_private_held_and_given_back(tmp_path: Path) -> N
     with DataDirectory.open(path) as directory:
         assert directory.path == path
         assert path.stat().st_mode & 0o777 == 0o700
-        assert (path / "VERSION").read_text() == "1\n"
+        assert (path / "VERSION").read_text() == "1 new\n"
         with pytest.raises(DirectoryInUseError) as caught:
             DataDirectory.open(path)
         assert caught.value.fields["pid"] == str(os.getpid())
@@ -276,7 +276,7 @@ def test_data_directory_finishes_a_first_start_that_died(tmp_path: Path) -> None
     (tmp_path / "VERSION.tmp").write_text("")
     (tmp_path / "lost+found").mkdir()
     DataDirectory.open(tmp_path).close()
-    assert (tmp_path / "VERSION").read_text() == "1\n"
+    assert (tmp_path / "VERSION").read_text() == "1 new\n"
 
 
 def test_data_directory_stays_held_by_who_has_it_when_its_lock_is_removed(tmp_path: Path) -> None:

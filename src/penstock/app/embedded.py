@@ -79,6 +79,7 @@ async def open_runtime(
                 workers=layout.workers,
             )
         segments = await stack.enter_async_context(open_segments(settings, clock=clock, rng=rng, telemetry=telemetry))
+        directory.mark_complete()
         controller = await stack.enter_async_context(
             open_controller(
                 segments,

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from penstock.app.integrity.start_check import check_start
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import for_tier2, open_tier
 from penstock.net.wire_limits import WireLimits
@@ -23,7 +24,7 @@ from penstock.storage.real_offload import ThreadOffload
 from penstock.storage.reserve import keep_reserve
 from penstock.storage.sqlite_keyvalue import SqliteKeyValue
 
-_CONTAINERS = 4
+CONTAINERS = 4
 _SEGMENT_BYTES = 3 << 10
 """A segment in memory with one writer and one chunk, measured."""
 _LOADED_MIN, _LOADED_MAX = 250, 10_000
@@ -48,10 +49,10 @@ def store_settings(settings: EmbeddedSettings) -> StoreSettings:
     the log's space.
     """
     working = settings.working_bytes
-    loaded = max(_LOADED_MIN, min(_LOADED_MAX, working // 8 // _CONTAINERS // _SEGMENT_BYTES))
-    parked = max(_PARKED_MIN, min(_PARKED_MAX, working // 8 // _CONTAINERS // _PARKED_BYTES))
+    loaded = max(_LOADED_MIN, min(_LOADED_MAX, working // 8 // CONTAINERS // _SEGMENT_BYTES))
+    parked = max(_PARKED_MIN, min(_PARKED_MAX, working // 8 // CONTAINERS // _PARKED_BYTES))
     return StoreSettings(
-        containers=_CONTAINERS,
+        containers=CONTAINERS,
         cache_bytes=working // 2,
         read_cache_bytes=max(2 << 20, min(4 << 20, working // 64)),
         max_unflushed_bytes=max(_UNFLUSHED_MIN_BYTES, min(working // 4, settings.log_bytes // 2)),
@@ -100,11 +101,14 @@ async def open_segments(
     """The recovered store of the directory ``settings.data``, which the caller holds; all it acknowledged is on disk after.
 
     ``containers`` and ``owned``: how many the whole store has, and which of them this process serves; None: the usual number,
-    and all. Raises: InvalidArgumentError, CorruptDataError, VersionTooNewError; in each case nothing was changed.
+    and all. Raises: InvalidArgumentError, CorruptDataError, VersionTooNewError. What ``check_start`` refuses is refused
+    before anything changes.
     """
     async with forks.OwnedExitStack() as stack:
         offload = ThreadOffload()
         stack.push_async_callback(offload.close)
+        total = containers or CONTAINERS
+        await check_start(settings, offload=offload, containers=total, owned=owned)
         files = RealFiles(settings.data, offload)
         await keep_reserve(files)
         log = await stack.enter_async_context(
@@ -117,7 +121,7 @@ async def open_segments(
             )
         )
         await files.make_dir("metadata")
-        keyvalue = await SqliteKeyValue.open(settings.data / "metadata" / "store.db", offload)
+        keyvalue = await SqliteKeyValue.open(settings.data / "metadata" / "store.db", offload, checked=True)
         stack.push_async_callback(keyvalue.close)
         tier = await stack.enter_async_context(open_tier(settings, files, offload=offload, rng=rng))
         budgets = for_tier2(store_settings(settings), settings, tier.chunks)

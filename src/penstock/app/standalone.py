@@ -16,6 +16,7 @@ import uvloop
 from penstock.app.addresses import check_addresses
 from penstock.app.descriptors import connections_allowed, raise_limit
 from penstock.app.embedded import Runtime, open_runtime
+from penstock.app.integrity.start_check import check_workers
 from penstock.app.logs import log_to_stderr
 from penstock.app.memory_watch import MemoryWatch
 from penstock.app.process_memory import tune_allocator, tune_collector
@@ -143,9 +144,12 @@ async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator
     """A store in processes of its own, which listen; the controller is here."""
     clock, rng, telemetry = RealClock(), RealRng(), Counters()
     async with AsyncExitStack() as stack:
-        stack.callback(DataDirectory.open(settings.store.data).close)
+        directory = DataDirectory.open(settings.store.data)
+        stack.callback(directory.close)
         layout = settle_layout(settings.store.data, count)
+        await check_workers(settings.store, layout)
         workers = await stack.enter_async_context(open_workers(settings, layout))
+        directory.mark_complete()
         controller = await stack.enter_async_context(
             open_controller(
                 workers.segments,

@@ -21,8 +21,9 @@ from penstock.storage.file_objects import FileObjects
 from penstock.storage.object_chunks import ObjectChunks
 from penstock.storage.real_files import RealFiles
 from penstock.storage.shared_chunks import SharedChunks, SharedObjects
-from penstock.storage.tier_claim import claim_tier, load_record
+from penstock.storage.tier_claim import TierRecord, claim_tier, load_record
 
+CHUNKS = "chunks"
 _CATALOGUE_S = 60.0
 """How often changed metadata goes to an object store: 43,200 requests a month and container, 0.22 USD."""
 
@@ -65,35 +66,66 @@ async def open_tier(settings: EmbeddedSettings, files: Files, *, offload: Offloa
 
     Raises InvalidArgumentError (not this store's, not there, the wrong kind), UnavailableError (it does not answer).
     """
+    found = await locate_tier(settings, files, offload=offload)
+    async with AsyncExitStack() as stack:
+        if found.place is not None:
+            await claim_tier(found.objects, files, place=found.place, endpoint=found.endpoint, rng=rng)
+        objects = found.objects
+        if found.files is None:
+            chunks: ChunkStorage = ObjectChunks(objects)
+        elif found.place is None:
+            chunks = FileChunks(files, directory=CHUNKS)
+        else:
+            chunks = SharedChunks(FileChunks(found.files, directory=CHUNKS), found.files)
+            objects = SharedObjects(objects, found.files)
+        stack.push_async_callback(chunks.close)
+        yield Tier2(chunks=chunks, objects=objects)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierPlace:
+    """Where tier 2 of a data directory is. ``place`` None: in the directory itself. ``files``: its files, None: a bucket."""
+
+    record: TierRecord | None
+    place: str | None
+    endpoint: str | None
+    objects: Objects
+    files: Files | None
+
+    async def is_empty(self, directory: str) -> bool:
+        """Whether nothing lies there. Raises what the storage raises."""
+        if self.files is not None:
+            return not await self.files.list(directory)
+        return not await self.objects.list(directory)
+
+
+async def locate_tier(
+    settings: EmbeddedSettings, files: Files, *, offload: Offload, read_only: bool = False
+) -> TierPlace:
+    """Find tier 2 of the data directory ``files``; nothing in it is asked or changed.
+
+    Raises InvalidArgumentError, CorruptDataError.
+    """
     record = await load_record(files)
     place, endpoint = settings.tier2, settings.tier2_endpoint
     if place is None and record is not None:
         place, endpoint = record.place, endpoint or record.endpoint
-    if place is not None and record is None and await files.list("chunks"):
+    if place is None:
+        return TierPlace(record=None, place=None, endpoint=None, objects=FileObjects(files), files=files)
+    if record is None and await files.list(CHUNKS):
         raise InvalidArgumentError(
             "this store keeps its chunks in its data directory; tier 2 is chosen when a store is new",
             tier2=place,
             data=str(settings.data),
         )
-    async with AsyncExitStack() as stack:
-        if place is None:
-            objects: Objects = FileObjects(files)
-            chunks: ChunkStorage = FileChunks(files, directory="chunks")
-            stack.push_async_callback(chunks.close)
-        elif urlsplit(place).scheme:
-            _check_endpoint(endpoint, settings)
-            objects = open_bucket(place, endpoint)
-            await claim_tier(objects, files, place=place, endpoint=endpoint, rng=rng)
-            chunks = ObjectChunks(objects)
-            stack.push_async_callback(chunks.close)
-        else:
-            directory = _checked_directory(place, settings.data)
-            shared = RealFiles(directory, offload)
-            await claim_tier(FileObjects(shared), files, place=str(directory), endpoint=None, rng=rng)
-            chunks = SharedChunks(FileChunks(shared, directory="chunks"), shared)
-            objects = SharedObjects(FileObjects(shared), shared)
-            stack.push_async_callback(chunks.close)
-        yield Tier2(chunks=chunks, objects=objects)
+    if urlsplit(place).scheme:
+        _check_endpoint(endpoint, settings)
+        return TierPlace(
+            record=record, place=place, endpoint=endpoint, objects=open_bucket(place, endpoint), files=None
+        )
+    directory = _checked_directory(place, settings.data)
+    shared = RealFiles(directory, offload, read_only=read_only)
+    return TierPlace(record=record, place=str(directory), endpoint=None, objects=FileObjects(shared), files=shared)
 
 
 def check_place(settings: EmbeddedSettings) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.app.settings import WORKERS_MAX
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
+from penstock.storage.data_directory import is_complete, lost_part
 from penstock.storage.real_calls import replace_file, sync_directory
 
 RECORD = "workers.json"
+_WORKERS = "workers"
 FORMAT_VERSION = 1
 CONTAINERS_EACH = 4
 """Containers of one worker, as many as a store of one process has: its tiering goes on while another commits."""
@@ -31,18 +34,34 @@ class WorkerLayout:
 
 def worker_directory(data: Path, worker: int) -> Path:
     """Where a worker keeps everything of its own."""
-    return data / "workers" / str(worker)
+    return data / _WORKERS / str(worker)
+
+
+def check_workers_there(data: Path, workers: Iterable[int]) -> None:
+    """Refuse a store of which a worker's directory is away: an unmounted disk is an empty directory.
+
+    Raises CorruptDataError, VersionTooNewError.
+    """
+    if not is_complete(data):
+        return
+    for worker in workers:
+        own = worker_directory(data, worker)
+        if not is_complete(own):
+            raise lost_part(data, missing=f"{_WORKERS}/{worker}", found=RECORD)
 
 
 def load_layout(data: Path) -> WorkerLayout | None:
     """The layout of the store in ``data``; None: one process, everything in the directory itself, or no store yet.
 
-    Raises CorruptDataError, VersionTooNewError.
+    Raises CorruptDataError (the record cannot be read, or is missing beside directories of workers), VersionTooNewError.
     """
     record = data / RECORD
     try:
         text = record.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
+        below = data / _WORKERS
+        if below.is_dir() and any(below.iterdir()):
+            raise lost_part(data, missing=RECORD, found=_WORKERS) from None
         return None
     try:
         found = json.loads(text)
@@ -64,7 +83,9 @@ def workers_of(data: Path, wanted: int | None) -> int:
     layout = load_layout(data)
     if layout is not None:
         created_with = layout.workers
-    elif data.is_dir() and any(entry.name not in _OWN for entry in data.iterdir()) and (data / "VERSION").exists():
+    elif is_complete(data) or (
+        data.is_dir() and any(entry.name not in _OWN for entry in data.iterdir()) and (data / "VERSION").exists()
+    ):
         created_with = 1
     else:
         return wanted or 1
@@ -89,15 +110,16 @@ def settle_layout(data: Path, workers: int) -> WorkerLayout:
         layout = WorkerLayout(workers=workers, containers=workers * CONTAINERS_EACH)
         fields = {"format": FORMAT_VERSION, "workers": layout.workers, "containers": layout.containers}
         replace_file(data / RECORD, json.dumps(fields).encode() + b"\n")
-    if not (data / "workers").is_dir():
-        (data / "workers").mkdir(mode=0o700)
+    check_workers_there(data, range(layout.workers))
+    if not (data / _WORKERS).is_dir():
+        (data / _WORKERS).mkdir(mode=0o700)
         sync_directory(data)
     return layout
 
 
 def owned_containers(directory: Path) -> range | None:
     """The containers of the worker whose directory this is; None: it is no worker's. Raises as ``load_layout``."""
-    if directory.parent.name != "workers" or not directory.name.isdecimal():
+    if directory.parent.name != _WORKERS or not directory.name.isdecimal():
         return None
     layout = load_layout(directory.parent.parent)
     return None if layout is None else layout.owned(int(directory.name))

@@ -131,6 +131,7 @@ class WorkerProcess:
                 shared=self._counts,
             )
         )
+        directory.mark_complete()
         self._settings = settings
         self._server.serve(store)
         _answer(order, None)

@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.app.tier2 import tier2_of_worker
-from penstock.app.worker_layout import WorkerLayout, worker_directory
+from penstock.app.worker_layout import WorkerLayout, check_workers_there, worker_directory
 from penstock.model.errors import (
     CorruptDataError,
     InvalidArgumentError,
@@ -125,7 +125,11 @@ class Worker:
         return self._missed >= _MISSED
 
     async def launch(self, handlers: Mapping[str, Callable[..., Awaitable[Any]]]) -> WorkerLink:
-        """Start a process, and have it recover; the line to it. Raises what it raises, with nothing left running."""
+        """Start a process, and have it recover; the line to it. Raises what it raises, with nothing left running.
+
+        Raises CorruptDataError where its directory is away: a process would create an empty store in its place.
+        """
+        check_workers_there(self._settings.store.data, [self.number])
         ours, theirs = socket.socketpair()
         numbers = (theirs.fileno(), self._counts.fileno(), self.number, self._layout.workers)
         try:

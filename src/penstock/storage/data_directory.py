@@ -14,6 +14,8 @@ from penstock.storage.real_calls import make_directories, replace_file
 
 FORMAT_VERSION = 1
 _VERSION = "VERSION"
+_NEW = "new"
+"""Behind the number in ``VERSION`` until the first start has made everything. Without it, what is missing was lost."""
 _LOCK = "LOCK"
 _HARMLESS = frozenset((_LOCK, f"{_VERSION}.tmp", "lost+found"))
 """What may lie in a directory that is still to become ours: a first start that died, and a mount point's own."""
@@ -51,7 +53,7 @@ class DataDirectory:
             # Again under the lock: another process may have made the directory its own since the first look.
             _check(directory)
             if not (directory / _VERSION).exists():
-                replace_file(directory / _VERSION, f"{FORMAT_VERSION}\n".encode())
+                replace_file(directory / _VERSION, f"{FORMAT_VERSION} {_NEW}\n".encode())
         except BaseException:
             for taken in (lock, itself):
                 if taken is not None:
@@ -87,6 +89,11 @@ class DataDirectory:
                 ) from error
             raise
         return cls(directory, *locks)
+
+    def mark_complete(self) -> None:
+        """Record durably that the first start has made everything: from now on, what is missing was lost. Raises OSError."""
+        if not is_complete(self.path):
+            replace_file(self.path / _VERSION, f"{FORMAT_VERSION}\n".encode())
 
     def close(self) -> None:
         """Let others open the directory. The LOCK file stays: without it nobody can identify the owner of the lock.
@@ -125,6 +132,45 @@ class _DirectoryLock:
         self.closed = True
 
 
+def is_complete(directory: Path) -> bool:
+    """Whether a store was once made here in full. False for a directory that does not exist, or whose first start died.
+
+    Raises CorruptDataError, VersionTooNewError.
+    """
+    version = directory / _VERSION
+    return version.exists() and parse_version(version.read_bytes()[:40], version)
+
+
+def lost_part(directory: Path, *, missing: str, found: str) -> CorruptDataError:
+    """The refusal to start where an earlier life has left something, and something of it is missing."""
+    return CorruptDataError(
+        "the data directory has lost a part, so no store starts on it, and nothing was changed; "
+        "put the part back or mount its disk. `penstock doctor` reports what is left, "
+        "`penstock rebuild` saves what tier 2 has",
+        path=str(directory),
+        missing=missing,
+        found=found,
+    )
+
+
+def parse_version(text: bytes, file: Path) -> bool:
+    """Whether the text of a ``VERSION`` belongs to a store that was made in full.
+
+    Raises CorruptDataError, VersionTooNewError.
+    """
+    number, _, rest = text.decode("ascii", "replace").strip().partition(" ")
+    if not number.isdecimal() or rest not in ("", _NEW):
+        raise CorruptDataError("version of the data directory cannot be read", file=str(file))
+    if int(number) > FORMAT_VERSION:
+        raise VersionTooNewError(
+            "data directory was written by a newer version",
+            path=str(file.parent),
+            version=int(number),
+            newest_known=FORMAT_VERSION,
+        )
+    return rest == ""
+
+
 def _unlock(lock: TextIO | _DirectoryLock) -> None:
     # Some file systems cannot lock directories: then there is nothing to unlock.
     with suppress(OSError):
@@ -146,18 +192,7 @@ def _check(directory: Path) -> None:
                 found=foreign[0],
             )
         return
-    text = version.read_bytes()[:40]
-    try:
-        number = int(text)
-    except ValueError as error:
-        raise CorruptDataError("version of the data directory cannot be read", file=str(version)) from error
-    if number > FORMAT_VERSION:
-        raise VersionTooNewError(
-            "data directory was written by a newer version",
-            path=str(directory),
-            version=number,
-            newest_known=FORMAT_VERSION,
-        )
+    parse_version(version.read_bytes()[:40], version)
 
 
 def _lock_itself(directory: Path, how: int) -> _DirectoryLock:

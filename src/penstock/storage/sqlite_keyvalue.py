@@ -42,7 +42,7 @@ _SQLITE_HEADER = struct.Struct(">60xi4xi")
 _INLINE_KEYS_MAX = 32
 _ROOM_BYTES = 4 << 20
 """Four times the changed rows of a usual checkpoint; one that does not fit is tried again as others make room."""
-_ROOM_KEY = b"\xff" * 16
+ROOM_KEY = b"\xff" * 16
 _CRC_BYTES = 4
 _PROBLEMS_MAX = 20
 
@@ -77,13 +77,16 @@ class SqliteKeyValue:
         """See ``ports.forks.Handle``. SQLite forbids even closing a connection in the child, so it is kept."""
 
     @classmethod
-    async def open(cls, path: str | os.PathLike[str], offload: Offload, *, room: bool = True) -> Self:
+    async def open(
+        cls, path: str | os.PathLike[str], offload: Offload, *, room: bool = True, checked: bool = False
+    ) -> Self:
         """Open or create the file; its directory must exist. ``room``: keep free room in it, for the day the disk is full.
+        ``checked``: the caller has just verified the rows, as ``sqlite_look`` does.
 
         Raises: VersionTooNewError, CorruptDataError (not ours, or damaged): nothing was changed. StorageFullError.
         """
         target = Path(path)
-        opening = asyncio.ensure_future(offload.run(lambda: _open_all(target, room=room)))
+        opening = asyncio.ensure_future(offload.run(lambda: _open_all(target, room=room, checked=checked)))
         try:
             writer, reader, scanner = await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -126,7 +129,7 @@ class SqliteKeyValue:
             try:
                 self._commit(rows, gone, ranges)
             except sqlite3.OperationalError as error:
-                if not isinstance(_translated(error, self._path), StorageFullError):
+                if not isinstance(translated(error, self._path), StorageFullError):
                     raise
                 # What lies in SQLite's own log moves into the file, so that the log is written over from its beginning.
                 self._writer.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
@@ -212,7 +215,7 @@ class SqliteKeyValue:
         try:
             return work()
         except sqlite3.Error as error:
-            raise _translated(error, self._path) from error
+            raise translated(error, self._path) from error
 
     def _check_open(self) -> None:
         forks.check(self._owner)
@@ -237,10 +240,12 @@ def _sealed(key: bytes, value: bytes) -> bytes:
     return checksum.to_bytes(_CRC_BYTES, "big") + value
 
 
-def _open_all(path: Path, *, room: bool) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection]:
+def _open_all(
+    path: Path, *, room: bool, checked: bool
+) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection]:
     opened: list[sqlite3.Connection] = []
     try:
-        _check_header(path)
+        check_header(path)
         if not path.exists():
             path.touch(mode=0o600)
             sync_directory(path.parent)
@@ -251,7 +256,7 @@ def _open_all(path: Path, *, room: bool) -> tuple[sqlite3.Connection, sqlite3.Co
             # Nothing here is text; what calls itself so is damaged, and must meet its checksum, not a decoder.
             connection.text_factory = bytes
         # Once more through SQLite: the newest header may lie in SQLite's own log, and the file hold an older one.
-        _check_format(writer, path)
+        check_format(writer, path)
         _keep_log(writer, path)
         writer.execute("PRAGMA synchronous=FULL")
         if writer.execute("PRAGMA user_version").fetchone()[0] == 0:
@@ -262,7 +267,8 @@ def _open_all(path: Path, *, room: bool) -> tuple[sqlite3.Connection, sqlite3.Co
             writer.execute("COMMIT")
         if room:
             # Whoever only looks must get into a damaged file too; it checks the rows itself.
-            refuse_hidden_rows(writer, path, unsealed=_ROOM_KEY)
+            if not checked:
+                refuse_hidden_rows(writer, path, unsealed=ROOM_KEY)
             _keep_room(writer, path)
         for connection in (reader, scanner):
             connection.execute("PRAGMA query_only=ON")
@@ -271,7 +277,7 @@ def _open_all(path: Path, *, room: bool) -> tuple[sqlite3.Connection, sqlite3.Co
         for connection in opened:
             connection.close()
         if isinstance(error, sqlite3.Error):
-            raise _translated(error, path) from error
+            raise translated(error, path) from error
         raise
     return writer, reader, scanner
 
@@ -299,19 +305,19 @@ def _keep_room(writer: sqlite3.Connection, path: Path) -> None:
         return
     try:
         writer.execute("BEGIN IMMEDIATE")
-        writer.execute("INSERT OR REPLACE INTO kv (key, value) VALUES (?, zeroblob(?))", (_ROOM_KEY, _ROOM_BYTES))
+        writer.execute("INSERT OR REPLACE INTO kv (key, value) VALUES (?, zeroblob(?))", (ROOM_KEY, _ROOM_BYTES))
         writer.execute("COMMIT")
         writer.execute("PRAGMA wal_checkpoint(RESTART)")
-        writer.execute("DELETE FROM kv WHERE key = ?", (_ROOM_KEY,))
+        writer.execute("DELETE FROM kv WHERE key = ?", (ROOM_KEY,))
     except sqlite3.Error as error:
         if writer.in_transaction:
             writer.execute("ROLLBACK")
-        if not isinstance(_translated(error, path), StorageFullError):
+        if not isinstance(translated(error, path), StorageFullError):
             raise
         _log.warning("disk is full, metadata has no room of its own", extra={"file": str(path)})
 
 
-def _check_header(path: Path) -> None:
+def check_header(path: Path) -> None:
     """Look at SQLite's file header without opening a connection, which might already change the file."""
     if not path.exists() or path.stat().st_size == 0:
         return
@@ -323,7 +329,7 @@ def _check_header(path: Path) -> None:
     _check_ids(path, application, version, foreign=application != 0)
 
 
-def _check_format(connection: sqlite3.Connection, path: Path) -> None:
+def check_format(connection: sqlite3.Connection, path: Path) -> None:
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
@@ -347,7 +353,7 @@ def _close_abandoned(
             connection.close()
 
 
-def _translated(error: sqlite3.Error, path: Path) -> PenstockError | OSError:
+def translated(error: sqlite3.Error, path: Path) -> PenstockError | OSError:
     code = getattr(error, "sqlite_errorcode", None)
     primary = code & 0xFF if isinstance(code, int) else None
     if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):

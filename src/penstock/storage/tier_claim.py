@@ -68,6 +68,14 @@ async def claim_tier(objects: Objects, files: Files, *, place: str, endpoint: st
     Returns the record as it now is in the data directory. Raises InvalidArgumentError, with nothing changed there: it belongs
     to another store, or to another copy of this one, or is not where the chunks are. What ``objects`` raises.
     """
+    record, is_new = await examine_tier(objects, files, place=place)
+    if record is None:
+        record = TierRecord(store=rng.uuid().hex, place=place, endpoint=endpoint)
+    return await _enter(objects, files, replace(record, place=place, endpoint=endpoint), rng, new=is_new)
+
+
+async def examine_tier(objects: Objects, files: Files, *, place: str) -> tuple[TierRecord | None, bool]:
+    """What ``claim_tier`` refuses, without a claim: the record, and whether ``objects`` bear no mark yet. Changes nothing."""
     record = await load_record(files)
     mark = await _mark(objects)
     owners = list(await objects.list(OWNERS))
@@ -78,17 +86,17 @@ async def claim_tier(objects: Objects, files: Files, *, place: str, endpoint: st
             )
         if await objects.list("chunks"):
             raise InvalidArgumentError("tier 2 holds chunks and does not say whose; name an unused prefix", tier2=place)
-        record = TierRecord(store=rng.uuid().hex, place=place, endpoint=endpoint)
-    elif mark is None and record.claimed:
+        return None, True
+    if mark is None and record.claimed:
         raise InvalidArgumentError(
             "tier 2 is not where this store has its chunks; is it mounted, is the prefix right?",
             tier2=place,
             last_used=record.place,
         )
-    elif mark not in (None, record.store):
+    if mark not in (None, record.store):
         raise InvalidArgumentError("tier 2 belongs to another store", tier2=place, store=mark, own=record.store)
     _refuse_strangers(owners, record, place)
-    return await _enter(objects, files, replace(record, place=place, endpoint=endpoint), rng, new=mark is None)
+    return record, mark is None
 
 
 async def _enter(objects: Objects, files: Files, record: TierRecord, rng: Rng, *, new: bool) -> TierRecord:

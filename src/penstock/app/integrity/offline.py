@@ -13,13 +13,13 @@ from penstock.app.integrity.source import Source, open_source
 from penstock.app.worker_layout import owned_containers
 from penstock.codec import records
 from penstock.model.damage import Damage, DamageKind
-from penstock.model.errors import CorruptDataError, InvalidArgumentError
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
 from penstock.ports.files import Files
 from penstock.ports.integrity import FrameCheck
 from penstock.ports.offload import Offload
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.scrub import Scrubber
-from penstock.storage.data_directory import FORMAT_VERSION
+from penstock.storage.data_directory import parse_version
 from penstock.storage.log_check import LogReport, check_file, look_at_log
 from penstock.storage.sqlite_keyvalue import SqliteKeyValue
 
@@ -87,7 +87,7 @@ async def open_offline(
                 "this is a directory of tier 2, not the data directory of a store", path=str(data)
             )
         damage: list[Damage] = []
-        await _check_version(source.files, damage)
+        await _check_version(source.data, source.files, damage)
         with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
             keyvalue = await _open_metadata(source, Path(scratch), offload, damage)
             try:
@@ -107,7 +107,7 @@ async def open_offline(
                     await keyvalue.close()
 
 
-async def _check_version(files: Files, damage: list[Damage]) -> None:
+async def _check_version(data: Path, files: Files, damage: list[Damage]) -> None:
     why: str | None = None
     try:
         file = await files.open("VERSION")
@@ -115,11 +115,12 @@ async def _check_version(files: Files, damage: list[Damage]) -> None:
             text = await file.read_at(0, 40)
         finally:
             await file.close()
-        if int(text) > FORMAT_VERSION:
-            why = f"written by a newer version: {int(text)}"
+        parse_version(text, data / "VERSION")
     except FileNotFoundError:
         why = "missing"
-    except ValueError:
+    except VersionTooNewError as error:
+        why = f"written by a newer version: {error.fields['version']}"
+    except CorruptDataError:
         why = "cannot be read"
     if why is not None:
         damage.append(Damage(kind=DamageKind.DIRECTORY, place="VERSION", why=why))

@@ -243,6 +243,7 @@ class _Rebuild:
             self._report.streams = await reconcile(
                 files, keyvalue, tier, offload=self._offload, containers=containers, clock=RealClock()
             )
+            directory.mark_complete()
         return self._report
 
     async def _epoch(self, catalogue: Mapping[int, Sequence[ObjectName]]) -> int:

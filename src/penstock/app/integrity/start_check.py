@@ -1,0 +1,179 @@
+"""What a start refuses, found before it writes anything. A start and ``penstock doctor`` ask the same questions.
+
+Source: docs/design/0015-integrity.md, "What a start refuses".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from penstock.app.settings import EmbeddedSettings
+from penstock.app.tier2 import CHUNKS, TierPlace, locate_tier
+from penstock.app.worker_layout import WorkerLayout, check_workers_there, worker_directory
+from penstock.codec import records
+from penstock.codec.catalogue import DIRECTORY as CATALOGUE
+from penstock.codec.wal import EpochRecord
+from penstock.model.errors import CorruptDataError, DirectoryInUseError, InvalidArgumentError
+from penstock.ports.files import Files
+from penstock.ports.offload import Offload
+from penstock.storage.data_directory import DataDirectory, is_complete, lost_part
+from penstock.storage.log_check import read_epoch
+from penstock.storage.log_scan import LogImage, list_log, read_log
+from penstock.storage.real_files import RealFiles
+from penstock.storage.real_offload import ThreadOffload
+from penstock.storage.sqlite_look import MetadataLook, look_at_metadata
+from penstock.storage.tier_claim import examine_tier
+
+LOG = "wal"
+METADATA = "metadata"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartFacts:
+    """What lies in a directory on which a start is possible. ``is_new``: a store would be created. ``image``: the log, None
+    where nothing was ever written to it."""
+
+    is_new: bool
+    epoch: EpochRecord | None
+    image: LogImage | None
+    tier: TierPlace
+
+
+async def check_start(
+    settings: EmbeddedSettings,
+    *,
+    offload: Offload,
+    containers: int,
+    owned: Sequence[int] | None = None,
+    verify: bool = True,
+) -> StartFacts:
+    """Look whether a store may start on ``settings.data``, which the caller holds. Nothing is changed, in tier 2 neither.
+
+    Reads the log and, with ``verify``, every row of the metadata. Raises: CorruptDataError (something is damaged, or was
+    lost: fields ``missing`` and ``found``), InvalidArgumentError, VersionTooNewError, UnavailableError (tier 2), OSError.
+    """
+    files = RealFiles(settings.data, offload, read_only=True)
+    tier = await locate_tier(settings, files, offload=offload, read_only=True)
+    if tier.place is not None:
+        await examine_tier(tier.objects, files, place=tier.place)
+    indexes = range(containers) if owned is None else owned
+    keys = [(records.STORE_KEY, records.STORE_COPY_KEY)]
+    keys += [(records.prefix(records.TAG_CONTAINER, index), records.container_copy_key(index)) for index in indexes]
+    ranges = [records.range_of(records.prefix(records.TAG_CHUNK, index)) for index in indexes]
+    database = settings.data / METADATA / "store.db"
+    look = await offload.run(lambda: look_at_metadata(database, keys=keys, ranges=ranges, verify=verify))
+    epoch = await _epoch(files)
+    if look is None or look.rows[0] is None:
+        image = await _log_of_new(files, epoch)
+        await _check_birth(settings.data, tier, image)
+        return StartFacts(is_new=True, epoch=epoch, image=image, tier=tier)
+    _check_total(look.rows[0], containers)
+    if epoch is None:
+        raise lost_part(settings.data, missing=LOG, found=METADATA)
+    image = await read_log(files, LOG, epoch=epoch.epoch, seed=epoch.seed)
+    _check_log_reaches(look, indexes, epoch, image)
+    await _check_chunks(settings.data, look, tier)
+    return StartFacts(is_new=False, epoch=epoch, image=image, tier=tier)
+
+
+async def check_workers(settings: EmbeddedSettings, layout: WorkerLayout) -> None:
+    """The same for each worker's directory, before any of them starts. Rows are left to the worker, which reads them anyway.
+
+    A directory that a process still uses is passed over. Raises as ``check_start``.
+    """
+    check_workers_there(settings.data, range(layout.workers))
+    async with ThreadOffload() as offload:
+        for worker in range(layout.workers):
+            own = worker_directory(settings.data, worker)
+            if not own.is_dir():
+                continue
+            with suppress(DirectoryInUseError), DataDirectory.look(own):
+                await check_start(
+                    replace(settings, data=own, tier2=None),
+                    offload=offload,
+                    containers=layout.containers,
+                    owned=layout.owned(worker),
+                    verify=False,
+                )
+
+
+async def _epoch(files: Files) -> EpochRecord | None:
+    """The log's epoch; None where there is no file of it. Raises CorruptDataError, VersionTooNewError."""
+    found = await read_epoch(files, LOG)
+    if found is None and await files.exists(f"{LOG}/EPOCH"):
+        raise CorruptDataError("epoch of the log is damaged", file=f"{LOG}/EPOCH", offset=0)
+    return found
+
+
+async def _log_of_new(files: Files, epoch: EpochRecord | None) -> LogImage | None:
+    """The log where there is no metadata. Raises CorruptDataError."""
+    if epoch is not None:
+        return await read_log(files, LOG, epoch=epoch.epoch, seed=epoch.seed)
+    if any(item.in_use for item in await list_log(files, LOG)):
+        raise CorruptDataError("log has files but no epoch", file=f"{LOG}/EPOCH", offset=0)
+    return None
+
+
+async def _check_birth(data: Path, tier: TierPlace, image: LogImage | None) -> None:
+    """A store without metadata is a new one, or one whose whole life is still in the log. Else something was lost."""
+    for directory in (CHUNKS, CATALOGUE):
+        if not await tier.is_empty(directory):
+            raise lost_part(
+                data, missing=METADATA, found=directory if tier.place is None else f"{tier.place}/{directory}"
+            )
+    if (data / "workers").exists():
+        raise lost_part(data, missing="workers.json", found="workers")
+    first = image.chain[0].header.first_sequence if image is not None and image.chain else None
+    if first is not None and first > 1:
+        # Frames before it were let go once the metadata held them. Without it no chunk has a name any more.
+        raise lost_part(data, missing=METADATA, found=f"{LOG}, from frame {first}")
+    if first is None and is_complete(data):
+        raise lost_part(data, missing=f"{METADATA}, {LOG}", found="VERSION")
+
+
+def _check_total(row: bytes, containers: int) -> None:
+    if records.decode_store(row) != containers:
+        raise InvalidArgumentError(
+            "number of containers is fixed when a store is created",
+            containers=containers,
+            created_with=records.decode_store(row),
+        )
+
+
+def _check_log_reaches(look: MetadataLook, indexes: Sequence[int], epoch: EpochRecord, image: LogImage) -> None:
+    """Going on would delete the chunks that only the lost frames name, and use addresses a second time."""
+    for index, row in zip(indexes, look.rows[1:], strict=True):
+        if row is None:
+            continue
+        record = records.decode_container(row)
+        if record.epoch > epoch.epoch:
+            raise CorruptDataError(
+                "metadata is newer than the log: it belongs to another one",
+                container=index,
+                epoch=record.epoch,
+                log_epoch=epoch.epoch,
+            )
+        if record.complete_upto > image.last:
+            raise CorruptDataError(
+                "log has lost its end: the metadata knows later frames",
+                container=index,
+                known_address=record.complete_upto,
+                log_last=image.last,
+            )
+
+
+async def _check_chunks(data: Path, look: MetadataLook, tier: TierPlace) -> None:
+    """Chunks that are missing here and there are refused to their readers. A place without any is one that is not mounted."""
+    named = next((found for found in look.first if found is not None), None)
+    if named is None:
+        return
+    name = records.decode_chunk(named[1]).name
+    try:
+        await tier.objects.size(f"{CHUNKS}/{name}")
+    except FileNotFoundError:
+        if await tier.is_empty(CHUNKS):
+            missing = CHUNKS if tier.place is None else f"{tier.place}/{CHUNKS}"
+            raise lost_part(data, missing=missing, found=f"{METADATA}, which names {name}") from None

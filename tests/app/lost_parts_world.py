@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tests.app.integrity_world import WRITER, content
+from integrity_world import WRITER, content
 
 from penstock.app.embedded import open_runtime
 from penstock.app.settings import EmbeddedSettings

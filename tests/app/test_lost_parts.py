@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.app.integrity_world import WRITER
-from tests.app.lost_parts_world import check_two_starts, copy, files_of, make, remove, settings_of
+from integrity_world import WRITER
+from lost_parts_world import check_two_starts, copy, files_of, make, remove, settings_of
 
 from penstock.app.segments import open_segments
 from penstock.app.settings import StandaloneSettings

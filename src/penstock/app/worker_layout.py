@@ -119,7 +119,16 @@ def settle_layout(data: Path, workers: int) -> WorkerLayout:
 
 def owned_containers(directory: Path) -> range | None:
     """The containers of the worker whose directory this is; None: it is no worker's. Raises as ``load_layout``."""
+    found = layout_of_worker(directory)
+    return None if found is None else found[1]
+
+
+def layout_of_worker(directory: Path) -> tuple[int, range] | None:
+    """How many containers the store has, and those of the worker whose directory this is; None: it is no worker's.
+
+    Raises as ``load_layout``.
+    """
     if directory.parent.name != _WORKERS or not directory.name.isdecimal():
         return None
     layout = load_layout(directory.parent.parent)
-    return None if layout is None else layout.owned(int(directory.name))
+    return None if layout is None else (layout.containers, layout.owned(int(directory.name)))

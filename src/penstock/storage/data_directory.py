@@ -43,7 +43,7 @@ class DataDirectory:
         StorageFullError, OSError.
         """
         directory = Path(path).absolute()
-        _check(directory)
+        check_directory(directory)
         if not directory.exists():
             make_directories(directory)
         lock = _take_lock(directory)
@@ -51,7 +51,7 @@ class DataDirectory:
         try:
             itself = _lock_itself(directory, fcntl.LOCK_EX)
             # Again under the lock: another process may have made the directory its own since the first look.
-            _check(directory)
+            check_directory(directory)
             if not (directory / _VERSION).exists():
                 replace_file(directory / _VERSION, f"{FORMAT_VERSION} {_NEW}\n".encode())
         except BaseException:
@@ -177,7 +177,8 @@ def _unlock(lock: TextIO | _DirectoryLock) -> None:
         fcntl.flock(lock, fcntl.LOCK_UN)
 
 
-def _check(directory: Path) -> None:
+def check_directory(directory: Path) -> None:
+    """Raises what ``open`` raises for what lies in the directory; nothing is changed."""
     if not directory.exists():
         return
     if not directory.is_dir():

@@ -50,6 +50,11 @@ async def _diagnose(data: Path, endpoint: str | None, insecure: bool) -> Diagnos
 
 
 def _lines(found: Diagnosis) -> list[str]:
+    if not found.facts:
+        lines = [found.verdict, f"directory  {found.data}, {counted(len(found.workers), 'worker')}"]
+        for one in found.workers:
+            lines += ["", *_lines(one)]
+        return lines
     facts = found.facts
     log, metadata, segments = facts["log"], facts["metadata"], facts["segments"]
     lines = [

@@ -7,17 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from penstock.app.integrity.offline import Offline, open_offline
+from penstock.app.integrity.rehearsal import start_refusal
 from penstock.app.integrity.report import advice, affected, stream_of
+from penstock.app.integrity.source import holds_something
+from penstock.app.worker_layout import RECORD as RECORD_OF_WORKERS
+from penstock.app.worker_layout import check_workers_there, load_layout, worker_directory
 from penstock.codec import catalogue as catalogue_codec
 from penstock.codec import records
 from penstock.codec.chunk_index import SUFFIX
 from penstock.core.garbage import chunk_epoch, is_marker
 from penstock.model.damage import Damage, DamageKind
-from penstock.model.errors import CorruptDataError
+from penstock.model.errors import CorruptDataError, InvalidArgumentError
 from penstock.ports.offload import Offload
 from penstock.segmentstore.chunk_gaps import missing_chunk, missing_ranges
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.rebuild import list_catalogue, load_container
+from penstock.storage.data_directory import DataDirectory, check_directory
 from penstock.storage.tier_claim import RECORD, load_record
 
 _PAGE = 1000
@@ -25,9 +30,14 @@ _PAGE = 1000
 
 @dataclass(slots=True, kw_only=True)
 class Diagnosis:
-    """Facts by part of the store; ``verdict`` in one sentence; ``advice`` says what to do."""
+    """Facts by part of the store; ``verdict`` in one sentence; ``advice`` says what to do.
+
+    ``refusal``: why a start would be refused, None: it succeeds. ``workers``: of a store of several workers, each one's.
+    """
 
     data: str
+    refusal: str | None = None
+    workers: list[Diagnosis] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
     verdict: str = ""
@@ -37,7 +47,10 @@ class Diagnosis:
         return {
             "data": self.data,
             "verdict": self.verdict,
+            "starts": self.refusal is None,
+            "refusal": self.refusal,
             **self.facts,
+            **({"workers": [one.as_json() for one in self.workers]} if self.workers else {}),
             "damage": [item.as_json() for item in self.damage],
             "affected": affected(self.damage),
             "advice": advice(self.damage),
@@ -45,13 +58,22 @@ class Diagnosis:
 
 
 async def diagnose(data: Path, *, offload: Offload, endpoint: str | None = None, insecure: bool = False) -> Diagnosis:
-    """Look at everything but the bytes of chunks, which ``scrub`` reads. Nothing is changed.
+    """Look at everything but the bytes of chunks, which ``scrub`` reads, and rehearse a start. Nothing is changed.
+
+    ``data`` may also be the directory of a store of several workers: then each worker's directory is looked at.
 
     Raises: DirectoryInUseError (a store runs on it), InvalidArgumentError (there is nothing of a store), VersionTooNewError,
     UnavailableError (tier 2 lies elsewhere and does not answer).
     """
+    whole = await _diagnose_workers(data, offload=offload, endpoint=endpoint, insecure=insecure)
+    if whole is not None:
+        return whole
     async with open_offline(data, offload=offload, endpoint=endpoint, insecure=insecure) as store:
-        found = Diagnosis(data=str(data), damage=list(store.damage))
+        refusal = await start_refusal(store, offload=offload, endpoint=endpoint, insecure=insecure)
+        found = Diagnosis(data=str(data), damage=list(store.damage), refusal=None if refusal is None else str(refusal))
+        if refusal is None and store.keyvalue is None:
+            # A new store has no metadata yet, and the log of a young one may still hold everything.
+            found.damage = [item for item in found.damage if item.kind is not DamageKind.PAGE]
         await _directory(store, found)
         _log(store, found)
         await _metadata(store, offload, found)
@@ -59,6 +81,37 @@ async def diagnose(data: Path, *, offload: Offload, endpoint: str | None = None,
         await _segments(store, found)
         found.verdict = _verdict(store, found)
         return found
+
+
+async def _diagnose_workers(data: Path, *, offload: Offload, endpoint: str | None, insecure: bool) -> Diagnosis | None:
+    """The diagnosis of a store of several workers; None: it is none. Raises as ``diagnose``."""
+    if not (data / RECORD_OF_WORKERS).exists() and not (data / "workers").is_dir():
+        return None
+    found, own = Diagnosis(data=str(data)), list[Path]()
+    with DataDirectory.look(data):
+        try:
+            check_directory(data)
+            layout = load_layout(data)
+            if layout is None:
+                return None
+            own = [worker_directory(data, worker) for worker in range(layout.workers)]
+            check_workers_there(data, range(layout.workers))
+        except (CorruptDataError, InvalidArgumentError) as error:
+            found.refusal = str(error)
+            found.damage.append(Damage(kind=DamageKind.DIRECTORY, place=str(data), why=error.message))
+        for directory in own:
+            if holds_something(directory):
+                found.workers.append(await diagnose(directory, offload=offload, endpoint=endpoint, insecure=insecure))
+    for one in found.workers:
+        found.damage += one.damage
+        if one.refusal is not None:
+            found.refusal = found.refusal or f"{one.data}: {one.refusal}"
+    found.verdict = (
+        f"a store would not start on this directory: {found.refusal}"
+        if found.refusal is not None
+        else f"a store of {len(found.workers)} workers starts"
+    )
+    return found
 
 
 async def _directory(store: Offline, found: Diagnosis) -> None:
@@ -227,12 +280,14 @@ async def _chunks(
 
 def _verdict(store: Offline, found: Diagnosis) -> str:
     kinds = {item.kind for item in found.damage}
-    if kinds & {DamageKind.PAGE, DamageKind.LOG, DamageKind.DIRECTORY} or store.keyvalue is None:
+    if found.refusal is not None:
         rebuildable = any(item["batch"] is not None for item in found.facts.get("catalogue") or ())
         back = "what is flushed can be rebuilt from tier 2" if rebuildable else "tier 2 holds no sound catalogue either"
-        return f"a store would not start on this directory; {back}"
+        return f"a store would not start on this directory: {found.refusal}; {back}"
+    if store.keyvalue is None:
+        return "a store starts; there is no metadata yet, and nothing else that would have been lost with it"
     if DamageKind.ROW in kinds:
-        return "a store may start, and will refuse what the damaged rows tell"
+        return "a store starts, and refuses what the damaged rows affect"
     if kinds & {DamageKind.CHUNK, DamageKind.BLOCK}:
         return "a store starts, and refuses reads of what is damaged"
     if kinds:

@@ -1,0 +1,79 @@
+"""Whether a store would start on a directory: its own checks and its own recovery, on files opened for reading only."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+from penstock.app.integrity.offline import Offline
+from penstock.app.integrity.start_check import StartFacts, check_start
+from penstock.app.settings import EmbeddedSettings
+from penstock.app.telemetry import Counters
+from penstock.app.worker_layout import CONTAINERS_EACH, layout_of_worker
+from penstock.model.errors import PenstockError
+from penstock.ports.durable_log import LogAddress
+from penstock.ports.files import Files
+from penstock.ports.offload import Offload
+from penstock.segmentstore.settings import StoreSettings
+from penstock.segmentstore.store import SegmentStore
+from penstock.storage.data_directory import check_directory
+from penstock.storage.log_scan import frames_of
+from penstock.storage.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory_log import MemoryLog, MemoryLogState
+from penstock.storage.real_clock import RealClock
+from penstock.storage.real_rng import RealRng
+
+
+class _SeenLog(MemoryLog):
+    """A log that replays the frames of files, and keeps in memory what is appended."""
+
+    def __init__(self, files: Files, facts: StartFacts) -> None:
+        epoch = 0 if facts.epoch is None else facts.epoch.epoch
+        super().__init__(MemoryLogState(last=0 if facts.image is None else facts.image.last, epoch=epoch))
+        self._files = files
+        self._facts = facts
+
+    async def replay(self) -> AsyncIterator[tuple[LogAddress, bytes]]:
+        image, epoch = self._facts.image, self._facts.epoch
+        if image is not None and epoch is not None:
+            for index, accepted in enumerate(image.chain):
+                upto = image.last_of(index)
+                async for sequence, payload in frames_of(self._files, accepted, seed=epoch.seed, upto=upto):
+                    yield LogAddress(sequence), payload
+        async for item in super().replay():
+            yield item
+
+
+async def start_refusal(
+    store: Offline, *, offload: Offload, endpoint: str | None, insecure: bool
+) -> PenstockError | OSError | None:
+    """Why a start would be refused, or None. Recovers into the copy of the metadata that ``store`` holds, and changes nothing
+    else.
+
+    Takes the memory and the time of a recovery.
+    """
+    worker = layout_of_worker(store.data)
+    containers, owned = (CONTAINERS_EACH, None) if worker is None else worker
+    settings = EmbeddedSettings(data=store.data, tier2_endpoint=endpoint, tier2_insecure=insecure)
+    try:
+        check_directory(store.data)
+        facts = await check_start(settings, offload=offload, containers=containers, owned=owned)
+        async with AsyncExitStack() as stack:
+            log = _SeenLog(store.files, facts)
+            stack.push_async_callback(log.close)
+            segments = SegmentStore(
+                log=log,
+                keyvalue=MemoryKeyValue() if store.keyvalue is None else store.keyvalue,
+                chunks=store.source.chunks,
+                clock=RealClock(),
+                rng=RealRng(),
+                offload=offload,
+                telemetry=Counters(),
+                settings=StoreSettings(containers=containers),
+                catalogue=store.source.objects,
+                owned=owned,
+            )
+            await segments.recover()
+    except (PenstockError, OSError) as error:
+        return error
+    return None

@@ -1,0 +1,153 @@
+"""What `penstock doctor` says of a directory is what a start on it does, and it changes nothing to find out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from lost_parts_world import copy, files_of, make, remove, settings_of
+
+from penstock.app.embedded import open_runtime
+from penstock.app.integrity.doctor import Diagnosis, diagnose
+from penstock.app.settings import StandaloneSettings
+from penstock.app.standalone import open_standalone
+from penstock.model.errors import PenstockError
+from penstock.storage.data_directory import DataDirectory
+from penstock.storage.real_offload import ThreadOffload
+
+ENTRIES = ("RESERVE", "VERSION", "LOCK", "catalogue", "chunks", "metadata", "wal", "tier2.json")
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    made = []
+    for killed in (False, True):
+        for shared in (False, True):
+            place = tmp_path_factory.mktemp("store")
+            tier2 = place / "tier2" if shared else None
+            if tier2 is not None:
+                tier2.mkdir()
+            make(place / "data", tier2=tier2, killed=killed)
+            made.append(place)
+    return made
+
+
+def verdict(data: Path) -> Diagnosis:
+    async def look() -> Diagnosis:
+        async with ThreadOffload() as offload:
+            return await diagnose(data, offload=offload)
+
+    return asyncio.run(look())
+
+
+def starts(data: Path) -> bool:
+    async def start() -> None:
+        async with open_runtime(settings_of(data)):
+            pass
+
+    try:
+        asyncio.run(start())
+    except PenstockError:
+        return False
+    return True
+
+
+def damage(data: Path, rng: random.Random) -> str:
+    """Remove entries, remove a file, cut one off, or change some of its bytes."""
+    how = rng.choice(("entries", "remove", "cut", "flip", "flip"))
+    if how == "entries":
+        lost = rng.sample(ENTRIES, rng.randint(1, 3))
+        remove(data, lost)
+        return f"without {lost}"
+    files = sorted(path for path in data.rglob("*") if path.is_file() and path.name not in ("LOCK", "RESERVE"))
+    path = rng.choice(files)
+    size = path.stat().st_size
+    if how == "remove":
+        path.unlink()
+    elif how == "cut":
+        os.truncate(path, rng.randrange(size + 1))
+    else:
+        with path.open("r+b") as file:
+            # The beginning of a log file is where its frames are.
+            file.seek(rng.randrange(max(1, min(size, 1 << 16))))
+            file.write(rng.randbytes(rng.choice((1, 8, 600))))
+    return f"{how} {path.relative_to(data)}"
+
+
+def check_case(stores: list[Path], tmp_path: Path, seed: int) -> str:
+    rng = random.Random(seed)
+    source = rng.choice(stores)
+    whole = tmp_path / "whole"
+    shutil.rmtree(whole, ignore_errors=True)
+    whole.mkdir()
+    # Tier 2 is named by its path: it is damaged, and started on, where it is.
+    if (source / "tier2").exists():
+        copy(source / "tier2", whole / "kept")
+    data = whole / "data"
+    copy(source / "data", data)
+    told = damage(data, rng)
+    try:
+        before = files_of(data)
+        if not any((data / name).exists() for name in ENTRIES if name not in ("LOCK", "RESERVE")):
+            return "empty"
+        found = verdict(data)
+        assert files_of(data) == before, (seed, told)
+        assert (found.refusal is None) == starts(data), (seed, told, found.verdict)
+        return "starts" if found.refusal is None else "refused"
+    finally:
+        if (whole / "kept").exists():
+            shutil.rmtree(source / "tier2")
+            shutil.copytree(whole / "kept", source / "tier2")
+
+
+def test_the_verdict_is_what_a_start_does(stores: list[Path], tmp_path: Path) -> None:
+    outcomes = [check_case(stores, tmp_path, seed) for seed in range(8)]
+    assert {"starts", "refused"} <= set(outcomes)
+
+
+@pytest.mark.slow
+def test_the_verdict_is_what_a_start_does_in_many_cases(stores: list[Path], tmp_path: Path) -> None:
+    outcomes = [check_case(stores, tmp_path, seed) for seed in range(1000, 1200)]
+    print({outcome: outcomes.count(outcome) for outcome in set(outcomes)})
+    assert outcomes.count("starts") > 20
+    assert outcomes.count("refused") > 20
+
+
+@pytest.mark.parametrize("lost", [["metadata"], ["wal"], ["chunks"], ["metadata", "wal"]])
+def test_a_start_that_is_refused_is_not_promised(stores: list[Path], tmp_path: Path, lost: list[str]) -> None:
+    copy(stores[0] / "data", tmp_path / "data")
+    remove(tmp_path / "data", lost)
+    found = verdict(tmp_path / "data")
+    assert found.refusal is not None
+    assert "would not start" in found.verdict
+
+
+def test_a_first_start_that_died_is_no_damage(tmp_path: Path) -> None:
+    DataDirectory.open(tmp_path / "data").close()
+    found = verdict(tmp_path / "data")
+    assert (found.refusal, found.damage) == (None, [])
+    assert "a store starts" in found.verdict
+
+
+@pytest.mark.server
+def test_the_root_of_a_store_of_workers_is_looked_at(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    settings = StandaloneSettings(store=settings_of(data), workers=2, controller_port=0, store_port=0, http_port=0)
+
+    async def start() -> None:
+        async with open_standalone(settings):
+            pass
+
+    asyncio.run(start())
+    found = verdict(data)
+    assert (found.refusal, found.damage, len(found.workers)) == (None, [], 2)
+    remove(data, ["workers/1/metadata"])
+    assert "workers/1" in (verdict(data).refusal or "")
+    remove(data, ["workers/1"])
+    assert "lost a part" in (verdict(data).refusal or "")
+    remove(data, ["workers.json"])
+    assert "workers.json" in (verdict(data).refusal or "")

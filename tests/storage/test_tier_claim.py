@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from penstock.app.embedded import embedded_settings
 from penstock.app.tier2 import for_tier2, open_tier2
-from penstock.model.errors import CorruptDataError, InvalidArgumentError, UnavailableError, VersionTooNewError
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    StorageFullError,
+    UnavailableError,
+    VersionTooNewError,
+)
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.objects import Objects
 from penstock.segmentstore.settings import MIB, StoreSettings
@@ -144,6 +151,61 @@ def test_an_opening_that_broke_off_does_not_lock_the_store_out(tmp_path: Path, l
                 failed += 1
         assert failed == 1
         record = await claim(objects, files_of(tmp_path))
+        assert list(await objects.list(OWNERS)) == [record.openings[-1]]
+
+    with_files(work)
+
+
+def test_a_claim_survives_any_number_of_failures(tmp_path: Path) -> None:
+    """Each failure is a put that was lost before or after it took effect, or a call that was not answered."""
+
+    async def work(files_of: Callable[[Path], RealFiles]) -> None:
+        (tmp_path / "data").mkdir()
+        rng = random.Random(5)
+        broken: dict[str, float] = {}
+
+        async def lose(verb: str, name: str) -> None:
+            if rng.random() < broken.get(verb, 0.0):
+                raise UnavailableError("no answer", object=name)
+
+        objects = MemoryObjects(before=lose, after=lose)
+        files = files_of(tmp_path / "data")
+        store = (await claim(objects, files)).store
+        for _ in range(50):
+            broken |= {verb: rng.choice((0.0, 0.2, 0.6, 1.0)) for verb in ("put", "list", "delete", "read")}
+            for _ in range(rng.randrange(40)):
+                with suppress(UnavailableError):
+                    await claim(objects, files)
+            broken.clear()
+            record = await claim(objects, files)
+            assert record.store == store
+            assert list(await objects.list(OWNERS)) == [record.openings[-1]]
+
+    with_files(work)
+
+
+def test_a_full_tier_2_keeps_the_claim_of_the_last_opening(tmp_path: Path) -> None:
+    async def work(files_of: Callable[[Path], RealFiles]) -> None:
+        full = [False]
+
+        async def refuse(verb: str, name: str) -> None:
+            if verb == "put" and full[0]:
+                raise StorageFullError("bucket is full", object=name)
+
+        objects = MemoryObjects(before=refuse)
+        for name in ("data", "new"):
+            (tmp_path / name).mkdir()
+        first = await claim(objects, files_of(tmp_path / "data"))
+        full[0] = True
+        for _ in range(40):
+            await claim(objects, files_of(tmp_path / "data"))
+            assert list(await objects.list(OWNERS)) == [first.openings[-1]]
+        with pytest.raises(InvalidArgumentError, match="belongs to another store"):
+            await claim(objects, files_of(tmp_path / "new"))
+        with pytest.raises(StorageFullError):
+            await claim(MemoryObjects(before=refuse), files_of(tmp_path / "new"), "s3://unused")
+        full[0] = False
+        record = await claim(objects, files_of(tmp_path / "data"))
         assert list(await objects.list(OWNERS)) == [record.openings[-1]]
 
     with_files(work)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
+from penstock.model.errors import StorageFullError
 from penstock.ports.files import Files
 
 
@@ -23,6 +24,9 @@ class FileObjects:
             await file.resize(0)
             await file.write_at(0, [data])
             await file.sync()
+        except StorageFullError:
+            await self._files.unlink(f"{name}.tmp")
+            raise
         finally:
             await file.close()
         await self._files.rename(f"{name}.tmp", name)

@@ -10,14 +10,18 @@ Source: docs/design/0013-object-tier.md, docs/formats/tier2.md.
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, StorageFullError, VersionTooNewError
 from penstock.ports.files import Files
 from penstock.ports.objects import Objects
 from penstock.ports.rng import Rng
 from penstock.storage.file_objects import FileObjects
+
+_log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 MARK = "STORE"
@@ -66,16 +70,18 @@ async def claim_tier(objects: Objects, files: Files, *, place: str, endpoint: st
     """Make sure that what lies in ``objects`` is this data directory's alone, and say so there.
 
     Returns the record as it now is in the data directory. Raises InvalidArgumentError, with nothing changed there: it belongs
-    to another store, or to another copy of this one, or is not where the chunks are. What ``objects`` raises.
+    to another store, or to another copy of this one, or is not where the chunks are. What ``objects`` raises; where a tier 2
+    that is ours is full, the claim of the last opening is kept.
     """
-    record, is_new = await examine_tier(objects, files, place=place)
+    record, owners, is_new = await examine_tier(objects, files, place=place)
     if record is None:
         record = TierRecord(store=rng.uuid().hex, place=place, endpoint=endpoint)
-    return await _enter(objects, files, replace(record, place=place, endpoint=endpoint), rng, new=is_new)
+    return await _enter(objects, files, replace(record, place=place, endpoint=endpoint), owners, rng, new=is_new)
 
 
-async def examine_tier(objects: Objects, files: Files, *, place: str) -> tuple[TierRecord | None, bool]:
-    """What ``claim_tier`` refuses, without a claim: the record, and whether ``objects`` bear no mark yet. Changes nothing."""
+async def examine_tier(objects: Objects, files: Files, *, place: str) -> tuple[TierRecord | None, Sequence[str], bool]:
+    """What ``claim_tier`` refuses, without a claim: the record, the names of openings in ``objects``, and whether they bear
+    no mark yet. Changes nothing."""
     record = await load_record(files)
     mark = await _mark(objects)
     owners = list(await objects.list(OWNERS))
@@ -86,7 +92,7 @@ async def examine_tier(objects: Objects, files: Files, *, place: str) -> tuple[T
             )
         if await objects.list("chunks"):
             raise InvalidArgumentError("tier 2 holds chunks and does not say whose; name an unused prefix", tier2=place)
-        return None, True
+        return None, owners, True
     if mark is None and record.claimed:
         raise InvalidArgumentError(
             "tier 2 is not where this store has its chunks; is it mounted, is the prefix right?",
@@ -96,17 +102,26 @@ async def examine_tier(objects: Objects, files: Files, *, place: str) -> tuple[T
     if mark not in (None, record.store):
         raise InvalidArgumentError("tier 2 belongs to another store", tier2=place, store=mark, own=record.store)
     _refuse_strangers(owners, record, place)
-    return record, mark is None
+    return record, owners, mark is None
 
 
-async def _enter(objects: Objects, files: Files, record: TierRecord, rng: Rng, *, new: bool) -> TierRecord:
+async def _enter(
+    objects: Objects, files: Files, record: TierRecord, owners: Sequence[str], rng: Rng, *, new: bool
+) -> TierRecord:
     """Write our own name, then look again: of two that come at once, at least one sees the other."""
     number = max((_number(name) for name in record.openings), default=0) + 1
     own = f"{OWNERS}/{number:08x}-{rng.uuid().hex}"
-    record = replace(record, openings=(*record.openings, own)[-_REMEMBERED:])
+    record = replace(record, openings=(*_remembered(record, owners), own))
     # Here first: a name that we do not know for ours would lock us out.
     await _save(files, record)
-    await objects.put(own, _encoded({"store": record.store}))
+    try:
+        await objects.put(own, _encoded({"store": record.store}))
+    except StorageFullError:
+        if new:
+            raise
+        # Its chunks must be read, and truncation is the way out. The name of the last opening goes on to stand for us.
+        _log.warning("tier 2 is full, the claim of the last opening is kept", extra={"tier2": record.place})
+        return record
     owners = list(await objects.list(OWNERS))
     try:
         _refuse_strangers(owners, record, record.place)
@@ -121,6 +136,13 @@ async def _enter(objects: Objects, files: Files, record: TierRecord, rng: Rng, *
         if name != own:
             await objects.delete(name)
     return record
+
+
+def _remembered(record: TierRecord, owners: Sequence[str]) -> Sequence[str]:
+    """Our openings to keep: all that stand in tier 2, however many attempts have failed since, and the last of the others,
+    which may still arrive there."""
+    others = [name for name in record.openings if name not in owners][1 - _REMEMBERED :]
+    return [name for name in record.openings if name in owners or name in others]
 
 
 def _refuse_strangers(owners: list[str], record: TierRecord, place: str) -> None:

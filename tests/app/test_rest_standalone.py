@@ -54,7 +54,7 @@ def test_what_is_made_over_http_is_used_over_the_wire_and_survives_a_kill(tmp_pa
                 assert (status, shown["streamList"], shown["onlineReaderIds"]) == (200, ["t"], ["r1"])
         health = ask(port, "GET", "/v1/health")[1]
         assert health["status"] == "UP"
-        assert set(health["children"]) == {"segmentstore"}
+        assert set(health["children"]) == {"segmentstore", "appends", "reads", "tiering", "disk"}
         server.kill()
         server.start()
         assert ask(server.http_port, "GET", "/v1/scopes/s/streams/t") == (200, made)

@@ -83,6 +83,9 @@ def test_a_store_starts_on_a_full_tier_2(tmp_path: Path, monkeypatch: pytest.Mon
         async with open_runtime(settings) as runtime:
             taken = await append(runtime, 1000)
             assert taken < 1000
+            told = runtime.not_ready()
+            assert set(told) == {"appends", "tiering"}
+            assert "disk is full" in told["appends"]
             stream = StreamName("s", "t")
             await runtime.controller.truncate_stream(stream, StreamCut(stream, {0: 4 * len(BLOCK)}))
             assert (await runtime.segments.info(SEGMENT)).start_offset == 4 * len(BLOCK)
@@ -92,6 +95,7 @@ def test_a_store_starts_on_a_full_tier_2(tmp_path: Path, monkeypatch: pytest.Mon
             info = await runtime.segments.info(SEGMENT)
             assert await content(runtime, SEGMENT, info.start_offset, info.length) == BLOCK * (4 + taken)
             assert await append(runtime, 3) == 3
+            assert runtime.not_ready() == {}
 
     try:
         asyncio.run(main())

@@ -19,6 +19,7 @@ from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.app.standalone import store_failure
 from penstock.app.worker_layout import settle_layout
 from penstock.app.workers import Patience, Workers, open_workers
+from penstock.core.readiness import FUNCTIONS
 from penstock.model.errors import InvalidArgumentError, UnavailableError
 from penstock.storage.data_directory import DataDirectory
 
@@ -143,6 +144,9 @@ def test_health_names_the_workers_that_are_away(tmp_path: Path) -> None:
         layout = settle_layout(data, 2)
     counts = module.CountsMemory(2)
     try:
-        assert state(Workers(settings, layout, counts, SHORT)) == "being started again: worker 0, 1"
+        workers = Workers(settings, layout, counts, SHORT)
+        assert state(workers) == "being started again: worker 0, 1"
+        for function in FUNCTIONS:
+            assert workers.not_ready()[function] == "worker 0: is being started again; worker 1: is being started again"
     finally:
         counts.close()

@@ -18,6 +18,7 @@ import uvloop
 from penstock.controller.controller import Controller, open_controller
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId, make_segment_id
+from penstock.net.rest_health import Checks
 from penstock.net.rest_limits import RestLimits
 from penstock.net.rest_server import RestServer
 from penstock.ports.controller_service import Endpoint
@@ -151,7 +152,10 @@ async def running(limits: RestLimits | None = None, hosts: Sequence[str] | None 
                 port=0,
                 hosts=hosts,
                 readers_of=readers_of,
-                checks={"segmentstore": lambda: failures.get("segmentstore")},
+                checks=Checks(
+                    vital={"segmentstore": lambda: failures.get("segmentstore")},
+                    functions={"appends": lambda: failures.get("appends")},
+                ),
                 limits=limits,
             )
         )

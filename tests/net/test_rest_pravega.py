@@ -364,6 +364,20 @@ def test_health_tells_what_is_down_and_why() -> None:
     play(scene)
 
 
+def test_a_function_that_does_not_work_makes_the_process_not_ready_but_not_dead() -> None:
+    async def scene(run: Running) -> None:
+        run.failures["appends"] = "tier 2 is full"
+        whole = await run.expect(200, "GET", "/v1/health")
+        assert (whole["status"], whole["readiness"], whole["liveness"]) == ("DOWN", False, True)
+        assert whole["details"] == {"appends": "tier 2 is full"}
+        assert whole["children"]["segmentstore"]["status"] == "UP"
+        assert await run.expect(200, "GET", "/v1/health/readiness/appends") is False
+        assert await run.expect(200, "GET", "/v1/health/readiness/segmentstore") is True
+        assert await run.expect(200, "GET", "/v1/health/liveness") is True
+
+    play(scene)
+
+
 def test_a_store_that_is_gone_is_an_error_of_the_server_and_may_be_tried_again() -> None:
     async def scene(run: Running) -> None:
         await with_stream(run)

@@ -35,7 +35,8 @@ _PLACES = ("tier2", "tier2_endpoint", "tier2_insecure")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """A running store and what serves it. ``failure`` says why the store takes no more requests, or None."""
+    """A running store and what serves it. ``failure`` says why the store takes no more requests, or None; ``not_ready`` which
+    functions (see ``core.readiness``) do not work now, and why."""
 
     segments: LocalSegmentService
     controller: Controller
@@ -43,6 +44,7 @@ class Runtime:
     rng: Rng
     telemetry: Counters
     failure: Callable[[], PenstockError | None]
+    not_ready: Callable[[], Mapping[str, str]] = dict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,7 @@ async def open_runtime(
             rng=rng,
             telemetry=telemetry,
             failure=lambda: segments.offline,
+            not_ready=segments.not_ready,
         )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -29,8 +31,10 @@ from penstock.app.workers import Worker, Workers, open_workers
 from penstock.client.group_table import GroupTable
 from penstock.controller.controller import open_controller
 from penstock.controller.settings import ControllerSettings
+from penstock.core.readiness import FUNCTIONS
 from penstock.model.errors import NotFoundError, PenstockError
 from penstock.net.grpc_server import GrpcServer
+from penstock.net.rest_health import Checks
 from penstock.net.rest_server import RestServer
 from penstock.net.wire_calls import controller_calls
 from penstock.net.wire_server import WireServer
@@ -42,6 +46,8 @@ from penstock.storage.real_rng import RealRng
 log = logging.getLogger(__name__)
 
 _WATCH_S = 0.2
+_FULL_BYTES = 1 << 20
+"""Less than that on a disk nothing can be made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +90,13 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
                 port=settings.http_port,
                 hosts=settings.http_names,
                 readers_of=partial(online_readers, runtime),
-                checks={"segmentstore": partial(store_failure, runtime.failure, processes)},
+                checks=Checks(
+                    vital={"segmentstore": partial(store_failure, runtime.failure, processes)},
+                    functions={
+                        **{name: partial(_reason, runtime.not_ready, name) for name in FUNCTIONS},
+                        "disk": partial(disk_failure, settings.store.data),
+                    },
+                ),
             )
         )
         # The controller's port opens last: a client that reaches it finds everything behind it ready.
@@ -168,6 +180,7 @@ async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator
             rng=rng,
             telemetry=telemetry,
             failure=lambda: workers.failure,
+            not_ready=workers.not_ready,
         )
         yield runtime, workers
 
@@ -192,6 +205,16 @@ def store_failure(failed: Callable[[], PenstockError | None], workers: Sequence[
     told = [f"being started again: worker {', '.join(away)}"] if away else []
     told += [f"does not answer: worker {', '.join(silent)}"] if silent else []
     return "; ".join(told) or None
+
+
+def _reason(not_ready: Callable[[], Mapping[str, str]], function: str) -> str | None:
+    return not_ready().get(function)
+
+
+def disk_failure(data: Path) -> str | None:
+    """Whether the disk below the data directory is full: what the log and the metadata have on it may still suffice."""
+    free_bytes = shutil.disk_usage(data).free
+    return None if free_bytes >= _FULL_BYTES else f"the disk of the data directory is full: {free_bytes} bytes are free"
 
 
 def _facts(standalone: Standalone, settings: StandaloneSettings) -> dict[str, Any]:

@@ -67,6 +67,7 @@ class WorkerProcess:
         self._telemetry = Counters()
         self._wire = AsyncExitStack()
         self._settings: EmbeddedSettings | None = None
+        self._store: SegmentStore | None = None
         self._leaving = False
 
     async def run(self, sock: socket.socket) -> None:
@@ -76,7 +77,7 @@ class WorkerProcess:
             sock,
             name=f"worker {self._number}",
             handlers=self._handlers(),
-            takers={**self._server.takers(), "pulse": _tell_pulse},
+            takers={**self._server.takers(), "pulse": self._tell_pulse},
         )
         own = asyncio.current_task()
         link.closed.add_done_callback(lambda _: own.cancel() if own is not None and not self._leaving else None)
@@ -102,6 +103,10 @@ class WorkerProcess:
         await asyncio.wait([link.closed], timeout=_LEAVE_S)
         if outcome is not None:
             raise outcome
+
+    def _tell_pulse(self, answer: Answer) -> None:
+        """That the process is there, with the functions that do not work now."""
+        answer({} if self._store is None else dict(self._store.not_ready()))
 
     def _handlers(self) -> Mapping[str, Handler]:
         def order(name: str) -> Handler:
@@ -132,7 +137,7 @@ class WorkerProcess:
             )
         )
         directory.mark_complete()
-        self._settings = settings
+        self._settings, self._store = settings, store
         self._server.serve(store)
         _answer(order, None)
         return store
@@ -207,10 +212,6 @@ def removal_guard(link: WorkerLink) -> RemovalGuard:
 
 def _ignore(_: object) -> None:
     """The end of a removal has no answer that anyone waits for."""
-
-
-def _tell_pulse(answer: Answer) -> None:
-    answer(None)
 
 
 def _answer(order: _Order, outcome: Any) -> None:

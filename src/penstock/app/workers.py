@@ -14,6 +14,7 @@ from typing import Any
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.app.tier2 import tier2_of_worker
 from penstock.app.worker_layout import WorkerLayout, check_workers_there, worker_directory
+from penstock.core.readiness import FUNCTIONS
 from penstock.model.errors import (
     CorruptDataError,
     InvalidArgumentError,
@@ -105,6 +106,8 @@ class Worker:
         self.line = WorkerLine(number)
         self.endpoint: Endpoint | None = None
         self.removals = WorkerRemovals()
+        self.not_ready: Mapping[str, str] = {}
+        """Its functions that did not work a pulse ago, each with the reason."""
         self._patience = patience
         self._missed = 0
         self._pulse: asyncio.Task[None] | None = None
@@ -164,9 +167,10 @@ class Worker:
         owed = self._missed = 0
         most_s = patience.start_s
 
-        def answered(_: object) -> None:
+        def answered(answer: object) -> None:
             nonlocal owed, most_s
-            owed, most_s = 0, patience.silent_s
+            self.not_ready = answer if isinstance(answer, dict) else {}
+            owed, most_s, self._missed = 0, patience.silent_s, 0
 
         while link.is_open:
             if not owed:
@@ -218,7 +222,7 @@ class Worker:
             await self._end_pulse()
 
     async def _end_pulse(self) -> None:
-        pulse, self._pulse, self._missed = self._pulse, None, 0
+        pulse, self._pulse, self._missed, self.not_ready = self._pulse, None, 0, {}
         if pulse is not None:
             pulse.cancel()
             await asyncio.wait([pulse])
@@ -236,6 +240,13 @@ async def _reaped(process: asyncio.subprocess.Process) -> int:
     if cancelled is not None:
         raise cancelled
     return wait.result()
+
+
+def worker_failure(worker: Worker) -> str | None:
+    """Why the worker takes no requests now, or None."""
+    if worker.line.link is None:
+        return "is being started again"
+    return "does not answer" if worker.silent else None
 
 
 class Workers:
@@ -259,6 +270,16 @@ class Workers:
     def failure(self) -> PenstockError | None:
         """Why the server cannot go on, or None."""
         return self._failure
+
+    def not_ready(self) -> Mapping[str, str]:
+        """The functions that do not work in every worker, each with the workers and their reasons."""
+        reasons: dict[str, list[str]] = {}
+        for worker in self.workers:
+            away = worker_failure(worker)
+            own = worker.not_ready if away is None else dict.fromkeys(FUNCTIONS, away)
+            for function, reason in own.items():
+                reasons.setdefault(function, []).append(f"worker {worker.number}: {reason}")
+        return {function: "; ".join(told) for function, told in reasons.items()}
 
     def endpoint_of(self, segment: str) -> Endpoint:
         """Where clients reach the segment. Raises UnavailableError before ``serve``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,8 +12,18 @@ from starlette.routing import Route
 from penstock.model.errors import NotFoundError
 from penstock.net.rest_requests import json_response, nothing, path_route
 
-Checks = Mapping[str, Callable[[], str | None]]
-"""Parts of the process by name; each says why it does not work, or None."""
+Check = Callable[[], str | None]
+"""Why something does not work now, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """Parts of the process by name. While a ``vital`` part does not work, the process is not live: a restart may help. While
+    one of the ``functions`` does not work (tier 2 is full), the process is not ready for it, and a restart does not help."""
+
+    vital: Mapping[str, Check] = field(default_factory=dict)
+    functions: Mapping[str, Check] = field(default_factory=dict)
+
 
 _ROOT = "controller"
 _UP, _DOWN = "UP", "DOWN"
@@ -22,13 +33,14 @@ class Health:
     """Pravega's health calls. They answer 200 also where a part is down; the body tells."""
 
     def __init__(self, checks: Checks) -> None:
-        self._checks = checks
+        self._checks = {**checks.vital, **checks.functions}
+        self._vital = checks.vital
 
     def routes(self) -> Sequence[Route]:
         parts = {
             "": self._result,
             "/readiness": self._works,
-            "/liveness": self._works,
+            "/liveness": self._lives,
             "/details": self._details,
             "/status": self._status,
         }
@@ -49,6 +61,9 @@ class Health:
     def _works(self, part: str) -> bool:
         return not self._failures(part)
 
+    def _lives(self, part: str) -> bool:
+        return not any(name in self._vital for name in self._failures(part))
+
     def _status(self, part: str) -> str:
         return _UP if self._works(part) else _DOWN
 
@@ -62,7 +77,7 @@ class Health:
             "name": part,
             "status": self._status(part),
             "readiness": works,
-            "liveness": works,
+            "liveness": self._lives(part),
             "details": self._details(part),
             "children": children,
         }

@@ -83,7 +83,7 @@ class RestServer:
             *PravegaRest(controller, epochs=epochs, readers_of=readers_of).routes(),
             *RetentionRest(controller).routes(),
             *pulsar_routes(controller, segments, clock, readers_of=None if readers_of is _not_known else readers_of),
-            *Health(checks or {}).routes(),
+            *Health(checks or Checks()).routes(),
             *_documentation(),
         )
         names = {name.strip("[]").lower() for name in (host, *(hosts or ()))}

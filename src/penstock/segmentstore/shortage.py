@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from penstock.model.errors import StorageFullError
+from penstock.core.readiness import ReadinessFacts, not_ready
+from penstock.model.errors import ContainerOfflineError, StorageFullError, UnavailableError
+from penstock.segmentstore.tail_cache import CacheMemory
 
 
 class Shortage:
@@ -21,12 +23,17 @@ class Shortage:
         self._changed = changed
         self._pause_s = pause_s
         self._works: dict[object, StorageFullError] = {}
+        self._troubles: dict[object, BaseException] = {}
         self._log_full: StorageFullError | None = None
         self._log_again_at = 0.0
 
     def settle(self, work: object, failure: BaseException | None) -> None:
         """Note how an attempt of background work ended; None: well."""
         before = bool(self._works)
+        if failure is None:
+            self._troubles.pop(work, None)
+        else:
+            self._troubles[work] = failure
         if isinstance(failure, StorageFullError):
             self._works.setdefault(work, failure)
         else:
@@ -43,6 +50,11 @@ class Shortage:
         self._log_full = None
 
     @property
+    def trouble(self) -> BaseException | None:
+        """How some background work failed last, whatever the reason, until it succeeds."""
+        return next(iter(self._troubles.values()), None)
+
+    @property
     def is_known(self) -> bool:
         """Whether there may be a ``refusal``."""
         return self._log_full is not None or bool(self._works)
@@ -53,3 +65,20 @@ class Shortage:
             self._log_full = None
         met = next(iter(self._works.values()), self._log_full)
         return None if met is None else StorageFullError(met.message, **met.fields)
+
+
+def functions_not_ready(
+    shortage: Shortage, memory: CacheMemory, offline: ContainerOfflineError | None
+) -> Mapping[str, str]:
+    """Gather what ``core.readiness`` decides about: the functions of a store that do not work now, each with the reason."""
+    full, trouble = shortage.refusal(), shortage.trouble
+    return not_ready(
+        ReadinessFacts(
+            offline=None if offline is None else str(offline),
+            full=None if full is None else str(full),
+            trouble=None if trouble is None else str(trouble) or repr(trouble),
+            unreachable=isinstance(trouble, UnavailableError) and not isinstance(trouble, StorageFullError),
+            held_bytes=memory.unflushed_bytes + memory.queued_bytes,
+            limit_bytes=memory.unflushed_limit_bytes,
+        )
+    )

@@ -62,6 +62,7 @@ from penstock.segmentstore.recovery import recover
 from penstock.segmentstore.scrub import Scrubber
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.shared_log import SharedLog
+from penstock.segmentstore.shortage import functions_not_ready
 from penstock.segmentstore.tail_cache import CacheMemory
 
 
@@ -149,6 +150,10 @@ class SegmentStore:
     def offline(self) -> ContainerOfflineError | None:
         """Why a container has stopped, or None while all serve. What stopped comes back only by opening anew."""
         return next((container.offline for container in self.containers if container.offline is not None), None)
+
+    def not_ready(self) -> Mapping[str, str]:
+        """See ``core.readiness``: the functions that do not work now, each with the reason. Not of the port."""
+        return functions_not_ready(self._shared_log.shortage, self._memory, self.offline)
 
     def _log_filled(self) -> None:
         for container in self.containers:

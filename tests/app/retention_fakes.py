@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.client.blocking import Store
 from penstock.core.policy_levels import check_effective, pravega_view, resolve, validate
+from penstock.core.retention_json import encode_cut
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     ConflictError,
@@ -165,6 +166,18 @@ class FakeController:
                 {"what": "disk", "limit_bytes": 9000, "used_bytes": 500, "subscriber": "", "at_ms": None},
             ],
         }  # fmt: skip
+
+    async def undo_truncations(self, name: StreamName, *, since_ms: int | None = None) -> Mapping[str, Any]:
+        head = await self.undo_truncation(name)
+        return {
+            "head": encode_cut(head.positions),
+            "head_cut": head.to_text(),
+            "truncations": 1,
+            "bytes": 10,
+            "protected_until_ms": 1,
+            "subscribers": [],
+            "not_restored": [],
+        }
 
     async def undo_truncation(self, name: StreamName) -> StreamCut:
         found = self._of(name)

@@ -112,3 +112,48 @@ def test_the_hold_of_an_undo_is_listed_until_it_ends_and_stops_nobody_who_delete
             assert await controller.list_holds(STREAM) == ()
 
     asyncio.run(work())
+
+
+def test_one_call_takes_back_all_truncations_since_a_time_and_names_what_it_cannot_restore() -> None:
+    async def work() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            segments.write(name_of(ONE), b"x" * 100, event_bytes=10)
+            await controller.truncate_stream(STREAM, cut_at({ONE: 10}))
+            await controller.set_policy(STREAM, CORRECT)
+            clock.ms += 1000
+            await controller.truncate_stream(STREAM, cut_at({ONE: 20}))
+            clock.ms += 1000
+            since_ms = clock.ms
+            for end in (30, 40, 50):
+                await controller.truncate_stream(STREAM, cut_at({ONE: end}))
+                clock.ms += 60_000
+            found = await controller.undo_truncations(STREAM, since_ms=since_ms)
+            assert (found["head"], found["truncations"], found["bytes"]) == ({"0#0": 20}, 3, 30)
+            assert found["not_restored"] == []
+            with pytest.raises(ConflictError):
+                await controller.undo_truncations(STREAM, since_ms=since_ms)
+            found = await controller.undo_truncations(STREAM, since_ms=0)
+            assert (found["head"], found["truncations"]) == ({"0#0": 10}, 1)
+            assert [item["bytes"] for item in found["not_restored"]] == [10]
+
+    asyncio.run(work())
+
+
+def test_an_undo_names_the_subscriber_that_went_on_by_itself_and_restores_the_other() -> None:
+    async def work() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            segments.write(name_of(ONE), b"x" * 100, event_bytes=10)
+            await subscribed(controller, "g", 0)
+            await subscribed(controller, "on", 0)
+            await controller.set_policy(STREAM, MISTAKES["maximum"])
+            await controller.run_retention(STREAM)
+            await controller.update_subscriber_cut("s/on", group_id=None, generation=None, cut=cut_at({ONE: 100}))
+            found = await controller.undo_truncations(STREAM)
+            by_name = {item["name"]: item for item in found["subscribers"]}
+            assert {name: item["restored"] for name, item in by_name.items()} == {"s/g": True, "s/on": False}
+            assert "acknowledged further" in by_name["s/on"]["reason"]
+            assert (await unread_from(controller, "s/g"), await unread_from(controller, "s/on")) == (0, 100)
+
+    asyncio.run(work())

@@ -100,6 +100,10 @@ class MemoryRetention:
         self._stream(stream)
         raise ConflictError("nothing can be taken back", stream=str(stream))
 
+    async def undo_truncations(self, stream: StreamName, *, since_ms: int | None = None) -> Mapping[str, Any]:
+        self._stream(stream)
+        return {"truncations": 2, "since_ms": since_ms}
+
     async def list_evictions(self, stream: StreamName) -> Sequence[Mapping[str, Any]]:
         self._stream(stream)
         return [{"subscriber": "s/g", "bytes": 1}]

@@ -204,6 +204,8 @@ SCRIPT: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("forecast_retention", (S,), {}),
     ("list_evictions", (S,), {}),
     ("undo_truncation", (S,), {}),
+    ("undo_truncations", (S,), {}),
+    ("undo_truncations", (S,), {"since_ms": 5}),
     ("get_policy", (S,), {}),
     ("set_policy", (S, DOCUMENT), {}),
     ("get_policy", (S,), {}),

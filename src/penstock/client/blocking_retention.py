@@ -112,6 +112,10 @@ class Retention(LevelPolicy):
         """Take back the last truncation whose grace has not ended; returns the head. Raises ConflictError."""
         return self._thread.call(self._inner.undo())
 
+    def undo_since(self, since_ms: int | None) -> Mapping[str, Any]:
+        """As ``AsyncRetention.undo_since``."""
+        return self._thread.call(self._inner.undo_since(since_ms))
+
     def evictions(self) -> Sequence[Mapping[str, Any]]:
         """The latest forced advances of subscribers, oldest first."""
         return self._thread.call(self._inner.evictions())

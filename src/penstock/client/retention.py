@@ -172,6 +172,13 @@ class AsyncRetention(AsyncLevelPolicy):
         """Take back the last truncation whose grace has not ended; returns the head. Raises ConflictError."""
         return await self._controller.undo_truncation(self._stream)
 
+    async def undo_since(self, since_ms: int | None) -> Mapping[str, Any]:
+        """Take back all truncations since that time (wall clock; None: the last one) whose grace has not ended.
+
+        See ``ControllerService.undo_truncations`` for the answer. Raises ConflictError.
+        """
+        return await self._controller.undo_truncations(self._stream, since_ms=since_ms)
+
     async def evictions(self) -> Sequence[Mapping[str, Any]]:
         """The latest forced advances of subscribers, oldest first."""
         return await self._controller.list_evictions(self._stream)

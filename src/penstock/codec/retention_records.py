@@ -25,7 +25,8 @@ class GraceState(enum.Enum):
 class GraceRecord:
     """A truncation from ``before`` to ``after`` whose bytes are kept until ``due_ms`` (retention clock).
 
-    ``before`` without positions is the beginning of history. ``size_bytes`` lie between the two.
+    ``before`` without positions is the beginning of history. ``size_bytes`` lie between the two. ``wall_ms``: the wall clock
+    at ``at_ms``; None: written by an earlier version.
     """
 
     before: Positions
@@ -34,18 +35,18 @@ class GraceRecord:
     due_ms: int
     size_bytes: int
     state: GraceState = GraceState.KEPT
+    wall_ms: int | None = None
 
     def encode(self) -> bytes:
-        return dump_record(
-            {
-                "before": dump_positions(self.before),
-                "after": dump_positions(self.after),
-                "at_ms": self.at_ms,
-                "due_ms": self.due_ms,
-                "size_bytes": self.size_bytes,
-                "state": self.state.value,
-            }
-        )
+        fields: Fields = {
+            "before": dump_positions(self.before),
+            "after": dump_positions(self.after),
+            "at_ms": self.at_ms,
+            "due_ms": self.due_ms,
+            "size_bytes": self.size_bytes,
+            "state": self.state.value,
+        }
+        return dump_record(fields if self.wall_ms is None else {**fields, "wall_ms": self.wall_ms})
 
     @classmethod
     def decode(cls, data: bytes) -> GraceRecord:
@@ -60,6 +61,7 @@ class GraceRecord:
             due_ms=fields["due_ms"],
             size_bytes=fields["size_bytes"],
             state=GraceState(fields["state"]),
+            wall_ms=fields.get("wall_ms"),
         )
 
 

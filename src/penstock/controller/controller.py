@@ -21,7 +21,7 @@ from penstock.controller.epochs import Histories
 from penstock.controller.erasures import Erasures
 from penstock.controller.event_counts import EventCounts
 from penstock.controller.forecast import forecast
-from penstock.controller.grace import listed_holds, undo
+from penstock.controller.grace import listed_holds, undo, undo_since
 from penstock.controller.holds import Holds
 from penstock.controller.metadata import Metadata
 from penstock.controller.policies import Policies
@@ -140,8 +140,6 @@ class Controller:
     async def drain_audit(self) -> int:
         """Append now what waits to be told by the audit stream; returns how many entries."""
         return await self._ctx.audit.drain()
-
-    # --- scopes --------------------------------------------------------------------------------------------------
 
     async def create_scope(self, scope: str) -> None:
         await self._scopes.create(scope)
@@ -352,10 +350,11 @@ class Controller:
     async def undo_truncation(self, stream: StreamName) -> StreamCut:
         return await undo(self._ctx, stream)
 
+    async def undo_truncations(self, stream: StreamName, *, since_ms: int | None = None) -> Mapping[str, Any]:
+        return await undo_since(self._ctx, stream, since_ms=since_ms)
+
     async def list_evictions(self, stream: StreamName) -> Sequence[Mapping[str, Any]]:
         return await self._cycle.evictions(stream)
-
-    # --- holds ---------------------------------------------------------------------------------------------------
 
     async def add_hold(
         self,

@@ -7,25 +7,28 @@ goes. Source: docs/design/0012-retention-clock.md, "Grace".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.metadata import HeadRecord, dump_positions
+from penstock.codec.reader_metadata import PastTruncationsRecord
 from penstock.codec.retention_records import GraceRecord, GraceState
 from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context, StreamView
 from penstock.controller.grace_records import UNDONE, load_grace
 from penstock.controller.holds import Guard, Holds, guard_of
 from penstock.controller.metadata import Stored, changing
-from penstock.controller.moved_subscribers import forget_moves
+from penstock.controller.moved_subscribers import MovedBack, forget_moves
 from penstock.controller.tasks import each
 from penstock.controller.undo import begin_undo, finish_undo
 from penstock.controller.workflows import exclusive, settle, settled
 from penstock.core.cut_order import head_of, segments_to_delete, storage_offsets
 from penstock.core.history import StreamHistory
+from penstock.core.retention_json import encode_cut
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import SegmentNotFoundError
+from penstock.model.errors import ConflictError, SegmentNotFoundError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.retention import HoldInfo, PolicyTarget
 from penstock.model.segments import SegmentId
@@ -43,20 +46,71 @@ async def undo(ctx: Context, name: StreamName) -> StreamCut:
     Rules leave what was had back alone until the time at which it would have gone.
     Raises: ScopeNotFoundError, StreamNotFoundError; ConflictError where there is nothing to take back.
     """
-    return await ctx.tasks.run(_undo(ctx, name))
+    return (await ctx.tasks.run(_undo(ctx, name, None))).head
 
 
-async def _undo(ctx: Context, name: StreamName) -> StreamCut:
-    async def attempt() -> StreamCut:
-        view = await finish_undo(ctx, await begin_undo(ctx, await settled(ctx, name)))
+async def undo_since(ctx: Context, name: StreamName, *, since_ms: int | None) -> Mapping[str, Any]:
+    """As ``undo``, of all truncations at or after that time (wall clock), newest first; None: of the last one.
+
+    Each is one step: a call that is cut short is finished by its repeat. See ``ControllerService.undo_truncations``.
+    """
+    done = await ctx.tasks.run(_undo(ctx, name, since_ms))
+    past = await ctx.metadata.get(keys.past_truncations(name), PastTruncationsRecord)
+    left = [] if past.value is None or since_ms is None else [x for x in past.value.truncations if x.at_ms >= since_ms]
+    return {
+        "stream": str(name),
+        "head": encode_cut(done.head.positions),
+        "head_cut": done.head.to_text(),
+        "truncations": len(done.records),
+        "bytes": sum(item.size_bytes for item in done.records),
+        "protected_until_ms": ctx.clock.now_ms() + done.records[-1].due_ms - ctx.retention_clock.now_ms(),
+        "subscribers": [item.fields() for _, item in sorted(done.moved.items())],
+        "not_restored": [{"at_ms": item.at_ms, "rule": item.rule, "bytes": item.bytes} for item in left],
+    }
+
+
+@dataclass(slots=True)
+class _Undone:
+    """What one call has taken back: truncations, newest first, and what became of each subscriber."""
+
+    head: StreamCut
+    records: list[GraceRecord]
+    moved: dict[str, MovedBack]
+
+
+async def _undo(ctx: Context, name: StreamName, since_ms: int | None) -> _Undone:
+    done = _Undone(StreamCut(name, {}), [], {})
+
+    async def attempt() -> bool:
+        view = await settled(ctx, name)
+        last = next((item for item in reversed((await load_grace(ctx, name)).values) if _is_kept(item)), None)
+        is_wanted = last is not None and (since_ms is None or _wall_ms(last) >= since_ms)
+        if done.records and not (since_ms is not None and is_wanted):
+            return False
+        if last is None or not is_wanted:
+            raise ConflictError("no truncation of the stream can be undone", stream=str(name))
+        moved: list[MovedBack] = []
+        view = await finish_undo(ctx, await begin_undo(ctx, view), moved)
+        done.moved |= {item.name: item for item in moved}
+        done.records.append(last)
         head = await ctx.metadata.get(keys.head(name), HeadRecord)
         history = await ctx.histories.of(view)
-        return StreamCut(name, dict((head.value or HeadRecord()).cut or head_of(history)))
+        done.head = StreamCut(name, dict((head.value or HeadRecord()).cut or head_of(history)))
+        return True
 
     async with exclusive(ctx, name):
-        cut = await changing(attempt)
+        while await changing(attempt):
+            continue
     ctx.audit.soon()
-    return cut
+    return done
+
+
+def _is_kept(record: GraceRecord) -> bool:
+    return record.state is GraceState.KEPT
+
+
+def _wall_ms(record: GraceRecord) -> int:
+    return record.at_ms if record.wall_ms is None else record.wall_ms
 
 
 async def listed_holds(ctx: Context, holds: Holds, target: PolicyTarget) -> Sequence[HoldInfo]:

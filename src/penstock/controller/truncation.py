@@ -80,6 +80,7 @@ async def _grace(
         at_ms=now_ms if last is None else max(now_ms, last.at_ms + 1),
         due_ms=min(now_ms + max(grace_ms, 0), LONG_MAX),
         size_bytes=bytes_between(history, head.cut or None, cut),
+        wall_ms=ctx.clock.now_ms(),
     )
 
 

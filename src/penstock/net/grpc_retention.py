@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from penstock.codec.effective_policy import encode_effective
@@ -30,6 +31,7 @@ class RetentionCalls:
             "ForecastRetention": self.forecast,
             "ListEvictions": self.evictions,
             "UndoTruncation": self.undo,
+            "UndoTruncations": self.undo_since,
             "GetPolicy": self.get_policy,
             "SetPolicy": self.set_policy,
             "EffectivePolicy": self.effective_policy,
@@ -74,6 +76,11 @@ class RetentionCalls:
     async def evictions(self, request: native.StreamRequest) -> native.JsonAnswer:
         found = await self._controller.list_evictions(mapping.stream_of(request.stream))
         return own.json_message({"evictions": list(found)})
+
+    async def undo_since(self, request: native.UndoRequest) -> native.JsonAnswer:
+        since_ms = request.since_ms if request.HasField("since_ms") else None
+        found = await self._controller.undo_truncations(mapping.stream_of(request.stream), since_ms=since_ms)
+        return native.JsonAnswer(json=json.dumps(found))
 
     async def undo(self, request: native.StreamRequest) -> pb.StreamCut:
         return mapping.cut_message(await self._controller.undo_truncation(mapping.stream_of(request.stream)))

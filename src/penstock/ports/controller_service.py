@@ -446,6 +446,15 @@ class ControllerService(Protocol):
         there is none."""
         ...
 
+    async def undo_truncations(self, stream: StreamName, *, since_ms: int | None = None) -> Mapping[str, Any]:
+        """Take back all truncations at or after ``since_ms`` (wall clock) whose grace has not ended; None: the last one.
+
+        Gives ``head``, ``head_cut``, ``truncations`` and ``bytes`` taken back, ``protected_until_ms``; ``subscribers`` that
+        rules had moved, each with ``restored`` or the ``reason`` why not; ``not_restored``: truncations since then whose
+        bytes are lost. Raises ConflictError where there is none to take back.
+        """
+        ...
+
     async def list_evictions(self, stream: StreamName) -> Sequence[Mapping[str, Any]]:
         """The latest forced advances of the stream's subscribers, oldest first."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import nullcontext
 from importlib.resources import files
 from pathlib import Path
@@ -33,7 +33,6 @@ from penstock.app.cli.words import (
     facts_words,
     forecast_words,
     moment,
-    offsets,
     parse_moment,
     policy_rows,
     policy_value,
@@ -382,29 +381,36 @@ def forecast(
 
 @app.command()
 def undo(
-    stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
+    stream: StreamArgument,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar="TIME", help="All truncations from 2026-01-31T12:00:00Z on.", show_default=False
+        ),
+    ] = None,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """Take back the last truncation, as long as its grace period lasts."""
+    """Take back the last truncation, or all since a time, as long as their grace period lasts."""
+    since_ms = None if since is None else parse_moment(since, now_ms=RealClock().now_ms())
     with open_target(controller, data) as store:
-        retention = store.stream(stream).retention
-        head = retention.undo()
-        until_ms = _protected_until_ms(retention.explain())
-    end = "its grace period would have ended" if until_ms is None else moment(until_ms)
-    said = (
-        f"{stream} begins again at {cut_words(offsets(head))}. Rules leave what came back alone until {end}. "
-        "Subscribers that rules had moved or dropped stand where they stood, unless they have acknowledged further since."
+        found = store.stream(stream).retention.undo_since(since_ms)
+    if json:
+        print_json({"stream": stream, **found})
+        return
+    many = "" if found["truncations"] == 1 else f" after {found['truncations']} undone truncations"
+    print(
+        f"{stream} begins again at {cut_words(found['head'])}{many}. "
+        f"Rules leave what came back alone until {moment(found['protected_until_ms'])}."
     )
-    say(said, as_json=json, stream=stream, head=offsets(head), head_cut=head.to_text(), protected_until_ms=until_ms)
-
-
-def _protected_until_ms(decision: Mapping[str, Any]) -> int | None:
-    """Until when the hold of the undo keeps what came back, the part next to the head; None where another one holds it."""
-    found = (item.get("release_ms") for item in decision.get("ranges") or () if _is_undone(item))
-    return next(found, None)
-
-
-def _is_undone(item: Mapping[str, Any]) -> bool:
-    return item.get("kind") == "hold" and str(item.get("name", "")).startswith("undone-")
+    for item in found["subscribers"]:
+        if item["restored"]:
+            print(f"subscriber {item['name']}: moved back")
+        else:
+            print(f"subscriber {item['name']}: not moved back: {item['reason']}")
+    for item in found["not_restored"]:
+        print(f"not restored: {item['bytes']} bytes that {item['rule']} removed at {moment(item['at_ms'])}")
 
 
 @app.command()

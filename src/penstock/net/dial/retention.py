@@ -77,6 +77,10 @@ class RemoteRetention:
         reply: pb.StreamCut = await self._connection.native("UndoTruncation", stream_request(stream))
         return mapping.cut_of(reply)
 
+    async def undo_truncations(self, stream: StreamName, *, since_ms: int | None = None) -> Mapping[str, Any]:
+        request = make(native.UndoRequest, stream=mapping.stream_message(stream), since_ms=since_ms)
+        return own.json_of((await self._connection.native("UndoTruncations", request)).json)
+
     async def list_evictions(self, stream: StreamName) -> Sequence[Mapping[str, Any]]:
         reply: native.JsonAnswer = await self._connection.native("ListEvictions", stream_request(stream))
         found: list[Mapping[str, Any]] = own.json_of(reply.json)["evictions"]

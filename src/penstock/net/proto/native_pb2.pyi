@@ -31,6 +31,14 @@ class StreamRequest(_message.Message):
     stream: _Controller_pb2.StreamInfo
     def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ...) -> None: ...
 
+class UndoRequest(_message.Message):
+    __slots__ = ("stream", "since_ms")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    stream: _Controller_pb2.StreamInfo
+    since_ms: int
+    def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ..., since_ms: _Optional[int] = ...) -> None: ...
+
 class DeleteStreamRequest(_message.Message):
     __slots__ = ("stream", "seal")
     STREAM_FIELD_NUMBER: _ClassVar[int]

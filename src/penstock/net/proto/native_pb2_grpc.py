@@ -115,6 +115,11 @@ class NativeStub:
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
                 response_deserializer=penstock_dot_net_dot_proto_dot_Controller__pb2.StreamCut.FromString,
                 _registered_method=True)
+        self.UndoTruncations = channel.unary_unary(
+                '/penstock.v1.Native/UndoTruncations',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.UndoRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+                _registered_method=True)
         self.GetPolicy = channel.unary_unary(
                 '/penstock.v1.Native/GetPolicy',
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.Target.SerializeToString,
@@ -365,6 +370,12 @@ class NativeServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UndoTruncation(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndoTruncations(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -640,6 +651,11 @@ def add_NativeServicer_to_server(servicer, server):
                     servicer.UndoTruncation,
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.FromString,
                     response_serializer=penstock_dot_net_dot_proto_dot_Controller__pb2.StreamCut.SerializeToString,
+            ),
+            'UndoTruncations': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndoTruncations,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.UndoRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.SerializeToString,
             ),
             'GetPolicy': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPolicy,
@@ -1224,6 +1240,33 @@ class Native:
             '/penstock.v1.Native/UndoTruncation',
             penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
             penstock_dot_net_dot_proto_dot_Controller__pb2.StreamCut.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndoTruncations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/UndoTruncations',
+            penstock_dot_net_dot_proto_dot_native__pb2.UndoRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
             options,
             channel_credentials,
             insecure,

@@ -48,9 +48,8 @@ def a_transaction_begins_in_any_stream_of_the_name() -> Iterator[None]:
         view = await self._open_stream(name, lease_ms)
         history = await ctx.histories.of(view)
         txn = make_transaction_id(history.active.epoch, await self._number())
-        await ctx.metadata.put(
-            create(keys.transaction(name, txn), self._record(view, history.active.epoch, lease_ms, key=None))
-        )
+        record = await self._record(view, history.active.epoch, lease_ms, key=None)
+        await ctx.metadata.put(create(keys.transaction(name, txn), record))
         return view, txn, tuple(history.active.segments)
 
     async def strays(*_: Any) -> list[Any]:

@@ -76,6 +76,20 @@ def test_a_limit_is_planned_refused_confirmed_run_audited_and_undone(penstock: R
     assert penstock("retention", "undo", "s/t")[0] == 4
 
 
+def test_the_confirmation_names_all_that_goes_until_nothing_is_due(penstock: Run) -> None:
+    penstock("stream", "create", "s/t")
+    penstock("write", "s/t", stdin=b"abc\n" * 100)
+    limits = ("--min-bytes", "110B", "--max-bytes", "550B")
+    status, _, err = penstock("retention", "set", "s/t", *limits)
+    assert status == 2
+    assert "frees_bytes=990" in err
+    assert "550 B, by maximum" in err
+    assert "440 B, by minimum" in err
+    penstock("retention", "set", "s/t", *limits, "--yes")
+    penstock("retention", "run", "s/t")
+    assert size_of(penstock) == 110
+
+
 def test_levels_reach_streams_and_name_their_origin(penstock: Run) -> None:
     penstock("stream", "create", "s/t")
     penstock("stream", "create", "s/own", "--type", "time", "--min", "1h")

@@ -106,9 +106,12 @@ def test_nobody_subscribes_and_a_policy_comes_late_the_maximum_goes_first_then_t
     async def work(store: SegmentService, controller: Controller, clock: FakeClock) -> None:
         await write_events(store, name_of(ONE), [92] * 500)
         await controller.set_policy(STREAM, keeping(min_bytes=3_050, max_bytes=20_000))
-        assert (await planned_and_run(controller))["truncate"] == {"0#0": 30_000}
-        clock.ms += 1000
-        assert (await planned_and_run(controller))["truncate"] == {"0#0": 46_900}
+        decision = await planned_and_run(controller)
+        assert [(step["rule"], step["truncate"]) for step in decision["steps"]] == [
+            ("maximum", {"0#0": 30_000}),
+            ("minimum", {"0#0": 46_900}),
+        ]
+        assert (decision["truncate"], decision["frees_bytes"]) == ({"0#0": 46_900}, 46_900)
         await write_events(store, name_of(ONE), [92] * 5)
         clock.ms += 1000
         assert (await planned_and_run(controller))["truncate"] == {"0#0": 47_400}

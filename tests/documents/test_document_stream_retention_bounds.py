@@ -426,7 +426,10 @@ def test_relation_v_keeps_the_minimum() -> None:
     async def story(w: World) -> None:
         decision = await _two_lanes(w, by_size(70, 85), (30, 60))
         # (80, 60) would leave 40 only.
-        assert (decision["rule"], await w.head()) == ("subscribers-maximum", {FIRST: 50, SECOND: 50})
+        first, then = decision["steps"]
+        assert (first["rule"], first["truncate"]) == ("subscribers-maximum", {"0#0": 50, "1#0": 50})
+        # What is left keeps the maximum by now, so that the subscriber's own cut counts.
+        assert (then["rule"], await w.head()) == ("subscribers", {FIRST: 50, SECOND: 60})
         assert await w.size() >= 70
 
     play(story)

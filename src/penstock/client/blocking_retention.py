@@ -85,7 +85,7 @@ class Retention(LevelPolicy):
         return self._thread.call(self._inner.effective())
 
     def plan(self, change: Policy = None, *, at: When = None) -> Mapping[str, Any]:
-        """What a cycle would do, now or at a later moment, with ``change`` as the stream's policy. Changes nothing."""
+        """What goes until nothing is due, now or later, with ``change`` as the stream's policy. Changes nothing."""
         return self._thread.call(self._inner.plan(change, at=at))
 
     def explain(self, position: StreamCut | str | None = None) -> Mapping[str, Any]:
@@ -93,7 +93,7 @@ class Retention(LevelPolicy):
         return self._thread.call(self._inner.explain(position))
 
     def run(self) -> Mapping[str, Any]:
-        """Run one cycle now, and return what was decided and why."""
+        """Decide and perform now until nothing is due, and return what was done and why."""
         return self._thread.call(self._inner.run())
 
     def facts(self) -> Mapping[str, Any]:

@@ -143,7 +143,7 @@ class AsyncRetention(AsyncLevelPolicy):
         return await self._controller.effective_policy(self._stream)
 
     async def plan(self, change: Policy = None, *, at: When = None) -> Mapping[str, Any]:
-        """What a cycle would do, now or at a later moment, with ``change`` as the stream's policy. Changes nothing."""
+        """What goes until nothing is due, now or later, with ``change`` as the stream's policy. Changes nothing."""
         document = None if change is None else validate(document_of(change), self._stream)
         return await self._controller.plan_retention(self._stream, change=document, at_ms=ms_of(at, name="at"))
 
@@ -153,7 +153,7 @@ class AsyncRetention(AsyncLevelPolicy):
         return await self._controller.explain_retention(self._stream, position=cut)
 
     async def run(self) -> Mapping[str, Any]:
-        """Run one cycle now, and return what was decided."""
+        """Decide and perform now until nothing is due, and return what was done."""
         return await self._controller.run_retention(self._stream)
 
     async def facts(self) -> Mapping[str, Any]:

@@ -24,7 +24,9 @@ from penstock.controller.tails import Tail, tail_of
 from penstock.core.cut_order import Positions, at_or_after, head_of, missing_lengths, size_till, upper_bound
 from penstock.core.history import StreamHistory
 from penstock.core.policy_levels import record_interval_ms
+from penstock.core.retention_decision import RetentionDecision
 from penstock.core.retention_facts import RetentionFacts, StreamCutRecord, SubscriberActivity
+from penstock.core.retention_settlement import head_after, records_after, subscribers_after
 from penstock.model.errors import CorruptDataError, SegmentNotFoundError, SubscriberNotFoundError, UnavailableError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import LONG_MAX
@@ -154,12 +156,17 @@ async def snapshot(
     dropped: list[TableRemoval] = []
     subscribers = await stored_subscribers(ctx, view, dropped)
     holds = await holds_of(ctx, view)
-    gathering = _Gathering(ctx, view, history, head.value, tail, policy, members.records, subscribers)
-    facts = await gathering.facts(levels.unreadable, frequency_ms, left.value, all_counts=all_counts)
+    visible = head.value.visible if head.value is not None and head.value.visible else None
+    gathering = _Gathering(ctx, view, history, visible, tail, policy, members.records, subscribers)
+    facts = await gathering.facts(levels.unreadable, frequency_ms, all_counts=all_counts)
     undone = undo_holds((await load_grace(ctx, name)).values)
-    facts = replace(facts, holds=[*to_facts(ctx, holds), *undone])
-    if undone and facts.policy is not None:
-        facts = replace(facts, policy=without_moves(facts.policy))
+    facts = replace(
+        facts,
+        truncating=head.value is not None and head.value.pending is not None,
+        last_append_ms=await gathering.last_used_ms(left.value),
+        holds=[*to_facts(ctx, holds), *undone],
+        policy=without_moves(policy) if undone else policy,
+    )
     return Snapshot(
         view=view,
         head=head,
@@ -176,6 +183,37 @@ async def snapshot(
     )
 
 
+async def snapshot_after(ctx: Context, found: Snapshot, decision: RetentionDecision) -> Snapshot:
+    """What ``snapshot`` would find, to be recorded in any case, had the decision been performed and nothing else happened.
+    Changes nothing. Raises as ``snapshot``."""
+    facts = found.facts
+    cuts = subscribers_after(facts, decision)
+    subscribers = {
+        name: replace(item, value=replace(found.record_of(name), cut=cuts[name] or None))
+        for name, item in found.subscribers.items()
+        if name in cuts
+    }
+    records = records_after(facts.retention_set, decision)
+    head = head_after(facts, decision)
+    gathering = _Gathering(ctx, found.view, found.history, head, found.tail, found.policy, records, subscribers)
+    last_ms = facts.last_append_ms
+    if last_ms is not None and decision.drops:
+        # A stream counts as used when somebody leaves it.
+        last_ms = max(last_ms, ctx.retention_clock.stamped_ms(ctx.clock.now_ms()))
+    changed = await gathering.facts(facts.unreadable, 0, all_counts=False)
+    return replace(
+        found,
+        subscribers=subscribers,
+        facts=replace(
+            changed,
+            truncating=facts.truncating,
+            last_append_ms=last_ms,
+            holds=facts.holds,
+            policy=facts.policy,
+        ),
+    )
+
+
 class _Gathering:
     """Facts in the making."""
 
@@ -184,7 +222,7 @@ class _Gathering:
         ctx: Context,
         view: StreamView,
         history: StreamHistory,
-        head: HeadRecord | None,
+        head: Positions | None,
         tail: Tail,
         policy: EffectivePolicy,
         records: Sequence[StreamCutRecord],
@@ -193,16 +231,14 @@ class _Gathering:
         self.ctx = ctx
         self.view = view
         self.history = history
-        self.head = head.visible if head is not None and head.visible else None
-        self.truncating = head is not None and head.pending is not None
+        self.head = head
         self.tail = tail
         self.policy = policy
         self.records = records
         self.subscribers = subscribers
 
-    async def facts(
-        self, unreadable: str, frequency_ms: int, left: CounterRecord | None, *, all_counts: bool
-    ) -> RetentionFacts:
+    async def facts(self, unreadable: str, frequency_ms: int, *, all_counts: bool) -> RetentionFacts:
+        """All but the holds, whether a truncation is in flight, and when the stream was last used."""
         ctx, policy, records = self.ctx, self.policy, self.records
         if frequency_ms:
             frequency_ms = record_interval_ms(policy, cycle_ms=frequency_ms) or frequency_ms
@@ -225,14 +261,12 @@ class _Gathering:
             history=self.history,
             policy=policy,
             head=self.head,
-            truncating=self.truncating,
             retention_set=records,
             subscribers=cuts,
             tail=end,
             frequency_ms=frequency_ms,
             activity=activity,
             boundaries=await self._boundaries(end, cuts, activity, unreadable=bool(unreadable)),
-            last_append_ms=await self._last_used_ms(left),
             head_event_count=head_events,
             unreadable=unreadable,
         )
@@ -307,7 +341,7 @@ class _Gathering:
             times.append(self.ctx.retention_clock.stamped_ms(self.tail.last_append_ms))
         return min(times)
 
-    async def _last_used_ms(self, left: CounterRecord | None) -> int | None:
+    async def last_used_ms(self, left: CounterRecord | None) -> int | None:
         """When the stream last took an event, was made, or was left by a subscriber."""
         if self.policy.stream_idle_ms is None or self.view.name.is_internal:
             return None

@@ -13,25 +13,39 @@ from penstock.codec.reader_metadata import PastTruncationsRecord
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.cuts import check_bound, retry_if_moved
-from penstock.controller.facts import Snapshot, look
+from penstock.controller.facts import Snapshot, look, snapshot_after
 from penstock.controller.retention_steps import decided
 from penstock.core.cut_order import Positions, at_or_after
 from penstock.core.policy_levels import check_effective, validate
 from penstock.core.policy_sentence import sentence
+from penstock.core.retention_decision import RetentionDecision
 from penstock.core.retention_facts import HeldRange, HolderKind
 from penstock.core.retention_facts_json import encode_facts
-from penstock.core.retention_json import FactsLine, encode_cut, encode_decision, encode_plan, encode_ranges
+from penstock.core.retention_json import FactsLine, encode_cut, encode_ranges, encode_settlement
+from penstock.core.retention_settlement import Settlement, goes_on
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyDocument
 
 
+async def _settlement(ctx: Context, found: Snapshot, *, now_ms: int) -> Settlement:
+    """What cycles would decide from there on, until nothing is due, while nobody writes or acknowledges."""
+    decisions: list[RetentionDecision] = []
+    while True:
+        decision = await decided(ctx, found, now_ms=now_ms)
+        decisions.append(decision)
+        if not goes_on(decision, len(decisions)):
+            return Settlement(decisions=decisions)
+        found = await snapshot_after(ctx, found, decision)
+
+
 async def planned(
     ctx: Context, name: StreamName, *, change: PolicyDocument | None, at_ms: int | None
 ) -> Mapping[str, Any]:
-    """What a cycle would decide at ``at_ms`` with ``change`` as the stream's document.
+    """What would be done at ``at_ms`` with ``change`` as the stream's document, until nothing is due.
 
-    Beside the decision: ``at_ms`` (a time that has passed counts as now); ``events`` (exact; None where a cut is no boundary
+    Beside what the decisions do together and their ``steps``:
+    ``at_ms`` (a time that has passed counts as now); ``events`` (exact; None where a cut is no boundary
     of events) and ``time_range_ms`` of what would go; ``subscribers`` that would lose data or be dropped; ``policy`` in
     force with the origin of each value, and its ``sentence``. Nobody is taken to append or to acknowledge until then.
     Raises: ScopeNotFoundError, StreamNotFoundError, InvalidArgumentError, UnavailableError.
@@ -42,17 +56,17 @@ async def planned(
         check_effective(found.policy, name)
     now_ms = ctx.retention_clock.now_ms()
     when_ms = now_ms if at_ms is None else max(now_ms, at_ms)
-    decision = await decided(ctx, found, now_ms=when_ms)
-    answer = encode_plan(str(name), decision)
-    cut, times = decision.truncate, answer["time_range_ms"]
+    settlement = await _settlement(ctx, found, now_ms=when_ms)
+    cut, times = settlement.truncate, settlement.times_ms()
     if times is not None and times[0] is None and found.facts.head is None:
         # Nothing was ever truncated: the oldest byte is as old as the stream at most.
-        times = [found.view.record.created_ms, times[1]]
+        times = (found.view.record.created_ms, times[1])
     return {
-        **answer,
+        **encode_settlement(str(name), settlement),
         "at_ms": when_ms,
         "events": 0 if cut is None else await ctx.events.between(name, found.history, found.first, cut),
-        "time_range_ms": times,
+        "time_range_ms": None if times is None else list(times),
+        "subscribers": settlement.hurt,
         **_policy(ctx, found),
     }
 
@@ -87,7 +101,7 @@ def _policy(ctx: Context, found: Snapshot) -> dict[str, Any]:
 
 
 async def explained(ctx: Context, name: StreamName, *, position: StreamCut | None) -> Mapping[str, Any]:
-    """What a cycle would decide now, and who holds each byte (``ranges``), with the policy in force.
+    """What would be done now until nothing is due, and who holds each byte (``ranges``), with the policy in force.
 
     With ``position``: ``ranges`` is the one range that begins there, ``earliest_release_ms`` when its holder lets go of it
     by the passing of time alone (None: it never does); where it lies before the head, ``gone`` tells the first truncation
@@ -96,15 +110,15 @@ async def explained(ctx: Context, name: StreamName, *, position: StreamCut | Non
     """
     found = await retry_if_moved(name, lambda: _look_with(ctx, name, position))
     now_ms = ctx.retention_clock.now_ms()
-    decision = await decided(ctx, found, now_ms=now_ms)
-    answer = encode_decision(str(name), decision)
-    why = f"{decision.why} {decision.stays}".strip()
+    settlement = await _settlement(ctx, found, now_ms=now_ms)
+    answer = encode_settlement(str(name), settlement)
+    why = f"{settlement.why} {settlement.last.stays}".strip()
     whole = {**answer, "why": why, **_policy(ctx, found)}
     if position is None or position.is_unbounded:
-        return {**whole, "ranges": _ranges(found, decision.ranges())}
+        return {**whole, "ranges": _ranges(found, settlement.ranges())}
     if not at_or_after(found.history, position.positions, found.first):
         return {**whole, "ranges": [], "earliest_release_ms": None, "gone": await _gone(ctx, found, position.positions)}
-    at = decision.range_at(position.positions)
+    at = settlement.range_at(position.positions)
     release_ms = None
     if at is not None:
         release_ms = now_ms if at.kind is HolderKind.DUE else at.release_ms

@@ -1,4 +1,4 @@
-"""One retention cycle of one stream: gather the facts, ask the planner, do what it says.
+"""One retention cycle of one stream: gather the facts, ask the planner, do what it says, until nothing is due.
 
 The dry run and ``explain`` ask the same planner with the same facts and stop there.
 Source: docs/design/0007-retention.md, docs/design/0006-controller.md, "Retention".
@@ -28,7 +28,8 @@ from penstock.controller.workflows import exclusive, settled
 from penstock.core.cut_order import Positions, size_till
 from penstock.core.retention import RetentionDecision, decide
 from penstock.core.retention_facts import RetentionRule
-from penstock.core.retention_json import encode_decision
+from penstock.core.retention_json import encode_settlement
+from penstock.core.retention_settlement import STEPS_MAX, Settlement
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyDocument
@@ -56,14 +57,31 @@ class RetentionCycle:
         self._told: OrderedDict[tuple[StreamName, str], int] = OrderedDict()
 
     async def run(self, name: StreamName, *, frequency_ms: int = 0) -> Mapping[str, Any]:
-        """Run one cycle, and return the decision as docs/formats/planner.md has it.
+        """Decide and perform until nothing is due, and return what was done as docs/formats/planner.md has it.
 
-        ``frequency_ms``: how often to record the tail, at most; 0: now in any case.
-        Raises: ScopeNotFoundError, StreamNotFoundError.
+        ``frequency_ms``: how often to record the tail, at most; 0: now in any case. If this fails or is cancelled, the
+        decisions before are performed whole. Raises: ScopeNotFoundError, StreamNotFoundError.
         """
         return await self._ctx.tasks.run(self._run(name, frequency_ms))
 
     async def _run(self, name: StreamName, frequency_ms: int) -> Mapping[str, Any]:
+        ctx = self._ctx
+        decisions: list[RetentionDecision] = []
+        while True:
+            decision, deleted = await self._step(name, frequency_ms)
+            decisions.append(decision)
+            if deleted:
+                ctx.attention.due(name, None)
+                break
+            if not decision.moves_on or len(decisions) == STEPS_MAX:
+                # A stream that is written to all the time has its turn again in the next cycle.
+                again_ms = ctx.retention_clock.now_ms() if decision.moves_on else decision.next_due_ms
+                ctx.attention.due(name, again_ms)
+                break
+        return encode_settlement(str(name), Settlement(decisions=decisions))
+
+    async def _step(self, name: StreamName, frequency_ms: int) -> tuple[RetentionDecision, bool]:
+        """Make one decision and perform it; returns it, and whether the stream was deleted."""
         ctx = self._ctx
 
         async def attempt(*, deletes: bool) -> tuple[Snapshot, RetentionDecision]:
@@ -82,12 +100,10 @@ class RetentionCycle:
             found, decision = await changing(lambda: attempt(deletes=True))
             if decision.deletes_stream:
                 if await delete_idle(ctx, name, found, self._limits):
-                    ctx.attention.due(name, None)
-                    return encode_decision(str(name), decision)
+                    return decision, True
                 found, decision = await changing(lambda: attempt(deletes=False))
             await self._limits.push(found, decision.writers)
-        ctx.attention.due(name, decision.next_due_ms)
-        return encode_decision(str(name), decision)
+        return decision, False
 
     async def _tell_held(self, found: Snapshot, decision: RetentionDecision, now_ms: int) -> None:
         """Tell the audit stream, now and then, what a rule would have removed had no hold forbidden it."""
@@ -165,7 +181,7 @@ class RetentionCycle:
     async def plan(
         self, name: StreamName, *, change: PolicyDocument | None = None, at_ms: int | None = None
     ) -> Mapping[str, Any]:
-        """What a cycle would decide at that time with that document. Changes nothing. Raises as ``run``, and
+        """What a cycle would do at that time with that document. Changes nothing. Raises as ``run``, and
         InvalidArgumentError for a document that contradicts itself."""
         return await planned(self._ctx, name, change=change, at_ms=at_ms)
 

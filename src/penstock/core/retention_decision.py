@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.core.cut_order import Positions
+from penstock.core.cut_order import CutOrder, Positions, compare
 from penstock.core.retention_explain import Situation, held_bytes, held_ranges, range_at
 from penstock.core.retention_facts import (
     OPEN,
@@ -61,6 +61,39 @@ class RetentionDecision:
     drops: tuple[Drop, ...] = ()
     deletes_stream: bool = False
     writers: WriterVerdict = OPEN
+
+    @property
+    def moves_head(self) -> bool:
+        """Whether the head moves. Truncating at the head itself only prunes records."""
+        outlook = self.situation.outlook
+        return self.truncate is not None and (
+            compare(outlook.history, self.truncate, outlook.head) is not CutOrder.EQUAL
+        )
+
+    @property
+    def takes(self) -> bool:
+        """Whether it moves the head, moves a subscriber or drops one."""
+        return bool(self.expirations or self.evictions or self.drops) or self.moves_head
+
+    @property
+    def moves_on(self) -> bool:
+        """Whether more may be due once it is performed: the head moves, a subscriber moves or is dropped, or all records are
+        forgotten, so that the tail is recorded next. Behind a truncation at the tail there is nothing left to go."""
+        return (self.takes or self._forgets_all) and not self._empties
+
+    @property
+    def _empties(self) -> bool:
+        outlook = self.situation.outlook
+        if self.truncate is None or outlook.tail is None:
+            return False
+        return compare(outlook.history, self.truncate, outlook.tail.positions) is CutOrder.EQUAL
+
+    @property
+    def _forgets_all(self) -> bool:
+        records = self.situation.outlook.facts.retention_set
+        if self.prune_through_ms is None or self.record is not None or not records:
+            return False
+        return records[-1].time_ms <= self.prune_through_ms
 
     @property
     def why(self) -> str:

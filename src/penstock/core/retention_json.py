@@ -36,6 +36,7 @@ from penstock.core.retention_json_values import (
     take_whole,
 )
 from penstock.core.retention_policy_json import decode_policy
+from penstock.core.retention_settlement import Settlement
 from penstock.model.errors import InvalidArgumentError, PenstockError, UnsupportedError
 
 VERSION = 1
@@ -169,7 +170,7 @@ def encode_decision(line_id: Any, decision: RetentionDecision) -> dict[str, Any]
         "rule": decision.rule.word,
         "record": None if record is None else encode_record(record),
         "prune_through_ms": decision.prune_through_ms,
-        "held_by": [{"kind": item.kind.word, "name": item.name, "bytes": item.bytes} for item in decision.held_by],
+        "held_by": encode_holders(decision),
         "expire": [encode_advance(item) for item in decision.expirations],
         "evict": [encode_advance(item) for item in decision.evictions],
         "drop": [encode_drop(item) for item in decision.drops],
@@ -190,6 +191,54 @@ def encode_plan(line_id: Any, decision: RetentionDecision) -> dict[str, Any]:
     body["time_range_ms"] = [found.since_ms, found.until_ms] if known else None
     body["subscribers"] = list(found.subscribers)
     return body
+
+
+def encode_settlement(line_id: Any, found: Settlement) -> dict[str, Any]:
+    """Decisions made one behind the other, in the form of a single one: what they do together, who holds what is left, and
+    ``steps``, those that change something."""
+    main, last = found.main, found.last
+    body = encode_decision(line_id, main)
+    if len(found.decisions) == 1:
+        return {**body, "steps": encode_steps(found)}
+    records = [item.record for item in found.decisions if item.record is not None]
+    pruned = [item.prune_through_ms for item in found.decisions if item.prune_through_ms is not None]
+    return {
+        **body,
+        "record": encode_record(records[0]) if records else None,
+        "prune_through_ms": max(pruned, default=None),
+        "held_by": encode_holders(last),
+        "expire": [encode_advance(item) for item in found.expirations],
+        "evict": [encode_advance(item) for item in found.evictions],
+        "drop": [encode_drop(item) for item in found.drops],
+        "delete_stream": last.deletes_stream,
+        "writers": encode_verdict(last.writers),
+        "frees_bytes": found.frees_bytes,
+        "next_due_ms": last.next_due_ms,
+        "why": found.why,
+        "steps": encode_steps(found),
+    }
+
+
+def encode_steps(found: Settlement) -> list[dict[str, Any]]:
+    """The steps in order, each with what it does by itself."""
+    return [
+        {
+            "rule": item.decision.rule.word,
+            "truncate": encode_cut(item.decision.truncate),
+            "frees_bytes": item.frees_bytes,
+            "expire": [encode_advance(move) for move in item.decision.expirations],
+            "evict": [encode_advance(move) for move in item.decision.evictions],
+            "drop": [encode_drop(drop) for drop in item.decision.drops],
+            "delete_stream": item.decision.deletes_stream,
+            "why": item.why,
+        }
+        for item in found.steps
+    ]
+
+
+def encode_holders(decision: RetentionDecision) -> list[dict[str, Any]]:
+    """Who keeps what the decision leaves."""
+    return [{"kind": item.kind.word, "name": item.name, "bytes": item.bytes} for item in decision.held_by]
 
 
 def encode_advance(item: Advance) -> dict[str, Any]:

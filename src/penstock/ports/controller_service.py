@@ -406,15 +406,16 @@ class ControllerService(Protocol):
         ...
 
     async def run_retention(self, stream: StreamName) -> Mapping[str, Any]:
-        """Run one retention cycle now, and return the planner's decision."""
+        """Decide and perform now until nothing is due, and return what was done, as ``plan_retention`` reports it."""
         ...
 
     async def plan_retention(
         self, stream: StreamName, *, change: PolicyDocument | None = None, at_ms: int | None = None
     ) -> Mapping[str, Any]:
-        """What a cycle would decide at ``at_ms`` (now) with ``change`` as the stream's document. Changes nothing.
+        """What would be done at ``at_ms`` (now), until nothing is due, with ``change`` as the stream's document.
 
-        Beside the decision: ``events`` and ``time_range_ms`` of what would go, ``subscribers`` hurt, ``policy`` in force.
+        Changes nothing. Beside what the decisions do together and their ``steps``:
+        ``events`` and ``time_range_ms`` of what would go, ``subscribers`` hurt, ``policy`` in force.
         """
         ...
 

@@ -82,6 +82,9 @@ def decision_words(decision: Mapping[str, Any]) -> dict[str, object]:
     """A decision for people: what goes, why, who is hurt, and who holds the rest, from head to tail."""
     facts: dict[str, object] = {"why": decision.get("why", ""), "rule": decision.get("rule", "")}
     facts["frees"] = _freed(decision)
+    steps = decision.get("steps") or []
+    if len(steps) > 1:
+        facts["in steps"] = [_step_words(item) for item in steps]
     if decision.get("time_range_ms"):
         facts["written"] = span(decision["time_range_ms"])
     if decision.get("truncate"):
@@ -111,7 +114,7 @@ _SAID: Final = frozenset(
     (
         *("version", "id", "candidate", "truncate", "rule", "record", "prune_through_ms", "held_by", "expire", "evict"),
         *("drop", "frees_bytes", "next_due_ms", "why", "ranges", "writers", "policy", "events", "time_range_ms"),
-        *("delete_stream", "subscribers", "sentence", "unreadable", "at_ms", "gone"),
+        *("delete_stream", "subscribers", "sentence", "unreadable", "at_ms", "gone", "steps"),
     )
 )
 
@@ -134,6 +137,12 @@ def _writers(verdict: Mapping[str, Any]) -> str:
     )
     who = f", until {verdict['subscriber']} has read" if verdict.get("subscriber") else ""
     return f"{state}, by {verdict.get('rule') or 'a quota'}{who}"
+
+
+def _step_words(step: Mapping[str, Any]) -> str:
+    """One of several steps until nothing is due."""
+    said = f"{format_size(step.get('frees_bytes') or 0)}, by {step.get('rule', '')}"
+    return "; ".join([said, *hurt_words(step)])
 
 
 def _freed(decision: Mapping[str, Any]) -> str:

@@ -1,0 +1,198 @@
+"""What retention does to a stream that nobody uses meanwhile: decision after decision, until nothing is due.
+
+Source: docs/design/0007-retention.md, "Until nothing is due".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.core.cut_order import Positions, upper_bound
+from penstock.core.retention import decide
+from penstock.core.retention_decision import RetentionDecision
+from penstock.core.retention_explain import range_at
+from penstock.core.retention_facts import Advance, Drop, HeldRange, HolderKind, RetentionFacts, StreamCutRecord
+from penstock.core.retention_words import sentence
+
+STEPS_MAX = 64
+"""Decisions made in a row. Each moves the head, moves a subscriber, drops one or forgets all records, so a quiet stream
+needs a few. A stream that is written to meanwhile could go on forever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What people see as one step: a decision, or several truncations in a row by one rule. Each of these comes nearer to
+    the limit, since a cut at so many bytes misses it by less than one event of each segment."""
+
+    decision: RetentionDecision
+    frees_bytes: int
+
+    @property
+    def why(self) -> str:
+        """The step in a sentence."""
+        item = self.decision
+        return sentence(item.situation, item.candidate, self.frees_bytes, item.writers)
+
+    def plus(self, other: RetentionDecision) -> Step | None:
+        """The step with the decision behind it; None where that is another step."""
+        own = self.decision
+        if own.rule is not other.rule or not (_only_truncates(own) and _only_truncates(other)):
+            return None
+        return Step(decision=other, frees_bytes=self.frees_bytes + other.frees_bytes)
+
+
+def _only_truncates(item: RetentionDecision) -> bool:
+    return item.moves_head and not (item.expirations or item.evictions or item.drops or item.deletes_stream)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """Decisions in the order in which they are made, at least one.
+
+    Behind each but the last more may be due. Behind the last one nothing is, unless ``STEPS_MAX`` have been made.
+    """
+
+    decisions: Sequence[RetentionDecision]
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """The decisions that move the head or a subscriber, drop one, or delete the stream, in order."""
+        found: list[Step] = []
+        for item in self.decisions:
+            if not (item.takes or item.deletes_stream):
+                continue
+            joined = found[-1].plus(item) if found else None
+            if joined is None:
+                found.append(Step(decision=item, frees_bytes=item.frees_bytes))
+            else:
+                found[-1] = joined
+        return found
+
+    @property
+    def main(self) -> RetentionDecision:
+        """The decision that gives the furthest cut: the last one that truncates, else the first one."""
+        return next((item for item in reversed(self.decisions) if item.moves_head), self.decisions[0])
+
+    @property
+    def last(self) -> RetentionDecision:
+        """The decision that describes what is left."""
+        return self.decisions[-1]
+
+    @property
+    def truncate(self) -> Positions | None:
+        """The head after all decisions; as in a single decision where none moves it."""
+        return self.main.truncate
+
+    @property
+    def frees_bytes(self) -> int:
+        """Bytes that all decisions together free."""
+        return sum(item.frees_bytes for item in self.decisions)
+
+    @property
+    def expirations(self) -> tuple[Advance, ...]:
+        """Moves by time-to-live, in order."""
+        return tuple([move for item in self.decisions for move in item.expirations])
+
+    @property
+    def evictions(self) -> tuple[Advance, ...]:
+        """Moves by quotas and maximums, in order."""
+        return tuple([move for item in self.decisions for move in item.evictions])
+
+    @property
+    def drops(self) -> tuple[Drop, ...]:
+        """Subscribers to forget, in order."""
+        return tuple([drop for item in self.decisions for drop in item.drops])
+
+    @property
+    def why(self) -> str:
+        """The sentences of all steps; of the first decision where there is none."""
+        return " ".join(item.why for item in self.steps) or self.decisions[0].why
+
+    @property
+    def hurt(self) -> Sequence[str]:
+        """Subscribers that are moved past unread data, or dropped, sorted."""
+        moved = {item.subscriber for item in (*self.expirations, *self.evictions)}
+        return sorted(moved | {item.subscriber for item in self.drops})
+
+    def times_ms(self) -> tuple[int | None, int | None] | None:
+        """Between when what goes was appended, by the records around it, each None where there is none. None: both are, or
+        nothing goes."""
+        found = [item.summary() for item in self.decisions if item.frees_bytes]
+        if not found or (found[0].since_ms is None and found[-1].until_ms is None):
+            return None
+        return found[0].since_ms, found[-1].until_ms
+
+    def ranges(self) -> tuple[HeldRange, ...]:
+        """The stream from head to tail, as ``penstock.core.retention.explain`` gives it: what any of the decisions frees is
+        due, the rest is held as after the last one."""
+        due = [part for item in self.decisions[:-1] for part in item.ranges() if part.kind is HolderKind.DUE]
+        return (*due, *self.last.ranges())
+
+    def range_at(self, position: Positions) -> HeldRange | None:
+        """As ``RetentionDecision.range_at``, of these ranges."""
+        for item in self.decisions[:-1]:
+            found = range_at(item.situation, position)
+            if found is not None and found.kind is HolderKind.DUE:
+                return found
+        return range_at(self.last.situation, position)
+
+
+def settle(facts: RetentionFacts, *, now_ms: int) -> Settlement:
+    """Decide, and decide again on what is left, until a decision changes nothing. Raises as ``decide``.
+
+    Boundaries are taken as they are given. A shell that can look for others gives them for each step anew.
+    """
+    decisions: list[RetentionDecision] = []
+    while True:
+        decision = decide(facts, now_ms=now_ms)
+        decisions.append(decision)
+        if not goes_on(decision, len(decisions)):
+            return Settlement(decisions=decisions)
+        facts = facts_after(facts, decision)
+
+
+def goes_on(decision: RetentionDecision, made: int) -> bool:
+    """Whether to look again behind this decision, the ``made``-th in a row."""
+    return decision.moves_on and not decision.deletes_stream and made < STEPS_MAX
+
+
+def facts_after(facts: RetentionFacts, decision: RetentionDecision) -> RetentionFacts:
+    """The facts once the decision is performed, with the boundaries and the activity as they were."""
+    head = head_after(facts, decision)
+    return replace(
+        facts,
+        head=head,
+        retention_set=records_after(facts.retention_set, decision),
+        subscribers=subscribers_after(facts, decision),
+        # Events before a head that moves are counted by the shell alone.
+        head_event_count=facts.head_event_count if head is facts.head else None,
+    )
+
+
+def head_after(facts: RetentionFacts, decision: RetentionDecision) -> Positions | None:
+    """The head once the decision is performed."""
+    return decision.truncate if decision.moves_head else facts.head
+
+
+def records_after(records: Sequence[StreamCutRecord], decision: RetentionDecision) -> Sequence[StreamCutRecord]:
+    """The retention set once the decision is performed."""
+    prune_ms = decision.prune_through_ms
+    if decision.record is not None:
+        records = [*records, decision.record]
+    if prune_ms is not None:
+        records = [item for item in records if item.time_ms > prune_ms]
+    return records
+
+
+def subscribers_after(facts: RetentionFacts, decision: RetentionDecision) -> Mapping[str, Positions]:
+    """Where subscribers are once the decision is performed. What lies before the head is lost to them."""
+    gone = {item.subscriber for item in decision.drops}
+    cuts = {name: cut for name, cut in facts.subscribers.items() if name not in gone}
+    for item in (*decision.expirations, *decision.evictions):
+        if item.subscriber in cuts:
+            cuts[item.subscriber] = item.end
+    head = head_after(facts, decision)
+    if head is not None and decision.moves_head:
+        cuts = {name: upper_bound(facts.history, [cut, head]) if cut else cut for name, cut in cuts.items()}
+    return cuts

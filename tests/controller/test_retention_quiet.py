@@ -1,0 +1,68 @@
+"""A stream that nobody writes to reaches what its policy promises, without waiting for the next append."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from controller_world import QUIET, STREAM, FakeClock, config, name_of, opened, seg
+from memory_segments import MemorySegments
+from quiet_world import run_world
+
+from penstock.model.retention import PolicyDocument, Retain
+
+ONE = seg(0, 0)
+SERVING = replace(QUIET, retention_cycle_ms=3_600_000, retention_pause_ms=0, history_ms=0)
+"""Turns are made by hand: the loop's own lie an hour away."""
+
+
+def test_a_stream_over_its_maximum_comes_down_to_its_minimum_without_another_write() -> None:
+    async def run() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with opened(segments, clock, SERVING) as controller:
+            await controller.create_scope("s")
+            await controller.create_stream(STREAM, config())
+            await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=5_000, max_bytes=35_000)))
+            for _ in range(200):  # What the new policy asks for is over before anything is written.
+                await asyncio.sleep(0)
+            await controller._loop.turn()
+            segments.write(name_of(ONE), b"x" * 95_000, event_bytes=100)
+            for _ in range(5):
+                await controller._loop.turn()
+                clock.ms += 600_000
+            assert (await controller.describe_stream(STREAM)).size_bytes == 5_000
+            explained = await controller.explain_retention(STREAM)
+            assert [item["kind"] for item in explained["ranges"]] == ["minimum"]
+            assert (await controller.plan_retention(STREAM))["frees_bytes"] == 0
+
+    asyncio.run(run())
+
+
+def test_one_cycle_by_hand_goes_as_far_as_many() -> None:
+    async def run() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with opened(segments, clock, QUIET) as controller:
+            await controller.create_scope("s")
+            await controller.create_stream(STREAM, config())
+            segments.write(name_of(ONE), b"x" * 95_000, event_bytes=100)
+            await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=5_000, max_bytes=35_000)))
+            done = await controller.run_retention(STREAM)
+            assert (done["truncate"], done["frees_bytes"]) == ({"0#0": 90_000}, 90_000)
+            assert [(step["rule"], step["frees_bytes"]) for step in done["steps"]] == [
+                ("maximum", 60_000),
+                ("minimum", 30_000),
+            ]
+            assert (await controller.run_retention(STREAM))["frees_bytes"] == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("chunk", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 100))])
+def test_what_a_plan_says_is_what_is_gone_once_the_stream_is_quiet(chunk: int) -> None:
+    for seed in range(chunk * 20, (chunk + 1) * 20):
+        try:
+            asyncio.run(run_world(seed))
+        except Exception as error:
+            error.add_note(f"seed={seed}")
+            raise

@@ -84,6 +84,16 @@ def event_bounds(block: bytes, *, segment: str = "", offset: int = 0) -> Sequenc
     return bounds
 
 
+def event_size(block: bytes, *, segment: str = "", offset: int = 0) -> int:
+    """Size of the first event with its header, bytes; the event may end behind the block. Raises CorruptDataError where no
+    event begins. ``segment`` and ``offset`` (of the block) go into the message."""
+    if len(block) >= HEADER_BYTES:
+        length: int = _HEADER.unpack_from(block, 0)[0]
+        if 0 <= length <= _LENGTH_MAX:
+            return HEADER_BYTES + length
+    raise CorruptDataError("no event begins here", segment=segment, offset=offset)
+
+
 def _equal_bounds(block: bytes) -> range | None:
     """Bounds of a block whose events all have one length, or None. Compares the eight header columns as strided slices."""
     length = _HEADER.unpack_from(block, 0)[0]

@@ -9,21 +9,27 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.codec.events import event_bounds
+from penstock.codec.events import event_bounds, event_size
 from penstock.controller.context import Context
 from penstock.controller.tasks import collect
 from penstock.core.cut_between import cut_between
 from penstock.core.cut_order import Positions, at_or_after, check_cut, head_of, size_till, upper_bound
 from penstock.core.history import StreamHistory
 from penstock.core.retention_facts import StreamCutRecord
-from penstock.model.errors import CorruptDataError, PenstockError
+from penstock.model.errors import CorruptDataError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
 
 _HALVINGS = 40
-_PARSED_MAX = 8 << 20
-_STEPS_BACK = (4 << 10, 64 << 10, 1 << 20, 8 << 20)
-"""How far back a known bound is looked for, and how much is read at most: blocks are smaller."""
+_STEP_BACK = 4 << 10
+_STEPS_FACTOR = 16
+"""How far back a known bound is looked for first, and how much further each time: a block has any size."""
+
+_NEAR = 64 << 10
+"""Bytes between a known bound and the offset that are read rather than searched for a nearer one."""
+
+_WINDOW = 256 << 10
+"""Bytes read at once while headers of events are followed. What lies inside a longer event is skipped."""
 
 
 class BoundaryFinder:
@@ -81,13 +87,10 @@ class BoundaryFinder:
 
     async def leaving_bytes(self, left: int) -> StreamCutRecord | None:
         """The cut that leaves as much as possible, but no more than ``left`` bytes; the record or tail behind the place where
-        nothing nearer can be found."""
+        the way there cannot be told. Raises as ``at_size``: an answer that is missing must not cost a subscriber all that
+        lies before the next record."""
         size = self.tail.size_bytes - left
-        try:
-            return await self.at_size(size) or self.around(size)[1]
-        except PenstockError:
-            # A segment has gone meanwhile: the record will do.
-            return self.around(size)[1]
+        return await self.at_size(size) or self.around(size)[1]
 
     async def leaving_events(self, left: int) -> StreamCutRecord | None:
         """The same for events. Events differ in size, so that the place is found by halving."""
@@ -161,15 +164,21 @@ class BoundaryFinder:
         return offset in (self.history.sealed_lengths.get(segment), self.tail.positions.get(segment))
 
     async def _known_before(self, name: str, offset: int) -> int | None:
-        for step in _STEPS_BACK:
-            found = await self._ctx.segments.next_event_boundary(name, max(0, offset - step))
-            if found <= offset:
-                return found
-        return None
+        """A bound that the store knows at or before the offset, the last one but for ``_NEAR`` bytes. None: there is none."""
+        known = self._ctx.segments.next_event_boundary
+        step, beyond = _STEP_BACK, offset
+        while (low := await known(name, max(0, offset - step))) > offset:
+            if step >= offset:
+                return None
+            step, beyond = step * _STEPS_FACTOR, max(0, offset - step)
+        # No bound lies from ``beyond`` to the offset.
+        while beyond - low > _NEAR:
+            middle = (low + beyond) // 2
+            found = await known(name, middle)
+            low, beyond = (found, beyond) if found <= offset else (low, middle)
+        return low
 
     async def _between(self, name: str, low: int, high: int) -> Sequence[int]:
-        if high - low > _PARSED_MAX:
-            return ()
         bounds = self._bounds.get((name, low, high))
         if bounds is None:
             bounds = self._bounds[name, low, high] = await self._parsed(name, low, high)
@@ -177,17 +186,28 @@ class BoundaryFinder:
 
     async def _parsed(self, name: str, low: int, high: int) -> Sequence[int]:
         """Where events begin between two boundaries, and the end, counted from ``low``; empty where these are no events."""
-        data = bytearray()
+        bounds, size = [0], high - low
         try:
-            while len(data) < high - low:
-                read = await self._ctx.segments.read(name, low + len(data), high - low - len(data), wait=False)
-                size = len(data)
-                for part in read.parts:
-                    data += part
-                if len(data) == size:
-                    return ()
-            bounds = event_bounds(bytes(data))
+            while (at := bounds[-1]) < size:
+                data = await self._read(name, low + at, min(size - at, _WINDOW))
+                found = event_bounds(data)
+                if len(found) > 1:
+                    bounds += [at + bound for bound in found[1:]]
+                else:
+                    bounds.append(at + event_size(data))
         except CorruptDataError:
             # Damaged, or no events: the bounds that the store knows will do.
             return ()
-        return bounds if bounds[-1] == len(data) else ()
+        return bounds if bounds[-1] == size else ()
+
+    async def _read(self, name: str, offset: int, size: int) -> bytes:
+        """So many bytes. Raises CorruptDataError where the store has fewer."""
+        data = bytearray()
+        while len(data) < size:
+            read = await self._ctx.segments.read(name, offset + len(data), size - len(data), wait=False)
+            before = len(data)
+            for part in read.parts:
+                data += part
+            if len(data) == before:
+                raise CorruptDataError("segment ends inside an event", segment=name, offset=offset)
+        return bytes(data[:size])

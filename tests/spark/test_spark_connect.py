@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
+import signal
 import time
 import traceback
 from typing import Any, cast
@@ -56,6 +58,70 @@ def test_what_is_not_safe_to_repeat_is_not_repeated() -> None:
         found.run(server.call)
     assert found.run(server.call) == "here:1"
     found.close()
+
+
+def test_a_link_blocks_inside_a_running_loop() -> None:
+    server = Dialler(away=1)
+    found = Link(server, "here:1")
+
+    async def cell() -> None:
+        assert found.ask(server.call) == "here:1"
+        assert found.run(server.call) == "here:1"
+        server.away = 1
+        with pytest.raises(NotConnectedError):
+            found.run(server.call)
+
+    asyncio.run(cell())
+    # One connection serves calls inside and outside of a loop.
+    assert found.ask(server.call) == "here:1"
+    assert server.opened == 3
+
+    async def last_cell() -> None:
+        assert found.run(server.call) == "here:1"
+        found.close()
+
+    asyncio.run(last_cell())
+    assert (server.opened, server.closed) == (3, 3)
+
+
+def test_an_interrupted_call_inside_a_running_loop_cancels_its_work() -> None:
+    server = Dialler(away=0)
+    found = Link(server, "here:1")
+    ended: list[str] = []
+
+    async def long(services: Services) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(3600)
+        finally:
+            ended.append("long")
+
+    loop = asyncio.new_event_loop()  # not asyncio.run, which takes SIGINT over; a kernel's loop leaves it to Python
+
+    async def cell() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            found.run(long)
+        assert ended == ["long"]
+        assert found.run(server.call) == "here:1"
+        found.close()
+
+    loop.run_until_complete(cell())
+    loop.close()
+
+
+def test_a_link_leaves_the_event_loop_of_its_thread_alone() -> None:
+    own = asyncio.new_event_loop()
+    asyncio.set_event_loop(own)
+    try:
+        server = Dialler(away=0)
+        found = Link(server, "here:1")
+        assert found.run(server.call) == "here:1"
+        assert asyncio.get_event_loop() is own
+        found.close()
+        assert asyncio.get_event_loop() is own
+    finally:
+        asyncio.set_event_loop(None)
+        own.close()
 
 
 def test_other_errors_keep_the_connection() -> None:

@@ -2,7 +2,7 @@
 
 Spark's Python workers are single-threaded, forked, reused for many tasks, and killed without notice. So each process has
 one event loop, run only while a call waits, and keeps its connections for the next task; nothing here must be closed
-for the data to be safe.
+for the data to be safe. A notebook's kernel calls from inside its own running loop: there another thread runs ours.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -85,18 +86,60 @@ class Link:
     def __init__(self, connector: Connector, address: str) -> None:
         self._connector = connector
         self._address = address
-        self._runner = asyncio.Runner()
+        # With a factory, the runner does not replace the current event loop of the caller's thread.
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._running = threading.Lock()
+        """Held while another thread runs the loop for a caller that is inside its own."""
         self._services: Services | None = None
         self.lease = RealRng().uuid()
         """Of this process, for plans of which nobody can tell when they are done; one, so that they do not pile up."""
 
     def run(self, work: Callable[[Services], Coroutine[Any, Any, T]]) -> T:
         """The result of ``work``. Raises what it raised; a connection that failed is dialled anew by the next call."""
-        return self._runner.run(self._once(work))
+        return self._run(self._once(work))
 
     def ask(self, work: Callable[[Services], Coroutine[Any, Any, T]]) -> T:
         """As ``run``, for work that is safe to repeat: outlasts ``RETRY_S`` of an unavailable server."""
-        return self._runner.run(patiently(lambda: self._once(work)))
+        return self._run(patiently(lambda: self._once(work)))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of ``work``. Interrupted: ``work`` is cancelled and has ended when this raises."""
+        return self._run_in_thread(work) if _is_in_loop() else self._runner.run(work)
+
+    def _run_in_thread(self, work: Coroutine[Any, Any, T]) -> T:
+        """As ``_run``, for a caller inside a running event loop: a thread runs only one loop at a time."""
+        loop = self._runner.get_loop()
+        task: asyncio.Task[T] | None = None
+        answer: Future[T] | None = None
+        is_interrupted = False
+
+        async def cancellable() -> T:
+            nonlocal task
+            task = asyncio.ensure_future(work)
+            if is_interrupted:
+                task.cancel()
+            return await task
+
+        def run() -> T:
+            with self._running:
+                return self._runner.run(cancellable())
+
+        def cancel() -> None:
+            if task is not None:
+                task.cancel()
+
+        with ThreadPoolExecutor(1, "penstock-link") as thread:
+            try:
+                answer = thread.submit(run)
+                return answer.result()
+            except BaseException:
+                # An interrupt may hit ``submit`` too: then nobody has the answer, but the work may run.
+                if answer is None or not answer.done():
+                    is_interrupted = True
+                    loop.call_soon_threadsafe(cancel)
+                    with self._running:
+                        pass  # the work has ended
+                raise
 
     async def _once(self, work: Callable[[Services], Coroutine[Any, Any, T]]) -> T:
         if self._services is None:
@@ -114,8 +157,21 @@ class Link:
         """Release connection and event loop."""
         services, self._services = self._services, None
         if services is not None:
-            self._runner.run(_closed(services))
-        self._runner.close()
+            self._run(_closed(services))
+        if _is_in_loop():
+            with ThreadPoolExecutor(1, "penstock-link") as thread:
+                thread.submit(self._runner.close).result()
+        else:
+            self._runner.close()
+
+
+def _is_in_loop() -> bool:
+    """Whether the calling thread runs an event loop, as that of a notebook's kernel does."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 async def patiently(call: Callable[[], Awaitable[T]]) -> T:

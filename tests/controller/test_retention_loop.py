@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
 from controller_world import QUIET, STREAM, FakeClock, config, cut_at, name_of, opened, seg
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from penstock.controller import keys, retention_keys
 from penstock.controller.due_times import DueTimes
 from penstock.controller.points import load_points
 from penstock.core.forecast import POINTS_MAX
+from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import Backlog, OnExceed, PolicyDocument, Retain
@@ -351,3 +353,61 @@ def test_memory_is_bounded_and_says_so():
     assert len(due) == 100
     due.clear()
     assert not due.overflowed
+
+
+def test_a_policy_of_a_refused_name_does_not_stop_the_sweeps():
+    async def work(watched):
+        await watched.turn()
+        watched.looked.clear()
+        with pytest.raises(InvalidArgumentError):
+            await watched.controller.set_policy("\ud800", PolicyDocument(retain=Retain(max_bytes=10)))
+        await settled()
+        await watched.controller.set_policy("s", PolicyDocument(retain=Retain(max_bytes=10)))
+        await settled()
+        assert watched.users() == [stream(0), stream(1), stream(2)]
+
+    scenario(work)
+
+
+def test_a_scope_whose_sweep_meets_a_defect_stops_neither_the_others_nor_later_sweeps():
+    async def work(watched):
+        await watched.turn()
+        watched.looked.clear()
+        pages = watched.loop._pages
+
+        def broken(prefix, *, all_of):
+            if all_of == "bad":
+                raise ZeroDivisionError
+            return pages(prefix, all_of=all_of)
+
+        watched.loop._pages = broken
+        for _ in range(2):
+            watched.looked.clear()
+            watched.loop.dirty_all("bad")
+            watched.loop.dirty_all("s")
+            await settled()
+            assert watched.users() == [stream(0), stream(1), stream(2)]
+        watched.loop._pages = pages
+
+    scenario(work)
+
+
+def test_a_stream_whose_look_meets_a_defect_stops_no_other():
+    async def work(watched):
+        await watched.turn()
+        run = watched.loop._cycle.run
+
+        async def broken(name, **options):
+            if name == stream(1):
+                raise ZeroDivisionError
+            return await run(name, **options)
+
+        watched.loop._cycle.run = broken
+        for _ in range(2):
+            watched.looked.clear()
+            for number in range(3):
+                watched.loop.dirty(stream(number))
+            await settled()
+            assert watched.users() == [stream(0), stream(2)]
+
+    scenario(work)

@@ -125,6 +125,8 @@ class Buckets:
                 await self.turn()
             except PenstockError as error:
                 log.warning("controller could not beat", extra={"error": str(error)})
+            except Exception:
+                log.exception("controller could not beat, by an unexpected error")
 
     async def turn(self) -> None:
         """One beat and one look at the others."""

@@ -217,6 +217,9 @@ class Policies:
         ctx = self._ctx
         if target is not None and target.startswith("_"):
             raise _internal("scope", target, Level.SCOPE)
+        if target is not None:
+            # Before anything is called dirty: a refused name must not reach the sweeps.
+            await ctx.check_scope(target)
 
         async def attempt() -> None:
             if target is not None:

@@ -128,6 +128,8 @@ class RetentionLoop:
                 await self.turn(sweep=False)
             except PenstockError as error:
                 log.warning("retention cycle was cut short", extra={"error": str(error)})
+            except Exception:
+                log.exception("retention cycle was cut short, by an unexpected error")
 
     async def run_dirty(self) -> None:
         """Look at streams soon after they were called dirty."""
@@ -165,6 +167,10 @@ class RetentionLoop:
                 return
             except PenstockError as error:
                 log.warning("limits cannot be watched", extra={"error": str(error)})
+                await asyncio.sleep(max(pause_s, 1.0))
+                continue
+            except Exception:
+                log.exception("limits cannot be watched, by an unexpected error")
                 await asyncio.sleep(max(pause_s, 1.0))
                 continue
             now_s = loop.time()
@@ -271,23 +277,40 @@ class RetentionLoop:
     async def _look_at_scopes(self, *, rest: float = 0.0) -> int:
         """Look at all streams of the scopes that were called dirty; None: at all that a policy applies to.
 
-        ``rest``: how long to pause after each few, as a multiple of what they took.
+        ``rest``: how long to pause after each few, as a multiple of what they took. A scope that fails stops no other and
+        stays dirty. The first PenstockError is raised after the last scope; a defect is logged and left to the next cycle.
         """
         scopes, self._scopes = self._scopes, {}
         pace, count = _Pace(rest), 0
-        try:
-            if None in scopes:
-                self._kept_again(await self._with_kept_bytes())
-                # Those whose writers are limited, and whom no policy concerns any more.
-                async for names in self._listed(b"quota/", ""):
-                    count += await self._look_at_some(names, pace)
-            for scope in scopes:
-                prefix = b"policy/" if scope is None else b"stream/"
-                async for names in self._pages(prefix, all_of=scope):
-                    count += await self._look_at_some(names, pace)
-        except BaseException:
-            self._scopes |= scopes
-            raise
+        failed: PenstockError | None = None
+        while scopes:
+            scope = next(iter(scopes))
+            try:
+                count += await self._look_at_scope(scope, pace)
+            except PenstockError as error:
+                self._scopes[scope] = None
+                failed = failed or error
+            except Exception:
+                log.exception("streams could not be listed, by an unexpected error", extra={"scope": scope})
+                self._scopes[scope] = None
+            except BaseException:
+                self._scopes |= scopes
+                raise
+            del scopes[scope]
+        if failed is not None:
+            raise failed
+        return count
+
+    async def _look_at_scope(self, scope: str | None, pace: _Pace) -> int:
+        count = 0
+        if scope is None:
+            self._kept_again(await self._with_kept_bytes())
+            # Those whose writers are limited, and whom no policy concerns any more.
+            async for names in self._listed(b"quota/", ""):
+                count += await self._look_at_some(names, pace)
+        prefix = b"policy/" if scope is None else b"stream/"
+        async for names in self._pages(prefix, all_of=scope):
+            count += await self._look_at_some(names, pace)
         return count
 
     async def _look_at_some(self, names: list[StreamName], pace: _Pace) -> int:
@@ -387,8 +410,11 @@ class RetentionLoop:
             # Deleted since it was listed.
             self._due.set(name, None)
             self._kept.set(name, None)
-        except PenstockError as error:
-            log.warning("retention of a stream failed", extra={"stream": str(name), "error": str(error)})
+        except Exception as error:
+            shown = None if isinstance(error, PenstockError) else error
+            log.warning(
+                "retention of a stream failed", extra={"stream": str(name), "error": str(error)}, exc_info=shown
+            )
             self._ctx.telemetry.add("retention_failures")
             self._due.set(name, self._ctx.retention_clock.now_ms() + _FAILED_MS)
             self._kept.set(name, self._ctx.retention_clock.now_ms() + _FAILED_MS)

@@ -57,6 +57,8 @@ class Sweeper:
                 await self.sweep()
             except PenstockError as error:
                 log.warning("sweep was cut short", extra={"error": str(error)})
+            except Exception:
+                log.exception("sweep was cut short, by an unexpected error")
 
     async def sweep(self) -> None:
         """One pass. When it returns, expired transactions are aborted, and decided ones are finished if possible.
@@ -78,6 +80,8 @@ class Sweeper:
                 await part()
             except PenstockError as error:
                 failed = failed or error
+            except Exception:
+                log.exception("part of a sweep failed, by an unexpected error", extra={"part": part.__name__})
         if failed is not None:
             raise failed
 

@@ -126,6 +126,15 @@ def test_a_start_that_is_refused_is_not_promised(stores: list[Path], tmp_path: P
     assert "would not start" in found.verdict
 
 
+def test_a_record_of_tier_2_that_cannot_be_read_is_a_verdict(stores: list[Path], tmp_path: Path) -> None:
+    copy(stores[1] / "data", tmp_path / "data")
+    (tmp_path / "data" / "tier2.json").write_text("{")
+    found = verdict(tmp_path / "data")
+    assert "tier 2" in (found.refusal or "")
+    assert [item.place for item in found.damage] == ["tier2.json"]
+    assert not starts(tmp_path / "data")
+
+
 def test_a_first_start_that_died_is_no_damage(tmp_path: Path) -> None:
     DataDirectory.open(tmp_path / "data").close()
     found = verdict(tmp_path / "data")

@@ -51,7 +51,7 @@ async def _diagnose(data: Path, endpoint: str | None, insecure: bool) -> Diagnos
 
 def _lines(found: Diagnosis) -> list[str]:
     if not found.facts:
-        lines = [found.verdict, f"directory  {found.data}, {counted(len(found.workers), 'worker')}"]
+        lines = [found.verdict, f"directory  {found.data}"]
         for one in found.workers:
             lines += ["", *_lines(one)]
         return lines

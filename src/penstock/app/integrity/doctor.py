@@ -23,6 +23,7 @@ from penstock.segmentstore.chunk_gaps import missing_chunk, missing_ranges
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.rebuild import list_catalogue, load_container
 from penstock.storage.data_directory import DataDirectory, check_directory
+from penstock.storage.real_files import RealFiles
 from penstock.storage.tier_claim import RECORD, load_record
 
 _PAGE = 1000
@@ -68,6 +69,13 @@ async def diagnose(data: Path, *, offload: Offload, endpoint: str | None = None,
     whole = await _diagnose_workers(data, offload=offload, endpoint=endpoint, insecure=insecure)
     if whole is not None:
         return whole
+    try:
+        await load_record(RealFiles(data, offload, read_only=True))
+    except CorruptDataError as error:
+        # Without it nobody knows where tier 2 is, so there is nothing else to look at.
+        damage = Damage(kind=DamageKind.DIRECTORY, place=RECORD, why=error.message)
+        verdict = f"a store would not start on this directory: {error}"
+        return Diagnosis(data=str(data), damage=[damage], refusal=str(error), verdict=verdict)
     async with open_offline(data, offload=offload, endpoint=endpoint, insecure=insecure) as store:
         refusal = await start_refusal(store, offload=offload, endpoint=endpoint, insecure=insecure)
         found = Diagnosis(data=str(data), damage=list(store.damage), refusal=None if refusal is None else str(refusal))

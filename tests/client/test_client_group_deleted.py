@@ -9,10 +9,17 @@ import pytest
 from client_world import simulate
 
 from penstock.client.group_state import GroupState, initial_state
+from penstock.controller import keys
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import GenerationMismatchError, StreamNotFoundError
+from penstock.model.errors import (
+    CorruptDataError,
+    GenerationMismatchError,
+    SegmentNotFoundError,
+    StreamNotFoundError,
+)
 from penstock.model.names import StreamName
 from penstock.model.segments import even_ranges, make_segment_id
+from penstock.ports.segment_service import KEY_ABSENT, TablePut, TableRemoval
 
 LOGGER = "penstock.client.group_reader"
 
@@ -266,3 +273,68 @@ def test_a_stream_leaves_the_state_without_a_trace():
     assert state.last_number == 1
     assert set(state.last_cuts()) == {streams[1]}
     assert GroupState.decode(before).encode() == before
+
+
+def test_a_living_stream_whose_metadata_is_damaged_stays_in_the_group(caplog):
+    """One row is lost. The controller reports the damage; it does not deny segments that were active only then."""
+
+    async def test(world):
+        x, y, group = await two_streams(world)
+        await x.scale(3)
+        await fill(x, 5, start=5)
+        await x.scale(2)
+        await fill(x, 5, start=10)
+        found = []
+
+        async def read_all(reader):
+            async for event in reader:
+                found.append(event.data)
+
+        async with group.reader("one") as reader:
+            key, table = keys.epoch(x.name, 1), keys.TABLE
+            (entry,) = await world.real_segments.table_get(table, [key])
+            await world.real_segments.table_remove(table, [TableRemoval(key=key)])
+            world.controller._ctx.histories.forget(x.name)
+            with pytest.raises(CorruptDataError, match="epoch"):
+                await read_all(reader)
+            assert {stream for stream, _ in reader.assigned()} == {x.name, y.name}
+            await world.real_segments.table_update(table, [TablePut(key=key, value=entry.value, version=KEY_ABSENT)])
+            found += await take(reader, 20 - len(found))
+        assert sorted(found) == sorted(events(b"x", *range(15)) + events(b"y", *range(5)))
+        assert set(await group.positions()) == {x.name, y.name}
+
+    simulate(test)
+    assert not lost(caplog)
+
+
+class Denying:
+    """A controller that denies segments of a stream, although the stream lives."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    async def successors(self, stream, segment):
+        raise SegmentNotFoundError("the stream never had this segment", segment=segment)
+
+    async def segment_ranges(self, stream, segments):
+        raise SegmentNotFoundError("the stream never had this segment", segment=segments[0])
+
+
+def test_a_stream_that_lives_stays_in_the_group_although_a_segment_is_denied(caplog):
+    async def test(world):
+        x, y, group = await two_streams(world)
+        await x.scale(3)
+        async with group.reader("one") as reader:
+            world.store.controller = reader._controller = Denying(world.controller)
+            with pytest.raises(SegmentNotFoundError):
+                await take(reader, 11)
+            reader._controller = world.controller
+            await fill(x, 1, start=5)
+            await take(reader, 1)
+        assert set(await group.positions()) == {x.name, y.name}
+
+    simulate(test)
+    assert not lost(caplog)

@@ -10,6 +10,7 @@ import pytest
 from controller_world import (
     STREAM,
     FakeClock,
+    audit_entries,
     check_invariants,
     config,
     finish_all,
@@ -193,6 +194,38 @@ def test_a_repair_unblocks_a_stuck_stream_and_lists_the_removed_records(what: st
                 assert await controller.transaction_status(STREAM, txn) is TransactionStatus.COMMITTED
             await controller.seal_stream(STREAM)
             await controller.delete_stream(STREAM)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_epoch_denies_no_segment_and_stops_neither_writing_nor_deletion(lost: int) -> None:
+    async def work() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, 1) as controller:
+            await scale_to(controller, 3)
+            middle = [item.segment for item in await controller.epoch_segments(STREAM, 1)]
+            await scale_to(controller, 2)
+            txn = await write_transaction(controller, segments, b"data")
+            del segments.tables[keys.TABLE].entries[keys.epoch(STREAM, lost)]
+            controller._ctx.histories.forget(STREAM)
+            for call in (
+                lambda: controller.segment_ranges(STREAM, middle),
+                lambda: controller.successors(STREAM, middle[0]),
+                lambda: controller.epoch_segments(STREAM, lost),
+                lambda: controller.list_epochs(STREAM),
+                lambda: controller.run_retention(STREAM),
+            ):
+                with pytest.raises(CorruptDataError, match=f"epoch={lost}"):
+                    await call()
+            assert len(await controller.current_segments(STREAM)) == 2
+            await controller.commit_transaction(STREAM, txn)
+            await finish_all(controller)
+            assert await controller.transaction_status(STREAM, txn) is TransactionStatus.COMMITTED
+            await controller.seal_stream(STREAM)
+            await controller.delete_stream(STREAM)
+            (entry,) = await audit_entries(controller, segments, "delete")
+            assert (entry["bytes"], entry["events"]) == (None, None)
 
     asyncio.run(work())
 

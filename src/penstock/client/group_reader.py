@@ -29,7 +29,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
-from penstock.model.segments import SegmentId
+from penstock.model.segments import SegmentId, number_of
 from penstock.ports import forks
 from penstock.ports.clock import Clock
 from penstock.ports.controller_service import ControllerService, ReaderGroupConfig, Successor
@@ -38,9 +38,6 @@ from penstock.ports.segment_service import SegmentService
 
 log = logging.getLogger(__name__)
 
-DELETED = (ScopeNotFoundError, StreamNotFoundError, SegmentNotFoundError)
-"""What the controller answers about a segment whose stream was deleted; the last one if another stream has the name now."""
-
 Reported = Callable[[GroupState, bool], Awaitable[None]]
 """Called after each report of a reader. The flag is True if the reader has nothing to read."""
 
@@ -48,10 +45,22 @@ Reported = Callable[[GroupState, bool], Awaitable[None]]
 async def is_deleted(
     controller: ControllerService, rng: Rng, stream: StreamName, segments: Iterable[SegmentId]
 ) -> bool:
-    """Whether the stream that has, or had, these segments was deleted."""
+    """Whether the stream that has, or had, these segments was deleted. Another stream may have its name now.
+
+    Raises: SegmentNotFoundError if the stream that exists should have had them; CorruptDataError, UnavailableError.
+    """
+    wanted = list(segments)
     try:
-        await retrying(lambda: controller.segment_ranges(stream, list(segments)), rng)
-    except DELETED:
+        try:
+            await retrying(lambda: controller.segment_ranges(stream, wanted), rng)
+        except SegmentNotFoundError:
+            first = await retrying(lambda: controller.epoch_segments(stream, 0), rng)
+            # Streams of one name never share a number: those of an earlier stream are all lower.
+            lowest = min(number_of(item.segment) for item in first)
+            if any(number_of(segment) < lowest for segment in wanted):
+                return True
+            raise
+    except (ScopeNotFoundError, StreamNotFoundError):
         return True
     return False
 
@@ -344,7 +353,10 @@ class AsyncGroupReader(AsyncBlockReader):
     async def _end_segment(self, key: SegmentKey) -> None:
         try:
             found = await retrying(partial(self._controller.successors, *key), self._rng)
-        except DELETED:
+        except (ScopeNotFoundError, StreamNotFoundError, SegmentNotFoundError):
+            # Whether it was deleted, ``is_deleted`` decides: a segment alone may be unknown because metadata is damaged.
+            if not await is_deleted(self._controller, self._rng, key[0], [key[1]]):
+                raise
             await self._leave_stream(key[0])
             return
         if self._ending == key:  # else it was taken from us meanwhile

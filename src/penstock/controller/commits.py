@@ -123,7 +123,7 @@ async def _strays(ctx: Context, view: StreamView, facts: Sequence[TransactionFac
 
 async def _targets(ctx: Context, view: StreamView, epoch: int) -> Mapping[SegmentId, SegmentId] | None:
     """Where the segments of transactions of the epoch are merged; None: only a rolling commit can."""
-    history = await ctx.histories.of(view)
+    history = await ctx.histories.remaining(view)
     begun_in = next((record for record in history.epochs if record.epoch == epoch), None)
     if begun_in is None:
         raise InternalError("epoch of a transaction is missing", stream=str(view.name), epoch=epoch)
@@ -157,7 +157,7 @@ async def _merge_one(ctx: Context, target: str, source: str) -> None:
 
 
 async def _begin_roll(ctx: Context, view: StreamView, epoch: int, txns: Sequence[UUID]) -> StreamView:
-    history = await ctx.histories.of(view)
+    history = await ctx.histories.remaining(view)
     first, second = rolling_epochs(history, epoch, created_ms=ctx.clock.now_ms())
     work = Work(kind=WorkKind.ROLL, base_epoch=view.record.epoch, txn_epoch=epoch, transactions=tuple(txns))
     changed = replace(view.record, work=work)

@@ -20,7 +20,7 @@ from penstock.controller.context import Context, StreamView
 from penstock.controller.metadata import Metadata, create, overwrite
 from penstock.controller.tasks import collect
 from penstock.core.history import EpochRecord, StreamHistory
-from penstock.model.errors import InternalError, StreamNotFoundError
+from penstock.model.errors import CorruptDataError, InternalError, StreamNotFoundError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId, number_of
 from penstock.ports.segment_service import TablePut
@@ -46,6 +46,18 @@ class Histories:
         """The history up to the stream's active epoch.
 
         While a scale is being finished the lengths of the segments it seals are missing (``core.missing_lengths``).
+        Raises: StreamNotFoundError if the stream was deleted meanwhile; CorruptDataError if the record of an epoch is lost:
+        segments that were active only then would count as segments that never were.
+        """
+        history = await self.remaining(view)
+        if history.gap is not None:
+            raise CorruptDataError("epoch of a stream is missing", stream=str(view.name), epoch=history.gap)
+        return history
+
+    async def remaining(self, view: StreamView) -> StreamHistory:
+        """As ``of``, without the epochs whose records are lost: for work that needs only the epochs it names.
+
+        Raises: StreamNotFoundError if the stream was deleted meanwhile; InternalError if its active epoch is missing.
         """
         record = view.record
         sealed = record.state is StreamState.SEALED
@@ -58,7 +70,8 @@ class Histories:
         if known is not None and known[2].active.epoch > record.epoch:
             known = None
         history = await self._read(view, None if known is None else known[2])
-        if record.work is None or record.work.kind in (WorkKind.TRUNCATE, WorkKind.UNDO):
+        # One with a gap is read again: the record may be put back.
+        if history.gap is None and (record.work is None or record.work.kind in (WorkKind.TRUNCATE, WorkKind.UNDO)):
             self._keep(view.name, (record.incarnation, sealed, history))
         return history
 

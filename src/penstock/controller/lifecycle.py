@@ -91,7 +91,7 @@ async def finish_sealing(ctx: Context, view: StreamView) -> StreamView:
     # Nothing that anybody has decided may be left behind.
     ctx.queues.forget(view.name)
     view = await drain(ctx, view)
-    history = await ctx.histories.of(view)
+    history = await ctx.histories.remaining(view)
     sealed = await seal_segments(ctx, view.name, [item.segment for item in history.active.segments])
     lengths = lengths_put(view.name, view.record.epoch + FINAL, sealed)
     if view.record.ending:

@@ -75,8 +75,10 @@ class Queries:
 
     async def current_segments(self, name: StreamName) -> Sequence[SegmentRange]:
         """In key order; empty once the stream is sealed."""
-        sealed, history = await self._history(name)
-        return () if sealed else tuple(history.active.segments)
+        view = await self._ctx.stream(name)
+        # Writers continue although the record of an earlier epoch is lost: the active one is all they need.
+        history = await self._ctx.histories.remaining(view)
+        return () if view.record.state is StreamState.SEALED else tuple(history.active.segments)
 
     async def epoch_segments(self, name: StreamName, epoch: int) -> Sequence[SegmentRange]:
         """Raises InvalidArgumentError for an epoch that never was."""

@@ -58,10 +58,12 @@ async def truncation_puts(
 
 
 async def deletion_puts(ctx: Context, view: StreamView, *, rule: str, policy: Mapping[str, Any]) -> list[TablePut]:
-    """The audit entry of a stream's deletion, with all that goes. Internal streams go without one."""
+    """The audit entry of a stream's deletion, with everything that is deleted. Internal streams have none. ``bytes`` and
+    ``events`` are None if the record of an epoch is lost: nobody knows what its segments held."""
     if view.name.is_internal:
         return []
-    history = await ctx.histories.of(view)
+    history = await ctx.histories.remaining(view)
+    is_whole = history.gap is None
     _, head = await ctx.stream_and_head(view.name)
     first = head_positions(history, head.value)
     tail = await tail_positions(ctx, view, history)
@@ -73,8 +75,8 @@ async def deletion_puts(ctx: Context, view: StreamView, *, rule: str, policy: Ma
             "policy": dict(policy),
             "before": dump_positions(first),
             "after": dump_positions(tail),
-            "bytes": size_till(history, tail) - size_till(history, first),
-            "events": await ctx.events.between(view.name, history, first, tail),
+            "bytes": size_till(history, tail) - size_till(history, first) if is_whole else None,
+            "events": await ctx.events.between(view.name, history, first, tail) if is_whole else None,
         },
     )
     return list(ctx.audit.puts([entry]))

@@ -108,7 +108,7 @@ class Transactions:
     async def _begin(self, name: StreamName, lease_ms: int) -> tuple[StreamView, UUID, tuple[SegmentRange, ...]]:
         ctx = self._ctx
         view = await self._open_stream(name, lease_ms)
-        history = await ctx.histories.of(view)
+        history = await ctx.histories.remaining(view)
         txn = make_transaction_id(history.active.epoch, await self._number())
         record = await self._record(view, history.active.epoch, lease_ms, key=None)
         await ctx.metadata.put(create(keys.transaction(name, txn), record), view.check())
@@ -121,7 +121,7 @@ class Transactions:
     async def _join(self, name: StreamName, key: UUID, lease_ms: int) -> Transaction:
         ctx = self._ctx
         view = await self._open_stream(name, lease_ms)
-        history = await ctx.histories.of(view)
+        history = await ctx.histories.remaining(view)
         found = (await ctx.metadata.get(keys.join(name, key), JoinRecord)).value
         if found is None:
             txn = make_transaction_id(history.active.epoch, await self._number())

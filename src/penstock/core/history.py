@@ -58,6 +58,13 @@ class StreamHistory:
         return self.epochs[-1]
 
     @property
+    def gap(self) -> int | None:
+        """The oldest epoch before the active one whose record is missing. None: the epochs are complete."""
+        if len(self.epochs) == self.active.epoch + 1:
+            return None
+        return next(place for place, record in enumerate(self.epochs) if record.epoch != place)
+
+    @property
     def index(self) -> HistoryIndex:
         """Look-up tables of this history, built at the first use and kept with it."""
         index = self._index

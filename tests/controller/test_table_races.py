@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from controller_world import opened
@@ -13,18 +15,22 @@ from raced_segments import RacedSegments
 from penstock.controller.controller import Controller
 from penstock.model.errors import (
     AlreadyExistsError,
+    CorruptDataError,
     NotEmptyError,
     NotFoundError,
     ScopeNotFoundError,
     UnavailableError,
+    VersionTooNewError,
 )
 from penstock.net.grpc_scopes import ScopeCalls
-from penstock.net.grpc_tables import KeyValueTables, TableConfig
+from penstock.net.grpc_tables import RECORDS, KeyValueTables, TableConfig, TableRecord, TableState
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.ports.controller_service import Endpoint
+from penstock.ports.segment_service import KEY_ABSENT, TablePut
 
 CONFIG = TableConfig(partitions=2, primary_key_bytes=4, secondary_key_bytes=2, rollover_bytes=0)
 OTHER = TableConfig(partitions=1, primary_key_bytes=8, secondary_key_bytes=0, rollover_bytes=0)
+CONFIG_RECORD = TableRecord(config=CONFIG, state=TableState.ACTIVE).encode()
 REFUSED = (AlreadyExistsError, NotEmptyError, NotFoundError, ScopeNotFoundError, UnavailableError)
 
 Step = Callable[[], Awaitable[object]]
@@ -158,5 +164,90 @@ def test_an_interrupted_creation_leaves_nothing_that_a_later_one_uses() -> None:
             await tables.create("s", "k", OTHER)
             assert await tables.get("s", "k") == OTHER
             assert await _check(controller, tables, segments)
+
+    asyncio.run(work())
+
+
+class Slow:
+    """Segments whose calls on segments of tables wait at a gate: another server of the same store is faster."""
+
+    def __init__(self, inner: MemorySegments, slow: str, gate: asyncio.Event) -> None:
+        self._inner, self._slow, self._gate = inner, slow, gate
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._inner, name)
+        if name != self._slow:
+            return call
+
+        async def wait(segment: str, **options: Any) -> Any:
+            if "_kvtable" in segment:
+                await self._gate.wait()
+            return await call(segment, **options)
+
+        return wait
+
+
+@pytest.mark.parametrize("slow", ["create_table", "table_info"])
+def test_a_slow_creator_leaves_the_table_that_another_server_made_meanwhile(slow: str) -> None:
+    async def work() -> None:
+        segments, gate = MemorySegments(), asyncio.Event()
+        async with opened(segments) as controller:
+            one = KeyValueTables(controller, Slow(segments, slow, gate))
+            two = KeyValueTables(controller, segments)
+            await controller.create_scope("s")
+            creation = asyncio.ensure_future(one.create("s", "k", CONFIG))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            await two.create("s", "k", CONFIG)
+            segment = "s/k_kvtable/0.#epoch.0"
+            await segments.table_update(segment, [TablePut(key=b"abcdef", value=b"v", version=KEY_ABSENT)])
+            gate.set()
+            with pytest.raises(UnavailableError):
+                await creation
+            (entry,) = await segments.table_get(segment, [b"abcdef"])
+            assert entry.value == b"v"
+            assert await two.get("s", "k") == CONFIG
+            assert await _check(controller, two, segments)
+
+    asyncio.run(work())
+
+
+ROTTEN = [b"rot", b"[]", b'{"version": 1}', CONFIG_RECORD.replace(b'"partitions": 2', b'"partitions": 0')]
+
+
+@pytest.mark.parametrize("rotten", ROTTEN)
+def test_a_table_whose_record_cannot_be_read_is_deleted_with_its_segments(rotten: bytes) -> None:
+    async def work() -> None:
+        segments = MemorySegments()
+        async with opened(segments) as controller:
+            tables = KeyValueTables(controller, segments)
+            await controller.create_scope("s")
+            await tables.create("s", "k", CONFIG)
+            entries = segments.tables[RECORDS].entries
+            entries[b"s/k"] = (rotten, entries[b"s/k"][1])
+            for call in (tables.get("s", "k"), tables.create("s", "k", CONFIG)):
+                with pytest.raises(CorruptDataError):
+                    await call
+            await segments.delete_table("s/k_kvtable/0.#epoch.0")  # a deletion that was cut short
+            await tables.delete("s", "k")
+            assert not await _check(controller, tables, segments)
+            await controller.delete_scope("s")
+
+    asyncio.run(work())
+
+
+def test_a_record_of_a_newer_version_is_not_deleted() -> None:
+    async def work() -> None:
+        segments = MemorySegments()
+        async with opened(segments) as controller:
+            tables = KeyValueTables(controller, segments)
+            await controller.create_scope("s")
+            await tables.create("s", "k", CONFIG)
+            entries = segments.tables[RECORDS].entries
+            entries[b"s/k"] = (entries[b"s/k"][0].replace(b'"version": 1', b'"version": 9'), entries[b"s/k"][1])
+            before = copy.deepcopy(entries)
+            with pytest.raises(VersionTooNewError):
+                await tables.delete("s", "k")
+            assert segments.tables[RECORDS].entries == before
 
     asyncio.run(work())

@@ -450,6 +450,13 @@ class MemorySegments:
         self.tables[name] = {}
         self.kinds[name] = (kind, key_bytes)
 
+    async def table_info(self, name: str) -> tuple[SegmentInfo, int, int]:
+        return (
+            SegmentInfo(name=name, start_offset=0, length=0, sealed=False, last_modified_ms=0),
+            len(self._table(name)),
+            0,
+        )
+
     async def delete_table(self, name: str, *, must_be_empty: bool = False) -> None:
         self._table(name)
         del self.tables[name]

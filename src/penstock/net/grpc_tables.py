@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import json
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +24,7 @@ from penstock.model.errors import (
     ScopeNotFoundError,
     SegmentNotFoundError,
     UnavailableError,
+    VersionTooNewError,
 )
 from penstock.model.names import KEY_VALUE_TABLES as RECORDS
 from penstock.model.names import TABLE_SUFFIX, StreamName, check_name, segment_name
@@ -36,10 +38,13 @@ from penstock.ports.segment_service import (
     KEY_ABSENT,
     KEY_MAX_BYTES,
     SegmentService,
+    TableEntry,
     TableKind,
     TablePut,
     TableRemoval,
 )
+
+log = logging.getLogger(__name__)
 
 _VERSION = 1
 _STATES_VERSION = 2
@@ -75,6 +80,10 @@ class TableConfig:
             raise InvalidArgumentError("rollover size is negative", rollover_bytes=self.rollover_bytes)
 
 
+_LARGEST = TableConfig(partitions=SEGMENTS_MAX, primary_key_bytes=1, secondary_key_bytes=0, rollover_bytes=0)
+"""Of a table whose record cannot be read: it has no more segments than these."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRecord:
     """A table as it is stored. ``version``: what a change of the record is conditional on."""
@@ -91,14 +100,17 @@ class TableRecord:
 
     @classmethod
     def decode(cls, data: bytes, version: int) -> TableRecord:
-        """Raises ``CorruptDataError``."""
+        """Raises ``CorruptDataError``, ``VersionTooNewError``."""
         try:
             document = json.loads(data)
-            if document.pop("version") not in (_VERSION, _STATES_VERSION):
+            version_of = document.pop("version")
+            if isinstance(version_of, int) and version_of > _STATES_VERSION:
+                raise VersionTooNewError("record of a key-value table is of a newer version", version=version_of)
+            if version_of not in (_VERSION, _STATES_VERSION):
                 raise CorruptDataError("record of a key-value table has an unknown version", record=data[:80])
             state = TableState(document.pop("state", TableState.ACTIVE.value))
             return cls(config=TableConfig(**document), state=state, version=version)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, InvalidArgumentError) as error:
             raise CorruptDataError("record of a key-value table is not readable", record=data[:80]) from error
 
 
@@ -140,12 +152,14 @@ class KeyValueTables:
                 raise AlreadyExistsError("a table has this name", scope=scope, table=name)
             if found is not None:
                 # An interrupted creation or deletion: its segments are of no table.
-                await self._delete_segments(scope, name, found.config)
+                await self._delete_segments(scope, name, found.config, found.version)
             begun = TableRecord(config=config, state=TableState.CREATING)
             version = await self._put(scope, name, begun, KEY_ABSENT if found is None else found.version)
             if not await self._controller.scope_exists(scope):
                 await self._remove(scope, name, version)
                 raise ScopeNotFoundError("no such scope", scope=scope)
+            # An earlier version left segments without a record: they may have keys of another length.
+            await self._delete_segments(scope, name, config, version)
             await self._create_segments(scope, name, config)
             await self._put(scope, name, replace(begun, state=TableState.ACTIVE), version)
 
@@ -154,14 +168,18 @@ class KeyValueTables:
         for segment in _segment_names(scope, name, config):
             try:
                 await self._segments.create_table(segment, kind=TableKind.SORTED, key_bytes=key_bytes)
-            except AlreadyExistsError:
-                # An earlier version left it: it may have keys of another length.
-                await self._segments.delete_table(segment)
-                await self._segments.create_table(segment, kind=TableKind.SORTED, key_bytes=key_bytes)
+            except AlreadyExistsError as error:
+                # Leftovers are deleted: another server has taken the creation over, and its table may be in use.
+                raise _changed_meanwhile(scope, name) from error
 
-    async def _delete_segments(self, scope: str, name: str, config: TableConfig) -> None:
+    async def _delete_segments(self, scope: str, name: str, config: TableConfig, version: int) -> None:
+        """Delete those that exist. Raises UnavailableError once the record has another version: it is another server's."""
         for segment in _segment_names(scope, name, config):
             with suppress(SegmentNotFoundError):
+                await self._segments.table_info(segment)
+                entry = await self._entry(scope, name)
+                if entry is None or entry.version != version:
+                    raise _changed_meanwhile(scope, name)
                 await self._segments.delete_table(segment)
 
     async def _put(self, scope: str, name: str, record: TableRecord, version: int) -> int:
@@ -175,9 +193,7 @@ class KeyValueTables:
                     await self._segments.create_table(RECORDS)
                 return (await self._segments.table_update(RECORDS, [put]))[0]
         except (BadKeyVersionError, KeyNotFoundError) as error:
-            raise UnavailableError(
-                "another server changes the table at the same time; try again", scope=scope, table=name
-            ) from error
+            raise _changed_meanwhile(scope, name) from error
 
     async def _remove(self, scope: str, name: str, version: int) -> None:
         # A record that has changed is another server's.
@@ -192,22 +208,38 @@ class KeyValueTables:
         return found.config
 
     async def _record(self, scope: str, name: str) -> TableRecord | None:
+        entry = await self._entry(scope, name)
+        return None if entry is None else TableRecord.decode(entry.value, entry.version)
+
+    async def _entry(self, scope: str, name: str) -> TableEntry | None:
         try:
             (entry,) = await self._segments.table_get(RECORDS, [_key(scope, name)])
         except SegmentNotFoundError:
             return None
-        return None if entry.version == KEY_ABSENT else TableRecord.decode(entry.value, entry.version)
+        return None if entry.version == KEY_ABSENT else entry
 
     async def delete(self, scope: str, name: str) -> None:
-        """Raises NotFoundError; UnavailableError (another server changed it). The record goes last, so that a repeat finds
-        what is left."""
+        """Delete the table, also if its record cannot be read. The record is deleted last, so that a repeat finds what is
+        left.
+
+        Raises: NotFoundError; VersionTooNewError (a newer version wrote the record); UnavailableError (another server
+        changed it).
+        """
         async with self._alone(scope, name):
-            found = await self._record(scope, name)
-            if found is None:
+            entry = await self._entry(scope, name)
+            if entry is None:
                 raise NotFoundError("no such key-value table", scope=scope, table=name)
+            try:
+                found = TableRecord.decode(entry.value, entry.version)
+            except CorruptDataError as error:
+                log.warning(
+                    "a key-value table whose record cannot be read is deleted",
+                    extra={"scope": scope, "table": name, "error": str(error)},
+                )
+                found = TableRecord(config=_LARGEST, state=TableState.DELETING, version=entry.version)
             deleting = replace(found, state=TableState.DELETING)
             version = await self._put(scope, name, deleting, found.version)
-            await self._delete_segments(scope, name, found.config)
+            await self._delete_segments(scope, name, found.config, version)
             await self._remove(scope, name, version)
 
     async def page(self, scope: str, after: str) -> Sequence[str]:
@@ -230,6 +262,10 @@ class KeyValueTables:
         while page := await self.page(scope, found[-1] if found else ""):
             found.extend(page)
         return found
+
+
+def _changed_meanwhile(scope: str, name: str) -> UnavailableError:
+    return UnavailableError("another server changes the table at the same time; try again", scope=scope, table=name)
 
 
 def _key(scope: str, name: str) -> bytes:

@@ -29,6 +29,7 @@ from penstock.codec.metadata import BatchRecord, DecisionRecord, TransactionReco
 from penstock.controller import keys, retention_keys
 from penstock.controller.controller import Controller
 from penstock.controller.decisions import decide
+from penstock.controller.erasure_facts import remains_of
 from penstock.controller.metadata import overwrite
 from penstock.core.transactions import Verb, make_transaction_id
 from penstock.model.errors import CorruptDataError, InternalError, PenstockError, StreamNotFoundError, StreamSealedError
@@ -374,5 +375,39 @@ def test_a_repair_keeps_what_a_batch_has_committed_although_its_queue_entry_is_m
             assert kept.count(b"A" * 10) == 1
             if batch == "sound":
                 assert await controller.transaction_status(STREAM, txn) is TransactionStatus.COMMITTED
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("lost", ["batch", "decision"])
+def test_segments_that_a_repair_keeps_are_found_by_erasures_and_deleted_with_the_stream(lost: str) -> None:
+    """A lost entry or batch may have committed the unreadable transaction, so a repair removes its record alone."""
+
+    async def work() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, 1) as controller:
+            txn = await write_transaction(controller, segments, b"A" * 10)
+            other = await write_transaction(controller, segments, b"B" * 10)
+            await controller._ctx.metadata.put(
+                overwrite(keys.batch(STREAM, "w"), BatchRecord(batch=0, transactions=())),
+                overwrite(keys.queue_entry(STREAM, 0), DecisionRecord(commit=False, transactions=(other,))),
+            )
+            entries = segments.tables[keys.TABLE].entries
+            rotten = keys.batch(STREAM, "w") if lost == "batch" else keys.queue_entry(STREAM, 0)
+            for key in (keys.transaction(STREAM, txn), rotten):
+                entries[key] = (b"rot", entries[key][1])
+            found = await controller.repair_stream(STREAM)
+            assert any("its segments stay" in item["why"] for item in found["removed"])
+            again = await controller.repair_stream(STREAM)
+            assert (again["removed"], again["requeued"]) == ([], [])
+            assert any(b"A" * 10 in bytes(item.data) for item in segments.segments.values())
+            remains = await remains_of(controller._ctx, await controller._ctx.any_stream(STREAM), STREAM)
+            assert [item["transactions"] for item in remains if "a repair removed" in item["what"]] == [1]
+            if lost == "decision":
+                await controller.abort_transaction(STREAM, other)
+            await controller.seal_stream(STREAM)
+            await controller.delete_stream(STREAM)
+            assert not [name for name in segments.segments if "#transaction." in name]
+            assert [key for key in table_keys(segments) if "/s/t" in key] == ["number/s/t"]
 
     asyncio.run(work())

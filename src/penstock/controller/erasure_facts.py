@@ -206,14 +206,23 @@ async def remains_of(ctx: Context, view: StreamView | None, stream: StreamName) 
                 "transactions": len(transactions),
             }
         )
-    grace = await load_grace(ctx, stream)
-    kept = [item for item in grace.values if item.state is GraceState.KEPT]
+    kept = [entry async for entry in ctx.metadata.scan_all(keys.kept_transactions(stream))]
     if kept:
         found.append(
             {
+                "what": "events of transactions whose records a repair removed: nobody knows whether they were committed; "
+                "they are deleted with the stream",
+                "transactions": len(kept),
+            }
+        )
+    grace = await load_grace(ctx, stream)
+    graced = [item for item in grace.values if item.state is GraceState.KEPT]
+    if graced:
+        found.append(
+            {
                 "what": "truncated bytes that can be had back until their grace ends",
-                "bytes": sum(item.size_bytes for item in kept),
-                "until_ms": max(item.due_ms for item in kept),
+                "bytes": sum(item.size_bytes for item in graced),
+                "until_ms": max(item.due_ms for item in graced),
             }
         )
     spaces = await ctx.segments.spaces(await _segment_names(ctx, view))

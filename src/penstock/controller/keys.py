@@ -108,6 +108,15 @@ def transaction(name: StreamName, txn: UUID) -> bytes:
     return encoded(f"txn/{name}/{txn.hex}")
 
 
+def kept_transactions(name: StreamName) -> bytes:
+    return encoded(f"txn-kept/{name}/")
+
+
+def kept_transaction(name: StreamName, txn: UUID) -> bytes:
+    """There is one for each transaction whose record a repair removed, but not its segments."""
+    return encoded(f"txn-kept/{name}/{txn.hex}")
+
+
 def joins(name: StreamName) -> bytes:
     return encoded(f"join/{name}/")
 
@@ -232,6 +241,7 @@ def owned_by(name: StreamName) -> tuple[bytes, ...]:
         epochs(name),
         lengths(name),
         transactions(name),
+        kept_transactions(name),
         joins(name),
         completed_of(name),
         completions(name),

@@ -116,8 +116,13 @@ async def finish_deletion(ctx: Context, view: StreamView) -> None:
         async for entry in ctx.metadata.scan_all(keys.epochs(name))
         for segment in EpochEntry.decode(entry.value).segments
     ]
-    # One begun in the very moment of sealing, by a controller that died then, still has its segments.
-    begun = [ctx.set_aside.key(entry, keys.txn_of) async for entry in ctx.metadata.scan_all(keys.transactions(name))]
+    # One begun in the very moment of sealing, by a controller that died then, still has its segments. So has one whose
+    # record a repair removed.
+    begun = [
+        ctx.set_aside.key(entry, keys.txn_of)
+        for prefix in (keys.transactions(name), keys.kept_transactions(name))
+        async for entry in ctx.metadata.scan_all(prefix)
+    ]
     if segments:
         await remove_transaction_segments(ctx, name, [txn for txn in begun if txn is not None])
     await ctx.delete_segments(segments)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from penstock.codec.metadata import BatchRecord, DecisionRecord, TransactionRecord, TransactionState
+from penstock.codec.metadata import BatchRecord, DecisionRecord, MarkerRecord, TransactionRecord, TransactionState
 from penstock.controller import keys
 from penstock.controller.commits import remove_transaction_segments
 from penstock.controller.context import Context, StreamView
@@ -22,7 +22,7 @@ from penstock.controller.workflows import exclusive, settle
 from penstock.core.transactions import is_stray, transaction_epoch
 from penstock.model.errors import PenstockError, StreamNotFoundError
 from penstock.model.names import StreamName
-from penstock.ports.segment_service import TableEntry
+from penstock.ports.segment_service import TableEntry, TablePut, TableRemoval
 
 log = logging.getLogger(__name__)
 
@@ -126,11 +126,15 @@ async def _check_transactions(
         ):
             why = "a transaction of an earlier stream of this name"
         if why:
+            keep: list[TablePut] = []
             if is_of_epoch and txn is not None and (found is not None or is_complete):
-                # Nobody would find them again: not the deletion of the stream, nor an erasure. They stay if a lost entry
-                # or batch may have committed a transaction that cannot be read.
                 await remove_transaction_segments(ctx, view.name, [txn])
-            await ctx.metadata.remove_keys([entry.key])
+            elif txn is not None and transaction_epoch(txn) <= record.epoch:
+                # A lost entry or batch may have committed it, or its epoch is lost: its segments stay. This key lets the
+                # deletion of the stream and the receipts of erasures find them.
+                keep.append(overwrite(keys.kept_transaction(view.name, txn), MarkerRecord()))
+                why = f"{why}; its segments stay until the stream is deleted"
+            await ctx.metadata.change(keep, [TableRemoval(key=entry.key)])
             removed.append(_removed(entry, why))
     return removed
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import operator
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -12,7 +14,8 @@ import pytest
 from store_world import World, Writer, content
 
 from penstock.codec import records
-from penstock.core.writer_memory import BORN_KEPT_MS, RANDOM_KEPT_MS, born_ms, born_writer, may_forget
+from penstock.controller.audit import WRITER as AUDIT_WRITER
+from penstock.core.writer_memory import BORN_KEPT_MS, RANDOM_KEPT_MS, born_ms, born_writer, is_refused, may_forget
 from penstock.model.errors import PenstockError, WriterFencedError, WriterForgottenError
 from penstock.ports.segment_service import NO_EVENT, Append
 from penstock.testing.simulation.loop import make_loop
@@ -22,7 +25,7 @@ SEGMENT = "scope/stream/0.#epoch.0"
 DAY_S = 86_400
 BORN_DAYS, RANDOM_DAYS = BORN_KEPT_MS // 86_400_000, RANDOM_KEPT_MS // 86_400_000
 FEW_CHECKPOINTS = {"containers": 1, "checkpoint_interval_s": 21_600.0, "flush_interval_s": 21_600.0}
-FIXED = UUID(int=0x50_45_4E_53_54_4F_43_4B_61_75_64_69_74_00_00_01)
+FIXED = AUDIT_WRITER
 
 
 class TimedWorld(World):
@@ -81,15 +84,31 @@ def test_ids_hold_their_birth_and_stay_apart() -> None:
     ids = {born_writer(UUID(int=number << 40), 1_700_000_000_000) for number in range(100)}
     assert len(ids) == 100
     assert {born_ms(item.int) for item in ids} == {1_700_000_000_000}
+    assert {item.version for item in ids} == {7}
     assert {born_ms(item.int) for item in (UUID(int=5, version=4), FIXED)} == {None}
 
 
-def test_only_random_and_born_ids_are_ever_forgotten() -> None:
+def test_no_id_of_another_client_looks_like_ours() -> None:
+    rng = random.Random(3)
+    # Pravega's Rust client draws 128 bits, which are no UUID; others may draw UUIDs of version 7.
+    foreign = [rng.getrandbits(128) for _ in range(20_000)]
+    foreign += [id_ & ~(0xF << 76 | 3 << 62) | 7 << 76 | 2 << 62 for id_ in foreign]
+    assert {UUID(int=id_).version for id_ in foreign[20_000:]} == {7}
+    assert {born_ms(id_) for id_ in foreign} == {None}
+    assert not any(is_refused(id_, 1 << 48) for id_ in foreign)
+    assert all(may_forget(id_, silent_ms=RANDOM_KEPT_MS, now_ms=0) for id_ in foreign)
+    ours = {born_writer(UUID(int=id_), 1).int for id_ in foreign}
+    assert born_ms(functools.reduce(operator.and_, ours)) == born_ms(functools.reduce(operator.or_, ours)) == 1
+    free_bits = (functools.reduce(operator.and_, ours) ^ functools.reduce(operator.or_, ours)).bit_count()
+    assert free_bits == 128 - 48 - 34
+
+
+def test_only_fixed_ids_are_never_forgotten() -> None:
     long_ms = 400 * RANDOM_KEPT_MS
-    for writer in (FIXED, UUID(int=5), UUID(int=5, version=5), UUID(int=1 << 127, version=1)):
-        assert not may_forget(writer.int, silent_ms=long_ms, now_ms=long_ms)
-    assert may_forget(UUID(int=5, version=4).int, silent_ms=RANDOM_KEPT_MS, now_ms=0)
-    assert not may_forget(UUID(int=5, version=4).int, silent_ms=RANDOM_KEPT_MS - 1, now_ms=long_ms)
+    assert not may_forget(AUDIT_WRITER.int, silent_ms=long_ms, now_ms=long_ms)
+    for writer in (UUID(int=5, version=4), UUID(int=5), UUID(int=1 << 127, version=1)):
+        assert may_forget(writer.int, silent_ms=RANDOM_KEPT_MS, now_ms=0)
+        assert not may_forget(writer.int, silent_ms=RANDOM_KEPT_MS - 1, now_ms=long_ms)
     ahead = born_writer(UUID(int=5), BORN_KEPT_MS + 1)
     assert not may_forget(ahead.int, silent_ms=long_ms, now_ms=2 * BORN_KEPT_MS)
     assert may_forget(ahead.int, silent_ms=BORN_KEPT_MS, now_ms=2 * BORN_KEPT_MS + 1)

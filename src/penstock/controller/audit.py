@@ -24,6 +24,7 @@ from penstock.controller.metadata import Metadata, changing, create, overwrite, 
 from penstock.controller.set_aside import UNREADABLE, SetAside
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import OwnedTasks
+from penstock.core.writer_memory import FIXED_IDS
 from penstock.model.errors import InvalidArgumentError, PenstockError, WriterFencedError
 from penstock.model.names import SYSTEM_SCOPE, StreamName, segment_name
 from penstock.model.policies import RetentionPolicy, RetentionType, StreamConfig
@@ -36,7 +37,7 @@ from penstock.ports.telemetry import Telemetry
 log = logging.getLogger(__name__)
 
 AUDIT_STREAM = StreamName(SYSTEM_SCOPE, "audit")
-WRITER = UUID(int=0x50_45_4E_53_54_4F_43_4B_61_75_64_69_74_00_00_01)
+WRITER = UUID(int=FIXED_IDS << 64 | 0x61_75_64_69_74_00_00_01)
 
 _SEGMENT = segment_name(AUDIT_STREAM, make_segment_id(0, 0))
 _BATCH_ENTRIES = 200

@@ -1,9 +1,9 @@
 """Decide how long a segment remembers a writer's last event number, so that forgetting it never stores an event twice.
 
-The ids of our own writers hold the time of their birth (UUID version 7). The store keeps a floor: it forgets an id only
+The ids of our own writers hold the time of their birth, and a mark. The store keeps a floor: it forgets an id only
 together with raising the floor above its birth, and refuses each id below the floor that it does not know. So such an id is
-known, new, or refused, whatever the clocks show. Other clients draw random ids (version 4). They repeat an append for
-minutes, and their numbers are kept for a month of silence. Any other id is fixed by somebody, and is never forgotten.
+known, new, or refused, whatever the clocks show. Other clients draw random ids: UUIDs, or any 128 bits. They repeat an
+append for minutes, and their numbers are kept for a month of silence. The store's own fixed ids are never forgotten.
 Source: docs/design/0005-segment-store.md, "Writers' numbers".
 """
 
@@ -20,22 +20,27 @@ RANDOM_KEPT_MS = 30 * 86_400_000
 RENEW_AFTER_S = 86_400.0
 """A writer of ours that was silent for so long continues under a new id, seconds: long before the old one is forgotten."""
 
+FIXED_IDS = 0x50_45_4E_53_54_4F_43_4B
+"""High 64 bits, ``PENSTOCK``, of the ids under which the store itself writes, at each start the same: the audit's."""
+
 _BORN_BITS = 48
-_VARIANT_MASK = 3 << 62
-_VARIANT = 2 << 62
+_MARK_MASK = 0xFFFF << 64 | 3 << 62 | 0xFFFF
+_MARK = 0x7A5E << 64 | 2 << 62 | 0x70E5
+"""Version, variant and 28 bits of our own. Of 2**34 random ids one looks like ours, and may be refused for its birth.
+UUIDs of version 7 that others draw have the version and the variant, so these alone would not do."""
 
 
 def born_writer(random: UUID, born_ms: int) -> UUID:
-    """An id that holds its birth, in milliseconds since the Unix epoch, and the low 74 bits of randomness of ``random``."""
+    """An id that holds its birth, in milliseconds since the Unix epoch, and 46 of the low 62 bits of ``random``."""
     born_ms = min(max(born_ms, 0), (1 << _BORN_BITS) - 1)
-    # Python before 3.14 makes no UUIDs of version 7.
-    drawn = random.int & ((1 << 76) - 1) & ~_VARIANT_MASK
-    return UUID(int=born_ms << 80 | 7 << 76 | drawn | _VARIANT)
+    # Python before 3.14 makes no UUIDs of version 7, which this is too.
+    drawn = random.int & ((1 << 62) - 1) & ~_MARK_MASK
+    return UUID(int=born_ms << 80 | drawn | _MARK)
 
 
 def born_ms(writer: int) -> int | None:
-    """The birth that the id holds, in milliseconds since the Unix epoch; None if it holds none."""
-    return writer >> 80 if UUID(int=writer).version == 7 else None
+    """The birth that an id of ours holds, in milliseconds since the Unix epoch; None for any other id."""
+    return writer >> 80 if writer & _MARK_MASK == _MARK else None
 
 
 def is_refused(writer: int, floor_ms: int) -> bool:
@@ -45,7 +50,7 @@ def is_refused(writer: int, floor_ms: int) -> bool:
 
 
 def may_forget(writer: int, *, silent_ms: int, now_ms: int) -> bool:
-    """Whether a writer's number may be forgotten.
+    """Whether a writer's number may be forgotten. Not for attributes: their rows hold no age, and stay.
 
     Args:
         silent_ms: Milliseconds that passed since its last append, by a clock that nobody sets.
@@ -55,4 +60,4 @@ def may_forget(writer: int, *, silent_ms: int, now_ms: int) -> bool:
     born = born_ms(writer)
     if born is not None:
         return silent_ms >= BORN_KEPT_MS and born + BORN_KEPT_MS <= now_ms
-    return UUID(int=writer).version == 4 and silent_ms >= RANDOM_KEPT_MS
+    return writer >> 64 != FIXED_IDS and silent_ms >= RANDOM_KEPT_MS

@@ -6,18 +6,21 @@ import asyncio
 import functools
 import operator
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from uuid import UUID
 
 import pytest
+import store_world
 from store_world import World, Writer, content
 
 from penstock.codec import records
 from penstock.controller.audit import WRITER as AUDIT_WRITER
 from penstock.core.writer_memory import BORN_KEPT_MS, RANDOM_KEPT_MS, born_ms, born_writer, is_refused, may_forget
-from penstock.model.errors import PenstockError, WriterFencedError, WriterForgottenError
+from penstock.model.errors import CorruptDataError, PenstockError, WriterFencedError, WriterForgottenError
 from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.segmentstore import writer_memory
+from penstock.testing.rotten_keyvalue import RottenKeyValue
 from penstock.testing.simulation.loop import make_loop
 from penstock.testing.simulation.world import SimClock
 
@@ -253,6 +256,134 @@ def test_a_floor_whose_rows_are_damaged_refuses_all_who_may_be_below_it() -> Non
                 with pytest.raises(WriterForgottenError):
                     await refused.setup()
         assert (await world.session(fresh, b"y")).last == 1
+
+    run(body)
+
+
+@pytest.mark.parametrize("lost", [(0,), (1,), (0, 1)])
+def test_a_floor_of_which_a_row_is_lost_refuses_all_who_may_be_below_it(lost: tuple[int, ...]) -> None:
+    async def body(world: TimedWorld) -> None:
+        late = await world.session(world.born())
+        await asyncio.sleep((BORN_DAYS + 1) * DAY_S)
+        assert not await world.knows(late.id)
+        kept = await world.session(world.born(), b"y")
+        before = world.store._container(SEGMENT).writers
+        await world.store.close()
+        age_s, floor_ms = before.age_s, before.floor_ms
+        key = records.prefix(records.TAG_WRITERS, world.store._container(SEGMENT).index)
+        places = (key, records.copy_key(key))
+        await world.keyvalue.commit([], [places[place] for place in lost])
+        await world.open()
+        after = world.store._container(SEGMENT).writers
+        assert after.floor_ms == (floor_ms if len(lost) == 1 else world.clock.now_ms())
+        assert age_s - 60 <= after.age_s <= age_s
+        late.store = kept.store = world.store
+        with pytest.raises(WriterForgottenError):
+            await late.setup()
+        assert (await kept.setup()).last == 0
+        await kept.append(b"z")
+        await world.store.flush()
+        assert None not in await world.keyvalue.get_many(places), "both copies are written again"
+        assert await content(world.store, SEGMENT) == b"xyz"
+
+    run(body)
+
+
+def test_a_store_whose_rows_hold_no_age_begins_without_a_floor() -> None:
+    async def body(world: TimedWorld) -> None:
+        session = await world.session(world.random())
+        await world.store.close()
+        index = world.store._container(SEGMENT).index
+        attributes = await world.keyvalue.scan(
+            *records.range_of(records.prefix(records.TAG_ATTRIBUTE, index)), limit=10
+        )
+        key = records.prefix(records.TAG_WRITERS, index)
+        # As an earlier version left them.
+        await world.keyvalue.commit([(row, value[:8]) for row, value in attributes], [key, records.copy_key(key)])
+        unused = world.born()
+        await world.open()
+        await asyncio.sleep(1)
+        assert (await world.session(unused, b"y")).last == 0
+        session.store = world.store
+        assert (await session.setup()).last == 0
+
+    run(body)
+
+
+def test_the_first_commit_of_a_writer_holds_the_floor() -> None:
+    async def body(world: TimedWorld) -> None:
+        early = world.born()
+        await world.session(world.born())
+        await asyncio.sleep(1)
+        await world.store._container(SEGMENT).checkpointer.checkpoint()
+        await world.crash()
+        assert world.store._container(SEGMENT).writers.floor_ms == 0
+        assert (await world.session(early, b"y")).last == 0
+
+    run(body)
+
+
+class DamagedKeyValue(RottenKeyValue):
+    """Each read of a page that holds one of these keys fails, as with a damaged page of a file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.torn: list[bytes] = []
+
+    async def scan(
+        self, start: bytes, end: bytes, *, limit: int, reverse: bool = False
+    ) -> Sequence[tuple[bytes, bytes]]:
+        found = await super().scan(start, end, limit=limit, reverse=reverse)
+        if any(key in self.torn for key, _ in found):
+            raise CorruptDataError("metadata file is damaged", file="metadata.db")
+        return found
+
+
+@pytest.fixture
+def damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_world, "MemoryKeyValue", DamagedKeyValue)
+    monkeypatch.setattr(writer_memory, "_PAGE", 4)
+
+
+@pytest.mark.usefixtures("damaged")
+@pytest.mark.parametrize("kind", ["checksum", "page", "form"])
+def test_damaged_rows_of_writers_stay_and_those_around_them_are_forgotten(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(world: TimedWorld) -> None:
+        other = "scope/stream/9.#epoch.0"
+        await world.store.create_segment(other)
+        for _ in range(12):
+            await world.session(world.born())
+        for _ in range(2):
+            session = Writer(world.store, other)
+            session.id = world.born()
+            await (await session.setup()).append(b"x")
+        rows = await world.rows()
+        index = world.store._container(SEGMENT).index
+        bounds = records.range_of(records.prefix(records.TAG_ATTRIBUTE, index))
+        keys = [key for key, _ in await world.store._container(SEGMENT).rows.scan_all(bounds)]
+        assert len(rows) == len(keys) == 14
+        bad = keys[5:10]
+        keyvalue = world.keyvalue
+        assert isinstance(keyvalue, DamagedKeyValue)
+        if kind == "checksum":
+            keyvalue.rotten.update(dict.fromkeys(bad))
+        elif kind == "page":
+            keyvalue.torn += bad
+        else:
+            await keyvalue.commit([(key, b"???") for key in bad], [])
+        await asyncio.sleep((BORN_DAYS + 1) * DAY_S)
+        for _ in range(60):
+            await world.store.flush()  # Each lets one page be looked at.
+            await asyncio.sleep(DAY_S / 4)
+        assert world.store.offline is None
+        keyvalue.rotten.clear()
+        keyvalue.torn.clear()
+        left = [key for key, _ in await world.store._container(SEGMENT).rows.scan_all(bounds)]
+        # Of a damaged page the rest of the segment is skipped, but never another segment.
+        assert left == (keys[5:12] if kind == "page" else bad)
+        assert sum("writers' numbers are damaged" in line.message for line in caplog.records) == 1
 
     run(body)
 

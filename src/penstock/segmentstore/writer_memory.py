@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.codec import records
 from penstock.core.writer_memory import born_ms, is_refused, may_forget
-from penstock.model.errors import CorruptDataError, WriterForgottenError
+from penstock.model.errors import CorruptDataError, DamagedRowError, WriterForgottenError
 from penstock.ports.segment_service import NO_EVENT
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ _log = logging.getLogger(__name__)
 
 _PAGE = 1000
 _PUT_EVERY_S = 60
+_UID_END = 11
+_KEY_BYTES = _UID_END + 16
+_UID_BITS = 63
+"""Segments are counted from 1: none comes near it."""
 LOOK_EVERY_S = 3600
 """Seconds of age between two passes over the rows; at rest the age is written as often."""
 
@@ -40,6 +44,9 @@ class WriterMemory:
         self._next_look_s = 0
         self._at: bytes | None = None
         """Where the pass under way continues."""
+        self._limit = _PAGE
+        self._reported = False
+        """Damage was reported since the start."""
 
     @property
     def age_s(self) -> int:
@@ -47,24 +54,58 @@ class WriterMemory:
         return self._before_s + int(asyncio.get_running_loop().time() - self._opened)
 
     async def recover(self) -> None:
-        """Load what earlier openings wrote. If both copies are damaged, each id that is not known and was born before now is
-        refused: the floor may be anywhere below."""
+        """Load what earlier openings wrote: the higher values of both copies of the row.
+
+        If neither can be read, the floor may have been anywhere below now. Then each id that is not known and was born before
+        now is refused, unless no row of a writer holds an age: the first commit of such a row also writes this one.
+        """
         container = self._container
         self._opened = asyncio.get_running_loop().time()
         key = records.prefix(records.TAG_WRITERS, container.index)
-        found: records.WritersRecord | None = None
-        for place in (key, records.copy_key(key)):
+        found: list[records.WritersRecord] = []
+        damaged = False
+        places = (key, records.copy_key(key))
+        for place in places:
             try:
                 row = await container.rows.get(place)
-                found = found if row is None else records.decode_writers(row)
-                break
+                if row is not None:
+                    found.append(records.decode_writers(row))
             except CorruptDataError as error:
+                damaged = True
                 _log.error("row of the writers' floor is damaged", extra={"container": container.index, **error.fields})
-                found = records.WritersRecord(age_s=0, floor_ms=container.clock.now_ms())
-        if found is not None:
-            self._before_s, self.floor_ms = found.age_s, found.floor_ms
-        self._written_s = self._before_s
+        if found:
+            self._before_s = max(row.age_s for row in found)
+            self.floor_ms = max(row.floor_ms for row in found)
+        else:
+            seen = await self._age_in_rows()
+            self._before_s = seen or 0
+            if damaged or seen is not None:
+                _log.error("the writers' floor is lost: it is set to now", extra={"container": container.index})
+                self.floor_ms = container.clock.now_ms()
+        # With a copy missing, the next commit writes both.
+        self._written_s = self._before_s if len(found) == len(places) else self._before_s - _PUT_EVERY_S
         self._next_look_s = self._before_s + LOOK_EVERY_S
+
+    async def _age_in_rows(self) -> int | None:
+        """The highest age that a row of a writer holds. None: no row holds one. Rows that cannot be read count as age 0."""
+        container = self._container
+        start, end = records.range_of(records.prefix(records.TAG_ATTRIBUTE, container.index))
+        highest: int | None = None
+        while True:
+            damaged: list[bytes] = []
+            try:
+                page = await container.rows.scan((start, end), limit=_PAGE, damaged=damaged)
+            except CorruptDataError as error:
+                self._report(error)
+                return highest or 0
+            for _, value in page:
+                used_s = self._used_s(value)
+                highest = highest if used_s is None else max(highest or 0, used_s)
+            if damaged:
+                highest = highest or 0
+            if len(page) < _PAGE:
+                return highest
+            start = page[-1][0] + b"\0"
 
     def is_refused(self, state: AttributeState, writer: int) -> bool:
         """Whether the writer has no number, and may have had one."""
@@ -97,32 +138,76 @@ class WriterMemory:
     async def forget_some(self) -> None:
         """Look at the next thousand rows of a pass, if one is due, and forget what may be forgotten.
 
-        The rows leave in one commit with the floor. Raises what the key-value store raises; then the page is looked at again.
+        The rows leave in one commit with the floor. Damaged rows stay, and are reported once. Raises what the key-value store
+        raises, except CorruptDataError; then the page is looked at again.
         """
         container = self._container
+        start, end = records.range_of(records.prefix(records.TAG_ATTRIBUTE, container.index))
         if self._at is None:
             if self.age_s < self._next_look_s:
                 return
             self._next_look_s = self.age_s + LOOK_EVERY_S
             self.put()
-        start, end = records.range_of(records.prefix(records.TAG_ATTRIBUTE, container.index))
-        start = start if self._at is None else self._at
+            self._at = start
         generation = container.rows.generation
         damaged: list[bytes] = []
-        page = await container.rows.scan((start, end), limit=_PAGE, damaged=damaged)
+        try:
+            page = await container.rows.scan((self._at, end), limit=self._limit, damaged=damaged)
+        except CorruptDataError as error:
+            # Not a row that fails its checksum: a page of the file, and with it any number of rows.
+            self._report(error)
+            if self._limit > 1:
+                self._limit //= 2  # Come as close as can be.
+            else:
+                self._at, self._limit = await self._behind(self._at, end), _PAGE
+            return
+        if damaged:
+            self._report(DamagedRowError("value fails its checksum", key=damaged[0].hex(), rows=len(damaged)))
         # No await from here on: each row below is as it was read, or is seen to have changed.
         if container.rows.generation == generation:
             self._forget([(key, value) for key, value in page if not container.rows.peek(key)[0]])
-            self._at = page[-1][0] + b"\0" if len(page) + len(damaged) >= _PAGE else None
+            self._at = page[-1][0] + b"\0" if len(page) >= self._limit else None
+
+    async def _behind(self, start: bytes, end: bytes) -> bytes | None:
+        """Where reading succeeds again behind a damaged page: at the next segment, or at one further away. None: nowhere."""
+        index, uid = self._container.index, records.parse_number(start[3:_UID_END].ljust(8, b"\0"))
+        for ahead in range(_UID_BITS):
+            if uid + (1 << ahead) >= 1 << _UID_BITS:
+                break
+            at = records.uid_key(records.TAG_ATTRIBUTE, index, uid + (1 << ahead))
+            try:
+                await self._container.rows.scan((at, end), limit=1, damaged=[])
+            except CorruptDataError:
+                continue
+            return at
+        return None
+
+    def _report(self, error: CorruptDataError) -> None:
+        if not self._reported:
+            self._reported = True
+            _log.error(
+                "rows of writers' numbers are damaged: they are not forgotten; run penstock doctor",
+                extra={"container": self._container.index, **error.fields},
+            )
+
+    def _used_s(self, value: bytes) -> int | None:
+        """The age that a row of a writer or an attribute holds. None: it holds none, or cannot be read."""
+        try:
+            return records.decode_writer(value)[1]
+        except CorruptDataError as error:
+            self._report(error)
+            return None
 
     def _forget(self, page: list[tuple[bytes, bytes]]) -> None:
         container = self._container
         age_s, now_ms = self.age_s, container.clock.now_ms()
         count, floor_ms = 0, self.floor_ms
         for key, value in page:
-            _, used_s = records.decode_writer(value)
-            uid, writer = records.parse_number(key[3:11]), int.from_bytes(key[11:], "big")
-            if used_s is None or not may_forget(writer, silent_ms=(age_s - used_s) * 1000, now_ms=now_ms):
+            used_s = self._used_s(value)
+            if used_s is None or len(key) != _KEY_BYTES:
+                continue
+            uid, writer = records.parse_number(key[3:_UID_END]), int.from_bytes(key[_UID_END:], "big")
+            if not may_forget(writer, silent_ms=(age_s - used_s) * 1000, now_ms=now_ms):
                 continue
             if uid in container.segments.aside or not self._release(uid, writer):
                 continue

@@ -286,6 +286,11 @@ def test_a_writer_is_set_back_to_what_is_tiered_also_after_a_crash():
         assert await store.setup_append("s", two.id) == NO_EVENT
         (segment,) = told
         assert (segment.lost_bytes, segment.lost_events, segment.writers_set_back) == (3, 3, 2)
+        container = store._container("s")
+        row = await container.rows.get(
+            records.uid_key(records.TAG_ATTRIBUTE, container.index, segment.uid, one.id.bytes)
+        )
+        assert records.decode_writer(row) == (2, 0), "a row without an age is never forgotten"
         await store.close(checkpoint=False)
         assert await w.store.setup_append("s", one.id) == 4
 

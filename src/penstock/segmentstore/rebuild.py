@@ -274,10 +274,14 @@ async def _set_back_writers(rows: MetadataRows, container: int, uid: int) -> int
     count = 0
     for key, value in await rows.scan_all((start + b"\0", end)):
         own = records.uid_key(records.TAG_ATTRIBUTE, container, uid, key[-16:])
-        if records.decode_int(value) == NO_EVENT:
+        number = records.decode_int(value)
+        before = await rows.get(own)
+        used_s = None if before is None else records.decode_writer(before)[1]
+        if number == NO_EVENT:
             rows.delete(own)
         else:
-            rows.put(own, value)
+            # With the age of its last use the number is forgotten in its time. Without one it is an attribute, and stays.
+            rows.put(own, value if used_s is None else records.encode_writer(number, used_s))
         count += 1
     return count
 

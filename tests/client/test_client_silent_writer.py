@@ -13,6 +13,7 @@ from client_world import World, read_all, simulate
 from penstock.client import segment_sender
 from penstock.core import writer_memory
 from penstock.model.errors import WriterForgottenError
+from penstock.ports.segment_service import Append, Appended
 from penstock.segmentstore import writer_memory as store_memory
 
 KEPT_S = 60
@@ -96,6 +97,34 @@ def test_a_client_whose_clock_is_far_behind_takes_the_floor_as_its_birth() -> No
         assert await read_all(stream) == [b"1", b"2"]
 
     simulate(test)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("set_up_anew", [False, True])
+@pytest.mark.usefixtures("_never_renewed")
+def test_a_writer_goes_on_where_its_first_append_since_then_is_refused(sealed: bool, set_up_anew: bool) -> None:
+    async def test(world: World) -> None:
+        stream = await world.store.create_stream("a/s", segments=1, create_scope=True)
+        async with stream.writer(deadline_s=1e6) as writer:
+            await writer.write(b"1")
+            await writer.flush()
+            if sealed:
+                await stream.scale(2)
+            assert await forgotten(world)
+            if set_up_anew:
+
+                async def append(request: Append) -> Appended:
+                    # As a remote line does whose connection has ended: it fails its appends as its setup fails.
+                    await world.real_segments.setup_append(request.segment, request.writer)
+                    return await world.real_segments.append(request)
+
+                world.segments.append = append
+            await writer.write(b"2")
+            await writer.write(b"3")
+            await writer.flush()
+        assert sorted(await read_all(world.safe.stream("a/s"))) == [b"1", b"2", b"3"]
+
+    simulate(test, loss=1e-9)
 
 
 @pytest.mark.parametrize("is_stored", [False, True])

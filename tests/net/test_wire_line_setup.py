@@ -5,7 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from penstock.model.errors import NotConnectedError
+from penstock.codec.wire_commands import SegmentIsSealed
+from penstock.model.errors import NotConnectedError, SegmentSealedError
 from penstock.net.dial.wire_dial import DialLimits
 from penstock.net.dial.wire_lines import AppendConnection, Line
 from penstock.ports.segment_service import NO_EVENT, Append
@@ -26,6 +27,9 @@ class SilentStore:
         return self._rid
 
     def detach(self, rid):
+        pass
+
+    def flush(self):
         pass
 
     def send_parts(self, parts):
@@ -61,6 +65,30 @@ def test_what_the_store_dropped_at_a_setup_fails_and_the_line_goes_on(expected):
             await asyncio.wait_for(dropped, 5)
         assert len(store.sent) == 2
         assert not again.done()
+
+    asyncio.run(scenario())
+
+
+def test_a_refusal_says_nothing_of_appends_before_the_refused_one():
+    async def scenario():
+        store = SilentStore()
+        connection = AppendConnection(store)
+        line = Line("s", UUID(int=1), lambda line: None)
+        line.opened(connection, NO_EVENT, handle=1)
+        other = Line("t", UUID(int=2), lambda line: None)
+        other.opened(connection, NO_EVENT, handle=2)
+        other.append(append(1, NO_EVENT))
+        gathered = line.append(append(1, NO_EVENT))  # Its frame is answered when all others in it are decided.
+        connection.send_gathered()
+        line.handle = None  # What follows travels by itself, as a large append does.
+        alone, behind = line.append(append(2, 1)), line.append(append(3, 2))
+        assert [item.with_others for item in line._in_flight] == [True, False, False]
+        line._receive(SegmentIsSealed(1, "s", "", 2))
+        with pytest.raises(NotConnectedError):
+            await gathered
+        for refused in (alone, behind):
+            with pytest.raises(SegmentSealedError):
+                await refused
 
     asyncio.run(scenario())
 

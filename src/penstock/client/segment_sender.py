@@ -26,6 +26,10 @@ from penstock.model.segments import SegmentRange
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import NO_EVENT, Append, AppendDone, Appended, SegmentService
 
+_REFUSALS = (WriterFencedError, WriterForgottenError, SegmentSealedError)
+"""With these the store refuses an append that it does not hold. The second comes from a line that could not be set up,
+for all that waits to be sent by it."""
+
 
 class SenderHost(Protocol):
     """What a sender needs of its writer."""
@@ -131,7 +135,7 @@ class SegmentSender:
         self._sent_number = NO_EVENT
         self._outstanding = 0
         self._none_stored = False
-        """What is in flight is not stored: the first of it was refused for its number."""
+        """What is in flight is not stored: the first of it was refused."""
         self._used_at = host.loop.time()
         self._failure: PenstockError | None = None
         self._backoff = Backoff(host.rng)
@@ -262,7 +266,7 @@ class SegmentSender:
                 # Only the first failure tells why; those behind it follow from it.
                 self._failure = result
                 first = self.in_flight[0] if self.in_flight else None
-                self._none_stored = isinstance(result, WriterFencedError) and first is block
+                self._none_stored = isinstance(result, _REFUSALS) and first is block
             self.state = SenderState.BROKEN
         if self.state is SenderState.OPEN:
             self.pump()
@@ -285,7 +289,7 @@ class SegmentSender:
         while True:
             if failure is not None:
                 self.host.note(failure)
-                if isinstance(failure, (*RETRYABLE, WriterFencedError)):
+                if isinstance(failure, (*RETRYABLE, WriterFencedError, WriterForgottenError)):
                     await self._backoff.sleep()
                 elif isinstance(failure, QuotaExceededError):
                     self.host.reject(failure)
@@ -305,7 +309,8 @@ class SegmentSender:
                     self.host.fail(error)  # What was sent may be stored, and nobody knows.
                     return
                 self._renew(least_ms=int(error.fields.get("floor_ms", 0)))
-                failure = None
+                if not isinstance(failure, SegmentSealedError):
+                    failure = None
                 await self._backoff.sleep()
                 continue
             except RETRYABLE as error:

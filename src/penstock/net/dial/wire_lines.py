@@ -150,7 +150,7 @@ class AppendConnection:
             fenced = self.lines.get(reply.writer)
             if fenced is not None:
                 segment = fenced.segment
-                fenced.fail(lambda: error_of(reply, segment))
+                fenced.fail(lambda: error_of(reply, segment), first=reply.event_number)
             return
         if not isinstance(reply, c.ManyAppended) or len(reply.lengths) != len(gathered):
             # Nothing is known of these appends: whoever sent them asks the store.
@@ -162,7 +162,7 @@ class AppendConnection:
             if item.over:
                 continue
             if length < 0:
-                item.line.refused(failures.get(place))
+                item.line.refused(item, failures.get(place))
             else:
                 done_bytes += item.line.acknowledged(item, length)
         self.answered(done_bytes)
@@ -360,7 +360,9 @@ class Line:
         elif isinstance(reply, c.ConditionalCheckFailed):
             self._condition_failed()
         else:
-            self.fail(lambda: error_of(reply, self.segment))
+            # It answers the first append that travels by itself. Those in frames with others may be stored.
+            alone = (item.request.event_number for item in self._in_flight if not item.with_others)
+            self.fail(lambda: error_of(reply, self.segment), first=next(alone, None))
 
     def _appended(self, reply: c.DataAppended) -> None:
         done = 0
@@ -384,7 +386,7 @@ class Line:
         item.done(Appended(end_offset=length))
         return item.size
 
-    def refused(self, frame: bytes | None) -> None:
+    def refused(self, item: _Item, frame: bytes | None) -> None:
         """An append that came with others is not stored: end, as if ``frame`` had come. None: it followed one that failed."""
         if frame is None:
             self.fail(lambda: NotConnectedError("append follows one that failed", segment=self.segment))
@@ -397,7 +399,7 @@ class Line:
             reason = str(error)
             self.fail(lambda: NotConnectedError("answer cannot be read", segment=self.segment, reason=reason))
             return
-        self.fail(lambda: error_of(reply, self.segment))
+        self.fail(lambda: error_of(reply, self.segment), first=item.request.event_number)
 
     def _condition_failed(self) -> None:
         # Nothing is sent behind a condition, so it is the newest in flight.
@@ -424,8 +426,11 @@ class Line:
         if self._ready and not self._queue and not self._in_flight:
             self._end()
 
-    def fail(self, make_error: Callable[[], PenstockError]) -> None:
-        """End; all appends that were not acknowledged fail, each with an error of its own."""
+    def fail(self, make_error: Callable[[], PenstockError], *, first: int | None = None) -> None:
+        """End; all appends that were not acknowledged fail, each with an error of its own.
+
+        ``first``: event number of the append that the store refused. Of those before it nothing is known: they may be stored.
+        """
         items = [*self._in_flight, *self._queue]
         size = sum(item.size for item in self._in_flight)
         self._in_flight.clear()
@@ -435,7 +440,10 @@ class Line:
         if connection is not None:
             connection.answered(size)
         for item in items:
-            item.fail(make_error())
+            if first is not None and item.request.event_number < first:
+                item.fail(NotConnectedError("append was overtaken by a refusal", segment=self.segment))
+            else:
+                item.fail(make_error())
 
     def _end(self) -> None:
         if self.ended:

@@ -179,3 +179,38 @@ def test_an_unreadable_record_of_digests_refuses_new_names_and_nothing_else() ->
             assert await commit(controller, segments, "known", 1, b"x")
 
     asyncio.run(work())
+
+
+def name_with(byte: int, prefix: str) -> str:
+    return next(f"{prefix}-{number}" for number in range(10**5) if name_digest(f"{prefix}-{number}")[0] == byte)
+
+
+@pytest.mark.usefixtures("_few")
+def test_digests_that_cannot_be_read_stop_no_other_name() -> None:
+    async def work() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            old = [name_with(7, "a"), "o1", "o2", "o3"]
+            for writer in old:
+                assert await commit(controller, segments, writer, 0, b"x")
+            clock.ms += NAME_KEPT_MS + DAY_MS
+            kept = name_with(7, "b")
+            assert await commit(controller, segments, kept, 0, b"x")
+            entries = segments.tables[keys.TABLE].entries
+            key = keys.forgotten_names(STREAM, b"\7")
+            entries[key] = (b"rot", entries[key][1])
+            for writer in (old[0], name_with(7, "c")):
+                with pytest.raises(WriterForgottenError, match="cannot be read"):
+                    await commit(controller, segments, writer, 0, b"twice")
+            clock.ms += NAME_KEPT_MS + DAY_MS
+            others = [name for name in (f"n{number}" for number in range(30)) if name_digest(name)[0] != 7]
+            for writer in others:
+                assert await commit(controller, segments, writer, 0, b"x")
+            # All that are old are forgotten, but the one whose digest has no place.
+            assert await controller.last_batch(STREAM, writer=kept) == 0
+            assert kinds(segments)["batch"] == len(others) + 1
+            assert entries[key][0] == b"rot"
+            found = await controller.repair_stream(STREAM)
+            assert [item["key"] for item in found["unreadable"]] == [key.decode()]
+
+    asyncio.run(work())

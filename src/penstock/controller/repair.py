@@ -11,7 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from penstock.codec.metadata import BatchRecord, DecisionRecord, MarkerRecord, TransactionRecord, TransactionState
+from penstock.codec.metadata import (
+    BatchRecord,
+    DecisionRecord,
+    ForgottenRecord,
+    MarkerRecord,
+    TransactionRecord,
+    TransactionState,
+)
 from penstock.controller import keys
 from penstock.controller.commits import remove_transaction_segments
 from penstock.controller.context import Context, StreamView
@@ -36,8 +43,10 @@ async def repair_stream(ctx: Context, name: StreamName) -> Mapping[str, Any]:
     names it, and performed. A
     decided transaction whose queue entry cannot be read takes the place of that entry. Removes what can never be
     committed, with its segments: transactions that nothing readable decided and that cannot be read, and transactions
-    that were not begun in this stream. Returns ``removed`` and ``requeued``, each a list of objects with ``key`` or ``txn``
-    and ``why``. Does not change a sound stream.
+    that were not begun in this stream.
+
+    Returns ``removed`` and ``requeued``, each a list of objects with ``key`` or ``txn`` and ``why``, and ``unreadable``:
+    records that stay although they cannot be read, objects with ``key`` and ``why``. Does not change a sound stream.
     Raises: StreamNotFoundError; CorruptDataError, VersionTooNewError if the stream's own record cannot be read.
     """
     return await ctx.tasks.run(_repair(ctx, name))
@@ -56,9 +65,20 @@ async def _repair(ctx: Context, name: StreamName) -> Mapping[str, Any]:
         requeued = await _queue_again(ctx, name, queued, [entry for entry, _ in lost])
         ctx.queues.forget(name)
         await settle(ctx, name)
+        unreadable = await _unreadable_names(ctx, name)
     for item in removed:
         log.warning("a repair removed a record", extra={"stream": str(name), **item})
-    return {"stream": str(name), "removed": removed, "requeued": requeued}
+    return {"stream": str(name), "removed": removed, "requeued": requeued, "unreadable": unreadable}
+
+
+async def _unreadable_names(ctx: Context, name: StreamName) -> list[dict[str, str]]:
+    """Records of forgotten names that cannot be read. They stay: only they refuse the names that they may hold."""
+    why = "forgotten names that cannot be read: new names of writers that they may hold are refused"
+    return [
+        _removed(entry, why)
+        for entry in [entry async for entry in ctx.metadata.scan_all(keys.forgotten(name))]
+        if ctx.set_aside.read(entry, ForgottenRecord) is None
+    ]
 
 
 def _removed(entry: TableEntry, why: str) -> dict[str, str]:

@@ -12,11 +12,11 @@ from dataclasses import replace
 from penstock.codec.metadata import BatchRecord, ForgottenRecord
 from penstock.controller import keys
 from penstock.controller.context import Context
-from penstock.controller.metadata import CHUNK, Stored
+from penstock.controller.metadata import CHUNK, Stored, stored
 from penstock.core.batch_memory import name_digest
 from penstock.model.errors import WriterForgottenError
 from penstock.model.names import StreamName
-from penstock.ports.segment_service import TableEntry, TableRemoval
+from penstock.ports.segment_service import KEY_ABSENT, TableEntry, TableRemoval
 
 DAY_MS = 86_400_000
 _NAMES_PER_STEP = CHUNK // 2
@@ -26,10 +26,17 @@ _NAMES_PER_STEP = CHUNK // 2
 async def check_remembered(ctx: Context, name: StreamName, writer: str) -> None:
     """For a writer without a record. Read the record first: a name is forgotten in the step that removes it.
 
-    Raises: WriterForgottenError (the writer had a record; nobody knows which batches it has committed).
+    Raises: WriterForgottenError (the writer had a record, or may have had one; nobody knows which batches it has committed).
     """
     digest = name_digest(writer)
-    found = await ctx.metadata.get(keys.forgotten_names(name, digest), ForgottenRecord)
+    found = await _shard(ctx, keys.forgotten_names(name, digest))
+    if found is None:
+        raise WriterForgottenError(
+            "writer has no record, and the record of forgotten names that may hold it cannot be read, so this batch may be "
+            "written already; the rows were not written; to write them, use another writer_id or txnAppId",
+            stream=str(name),
+            writer=writer,
+        )
     if found.value is not None and digest in found.value.digests:
         raise WriterForgottenError(
             "writer was silent for more than 100 days and its last batch was forgotten, so this batch may be written "
@@ -49,21 +56,39 @@ def dated(ctx: Context, record: BatchRecord, before: BatchRecord | None) -> Batc
 
 
 async def forget_names(ctx: Context, name: StreamName, gone: Sequence[str], entries: Mapping[str, TableEntry]) -> None:
-    """Replace the records of these writers by digests of their names.
+    """Replace the records of these writers by digests of their names. Those whose digests cannot be read keep their records.
 
     A digest is durable before its record is removed, or in the same step. Cancelled or failed: some names are forgotten.
     Raises BadKeyVersionError, KeyNotFoundError: a writer has committed in between; its record stays.
     """
     for start in range(0, len(gone), _NAMES_PER_STEP):
         part = gone[start : start + _NAMES_PER_STEP]
-        shards: dict[bytes, Stored[ForgottenRecord]] = {}
+        shards: dict[bytes, Stored[ForgottenRecord] | None] = {}
         digests: dict[bytes, dict[bytes, None]] = {}
-        for digest in map(name_digest, part):
+        removals: list[TableRemoval] = []
+        for writer in part:
+            digest = name_digest(writer)
             key = keys.forgotten_names(name, digest)
             if key not in shards:
-                shards[key] = found = await ctx.metadata.get(key, ForgottenRecord)
-                digests[key] = dict.fromkeys(() if found.value is None else found.value.digests)
-            digests[key][digest] = None
-        puts = [shards[key].put(ForgottenRecord(digests=tuple(sorted(digests[key])))) for key in shards]
-        removals = [TableRemoval(key=entries[writer].key, version=entries[writer].version) for writer in part]
-        await ctx.metadata.change(puts, removals)
+                shards[key] = await _shard(ctx, key)
+            found = shards[key]
+            if found is None:
+                continue
+            known = () if found.value is None else found.value.digests
+            digests.setdefault(key, dict.fromkeys(known))[digest] = None
+            removals.append(TableRemoval(key=entries[writer].key, version=entries[writer].version))
+        puts = [
+            found.put(ForgottenRecord(digests=tuple(sorted(digests[key]))))
+            for key, found in shards.items()
+            if found is not None
+        ]
+        if removals:
+            await ctx.metadata.change(puts, removals)
+
+
+async def _shard(ctx: Context, key: bytes) -> Stored[ForgottenRecord] | None:
+    """Digests of the names that were forgotten under this key. None: they cannot be read, which is reported once."""
+    (entry,) = await ctx.metadata.entries([key])
+    if entry.version != KEY_ABSENT and ctx.set_aside.read(entry, ForgottenRecord) is None:
+        return None
+    return stored(entry, ForgottenRecord)

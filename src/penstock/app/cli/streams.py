@@ -274,4 +274,5 @@ def repair(
         found = store.call(work)
     lines = [f"removed {item['key']}: {item['why']}" for item in found["removed"]]
     lines += [f"queued {item['txn']} again: {item['why']}" for item in found["requeued"]]
+    lines += [f"kept {item['key']}: {item['why']}" for item in found["unreadable"]]
     say("\n".join(lines) or f"{stream} needs no repair", as_json=json, **found)

@@ -106,7 +106,7 @@ def test_a_query_that_lives_is_not_forgotten_even_without_rows() -> None:
                 await controller.commit_batch(STREAM, writer="alive", batch=number + 1, transactions=[], source=source)
                 assert await commit(controller, segments, "rows", number + 1, b"x")
                 assert await commit(controller, segments, f"other-{number}", 0, b"x")
-            assert await controller.last_batch(STREAM, writer="alive") == 0
+            assert await controller.last_batch(STREAM, writer="alive", source=source) == 0
             assert await commit(controller, segments, "alive", 20, b"x")
             assert await commit(controller, segments, "rows", 20, b"x")
             assert kinds(segments)["batch"] < 12
@@ -126,7 +126,8 @@ def test_a_wall_clock_that_jumps_forgets_no_name(jump_ms: int) -> None:
             for number in range(6):
                 assert await commit(controller, segments, f"new-{number}", 0, b"x")
             for number in range(6):
-                assert await controller.last_batch(STREAM, writer=f"old-{number}") == 0
+                source = QuerySource(query=f"q-old-{number}", run="r")
+                assert await controller.last_batch(STREAM, writer=f"old-{number}", source=source) == 0
 
     asyncio.run(work())
 

@@ -241,6 +241,8 @@ def test_transactions_and_batches_are_committed() -> None:
             owner = QuerySource(query="q1", run="r1", replaces="unknown")
             assert await remote.last_batch(S, writer="query", source=owner) is None
             assert await remote.commit_batch(S, writer="query", batch=0, transactions=[], source=owner) is True
+            with pytest.raises(WriterInUseError, match="another txnAppId"):
+                await remote.last_batch(S, writer="query")
             for source in (QuerySource(query="q2"), QuerySource(query="q2", replaces="q3", ordered=False)):
                 with pytest.raises(WriterInUseError, match="another query") as refused:
                     await remote.last_batch(S, writer="query", source=source)

@@ -197,9 +197,37 @@ def test_versions_of_a_batch_function_belong_to_its_query(
     with pytest.raises(WriterInUseError):
         write("q2", 0, b"k:other")
     write("q2", 0, b"k:1", replaces_query="q1")
-    write(None, 0, b"k:1")
-    write(None, 1, b"k:2")
+    for version in (0, 1):
+        with pytest.raises(WriterInUseError, match="names none"):
+            write(None, version, b"k:job")
+    write("q2", 1, b"k:2")
     assert stored(data, stream) == [b"k:0", b"k:1", b"k:2"]
+
+
+@pytest.mark.parametrize("events", [[b"k:query"], MANY], ids=["few", "many"])
+def test_a_batch_function_and_a_plain_job_do_not_drop_each_others_rows(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch, events: list[bytes]
+) -> None:
+    import pyarrow as pa
+
+    stream = world.create("s")
+
+    def write(query: str | None, version: int, rows: list[bytes], **options: str) -> None:
+        said = {} if query is None else {"sql.streaming.queryId": query, "streaming.sql.batchId": str(version)}
+        monkeypatch.setattr(attempt.TaskContext, "get", lambda: Context(0, said))
+        given = {"controller": str(data), "path": str(stream), "txnAppId": "app", "txnVersion": str(version)}
+        writer = BatchWriter(open_here, parse_write({**given, **options}), False)
+        writer.commit([writer.write(iter([pa.record_batch({"event": rows})]))])
+
+    write(None, 0, [b"k:job"])
+    write(None, 0, [b"k:job"])
+    with pytest.raises(WriterInUseError, match="replaces_query=unknown"):
+        write("q", 0, events)
+    write("q", 0, events, replaces_query="unknown")
+    write("q", 0, events)
+    with pytest.raises(WriterInUseError, match="names none"):
+        write(None, 0, events)
+    assert stored(data, stream) == [b"k:job", *events]
 
 
 def test_a_batch_function_over_spark_connect_names_its_query_or_is_refused(
@@ -222,11 +250,15 @@ def test_a_batch_function_over_spark_connect_names_its_query_or_is_refused(
     write(over_connect, 0, b"k:0", txnQuery="q1")
     with pytest.raises(WriterInUseError):
         write(over_connect, 0, b"k:other", txnQuery="q2")
-    write(over_connect, 1, b"k:1", txnQuery="none")
+    with pytest.raises(WriterInUseError, match="set txnQuery"):
+        write(over_connect, 1, b"k:job", txnQuery="none")
+    write(over_connect, 1, b"k:1", txnQuery="q1")
     with pytest.raises(WriterInUseError):
         write({"sql.streaming.queryId": "q1"}, 2, b"k:2", txnQuery="q2")
     write({"sql.streaming.queryId": "q2"}, 2, b"k:2", txnQuery="q1")
-    write({"spark.job.tags": "mine"}, 3, b"k:3")
+    with pytest.raises(WriterInUseError, match="set txnQuery"):
+        write({"spark.job.tags": "mine"}, 3, b"k:job")
+    write({"spark.job.tags": "mine"}, 3, b"k:3", txnQuery="q1")
     assert stored(data, stream) == [b"k:%d" % version for version in range(4)]
     with pytest.raises(InvalidArgumentError, match="belongs to txnAppId"):
         parse_write({"path": str(stream), "txnQuery": "q"})

@@ -22,7 +22,7 @@ from penstock.controller.workflows import exclusive, settle_soon, settled
 from penstock.controller.writer_names import check_remembered, dated, forget_names
 from penstock.core.append_rules import is_text
 from penstock.core.batch_memory import JOBS_KEPT, NAMES_KEPT, is_forgettable, jobs_to_forget, names_to_forget
-from penstock.core.query_source import BatchPlace, classify_batch, owned_by
+from penstock.core.query_source import BatchPlace, check_job, classify_batch, owned_by
 from penstock.core.transactions import BatchVerdict, decide_batch, pinned
 from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.model.names import StreamName
@@ -51,18 +51,23 @@ class Batches:
     async def last(self, name: StreamName, *, writer: str, source: QuerySource | None = None) -> int | None:
         """The last batch that the writer committed, or None. Also None for a source that takes the name over.
 
-        Raises: WriterInUseError (the name belongs to another query, or another run of it), WriterForgottenError.
+        Raises: WriterInUseError (the name belongs to another query, or another run of it; without a source: to any query),
+        WriterForgottenError.
         """
         await self._ctx.stream(name)
         known = (await self._ctx.metadata.get(keys.batch(name, _checked_writer(writer)), BatchRecord)).value
         if known is None:
             await check_remembered(self._ctx, name, writer)
             return None
-        if source is not None and known.query:
+        if source is None:
+            # Who skips a batch as a repeat by this answer does not offer it, so it is refused here.
+            check_job(known, None, writer=writer)
+            return None if known.batch == NO_BATCH else known.batch
+        if known.query:
             # Ask as for the next batch, because only that batch's number decides whether it is a repeat.
             taken_over = classify_batch(known, known.batch + 1, source, writer=writer) is BatchPlace.TAKEN_OVER
         else:
-            taken_over = source is not None and source.replaces == UNKNOWN_QUERY
+            taken_over = source.replaces == UNKNOWN_QUERY
         return None if taken_over or known.batch == NO_BATCH else known.batch
 
     async def commit(

@@ -39,6 +39,7 @@ def classify_batch(known: BatchRecord | None, batch: int, source: QuerySource | 
     if known is None or (known.batch < 0 and not known.query):
         return BatchPlace.NEW
     if source is None:
+        check_job(known, batch, writer=writer)
         return BatchPlace.NEW if batch > known.batch else BatchPlace.REPEAT
     if not known.query:
         return _place_without_owner(known, batch, source, writer)
@@ -68,6 +69,24 @@ def classify_batch(known: BatchRecord | None, batch: int, source: QuerySource | 
     return _place_by_number(known, batch, source, writer)
 
 
+def check_job(known: BatchRecord, batch: int | None, *, writer: str) -> None:
+    """Return if a job outside of a query may write under the name.
+
+    Raises: WriterInUseError: the name belongs to a query, whatever the batch. A lower one would count as a repeat of the
+    query's rows, and the query's own batch as a repeat of a higher one. Nothing was written.
+    """
+    if not known.query:
+        return
+    raise WriterInUseError(
+        "writer name belongs to a query, and this job names none; the rows were not written: use another txnAppId; or, if "
+        "the job is of that query's foreachBatch, set txnQuery to the owner",
+        writer=writer,
+        owner=known.query,
+        last=known.batch,
+        **({} if batch is None else {"batch": batch}),
+    )
+
+
 def _place_by_number(known: BatchRecord, batch: int, source: QuerySource, writer: str) -> BatchPlace:
     if batch > known.batch:
         return BatchPlace.NEW
@@ -84,16 +103,16 @@ def _place_by_number(known: BatchRecord, batch: int, source: QuerySource, writer
 
 
 def _place_without_owner(known: BatchRecord, batch: int, source: QuerySource, writer: str) -> BatchPlace:
-    """Classify a batch by a record of an earlier version, which does not name the query."""
+    """Classify a batch by a record that names no query: of a job outside of a query, or of an earlier version."""
     if batch > known.batch:
         return BatchPlace.NEW
     if source.replaces == UNKNOWN_QUERY:
         return BatchPlace.TAKEN_OVER
-    if source.ordered and source.replaces != source.query:
+    if source.replaces != source.query:
         raise WriterInUseError(
-            "writer name was used by an earlier version, which did not record the query; the rows were not written. "
-            "If it was this query, set replaces_query=QUERY to count the batch as a repeat; if not, use another writer_id or "
-            "reset_writer=true, or set replaces_query=unknown to write the rows under this name",
+            "writer name was used without a query: by a job outside of one, or by an earlier version; the rows were not "
+            "written. If they are not written yet, use another writer_id or txnAppId, or set replaces_query=unknown to write "
+            "them under this name; if this query has written them, set replaces_query=QUERY to count them as a repeat",
             writer=writer,
             owner=UNKNOWN_QUERY,
             query=source.query,

@@ -335,9 +335,9 @@ class ControllerService(Protocol):
         aborted and the answer is False; else all of them commit, and the answer is True once they are readable. A repeat
         after a crash finishes what was decided. Raises TransactionNotFoundError (one has expired; nothing is committed).
 
-        With a ``source`` the name belongs to its query, and to the latest run of it: WriterInUseError for any other, and
-        ConflictError for a batch below the last one of an ordered source; nothing is committed. A source without
-        transactions only records that it writes under the name, not the batch's number.
+        With a ``source`` the name belongs to its query, and to the latest run of it: WriterInUseError for any other, also
+        for a caller without one, and ConflictError for a batch below the last one of an ordered source; nothing is
+        committed. A source without transactions only records that it writes under the name, not the batch's number.
 
         ``one_job``: the caller generated the name for this one batch, so it may be forgotten without a trace, oldest first.
         Any other name that is silent for 100 days may be forgotten but for a digest: WriterForgottenError, nothing is
@@ -348,7 +348,8 @@ class ControllerService(Protocol):
     async def last_batch(self, stream: StreamName, *, writer: str, source: QuerySource | None = None) -> int | None:
         """The last batch that the writer committed, or None. Also None for a source that takes the name over.
 
-        Raises WriterInUseError if the name belongs to another source, WriterForgottenError (as ``commit_batch``).
+        Raises WriterInUseError if the name belongs to another source, or to any and none is given; WriterForgottenError (as
+        ``commit_batch``).
         """
         ...
 

@@ -1,0 +1,45 @@
+"""Rows are refused, with what to do, wherever they could pass for a repeat of rows that somebody else wrote."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.codec.metadata import BatchRecord
+from penstock.core.query_source import BatchPlace, classify_batch, owned_by
+from penstock.model.errors import WriterInUseError
+from penstock.model.queries import QuerySource
+
+OF_A_JOB = BatchRecord(batch=4, transactions=())
+OF_A_QUERY = BatchRecord(batch=4, transactions=(), query="q")
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("batch", [0, 3, 4])
+def test_a_query_does_not_take_the_versions_of_a_plain_job_for_its_own(batch: int, ordered: bool) -> None:
+    with pytest.raises(WriterInUseError, match="not written") as caught:
+        classify_batch(OF_A_JOB, batch, QuerySource(query="q", ordered=ordered), writer="app")
+    assert (caught.value.fields["owner"], caught.value.fields["last"]) == ("unknown", 4)
+    taking = QuerySource(query="q", ordered=ordered, replaces="unknown")
+    assert classify_batch(OF_A_JOB, batch, taking, writer="app") is BatchPlace.TAKEN_OVER
+
+
+def test_versions_from_before_queries_were_recorded_are_claimed_by_the_querys_own_id() -> None:
+    claiming = QuerySource(query="q", ordered=False, replaces="q")
+    assert classify_batch(OF_A_JOB, 3, claiming, writer="app") is BatchPlace.REPEAT
+
+
+@pytest.mark.parametrize("batch", [0, 4, 5])
+def test_a_plain_job_under_the_name_of_a_query_is_refused(batch: int) -> None:
+    """Also with a higher version: the query's batch of that number would count as its repeat."""
+    with pytest.raises(WriterInUseError, match="another txnAppId") as caught:
+        classify_batch(OF_A_QUERY, batch, None, writer="app")
+    assert (caught.value.fields["owner"], caught.value.fields["batch"]) == ("q", batch)
+    empty = BatchRecord(batch=-1, transactions=(), query="q")
+    with pytest.raises(WriterInUseError):
+        classify_batch(empty, batch, None, writer="app")
+
+
+@pytest.mark.parametrize("batch", [0, 4])
+def test_a_plain_job_that_is_repeated_writes_nothing(batch: int) -> None:
+    assert classify_batch(owned_by(OF_A_JOB, None), batch, None, writer="app") is BatchPlace.REPEAT
+    assert classify_batch(OF_A_JOB, 5, None, writer="app") is BatchPlace.NEW

@@ -239,3 +239,39 @@ def test_a_damaged_entry_affects_only_its_key_until_the_next_change(table):
 def joined(encoded):
     text, beside = encoded
     return text, b"".join(beside)
+
+
+async def lose(world: World, disks, key: bytes, sound: dict[str, object]) -> dict[str, object]:
+    """As ``rot``, with a row that is missing."""
+    lost = copy.deepcopy(disks)
+    await lost[1].commit([], [key])
+    return await rot(world, lost, None, sound)
+
+
+def lose_rows(wanted: bytes) -> int:
+    """How many rows with these tags there were, each of which was lost once."""
+
+    async def main() -> int:
+        world = RottenWorld()
+        await world.open()
+        await fill(world)
+        sound = await states(world.store)
+        await world.store.close(checkpoint=False)
+        disks = world.disks()
+        keys = [key for key in world.keyvalue.all_keys() if key[:1] in wanted]
+        expected = await rot(world, disks, None, sound)
+        for key in keys:
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    for name, value in (await lose(world, disks, key, sound)).items():
+                        assert value == expected[name], name
+            except BaseException as error:
+                error.add_note(f"row {key!r}")
+                raise
+        return len(keys)
+
+    return asyncio.run(main())
+
+
+def test_a_lost_row_that_has_a_copy_is_replaced_by_it():
+    assert lose_rows(b"Sc") >= 4

@@ -65,21 +65,39 @@ async def recover(containers: Sequence[Container], total: int, *, log: DurableLo
         _check_log_reaches(container, log)
     for recovery in recoveries.values():
         await recovery.finish()
-    if is_new or await _row_or_copy(keyvalue, records.STORE_COPY_KEY, records.STORE_KEY) is None:
+    if is_new or await _lacks_store_row(keyvalue):
         row = records.encode_store(total)
         await keyvalue.commit([(records.STORE_KEY, row), (records.STORE_COPY_KEY, row)])
 
 
 async def _row_or_copy(keyvalue: KeyValueStore, key: bytes, copy: bytes | None = None) -> bytes | None:
-    """A row, or its copy if the row is damaged; None if neither exists. Raises DamagedRowError: there is no copy."""
+    """A row, or its copy if the row is damaged or missing; None if neither exists. Raises DamagedRowError: the row is damaged
+    and there is no copy, or the row is missing and its copy is damaged."""
+    damage: DamagedRowError | None = None
     try:
         (row,) = await keyvalue.get_many([key])
     except DamagedRowError as error:
-        row = None if copy is None else await _row_or_copy(keyvalue, copy)
-        if row is None:
-            raise
-        _log.error("row of the metadata is damaged, its copy is used", extra={"key": error.fields["key"]})
+        row, damage = None, error
+    if row is None and copy is not None:
+        row = await _row_or_copy(keyvalue, copy)
+        if row is not None:
+            why = "missing" if damage is None else "damaged"
+            _log.error(f"row of the metadata is {why}, its copy is used", extra={"key": key.hex()})
+    if row is None and damage is not None:
+        raise damage
     return row
+
+
+async def _lacks_store_row(keyvalue: KeyValueStore) -> bool:
+    """Whether the store's row or its copy is missing."""
+    for key in (records.STORE_KEY, records.STORE_COPY_KEY):
+        try:
+            (row,) = await keyvalue.get_many([key])
+        except DamagedRowError:
+            continue
+        if row is None:
+            return True
+    return False
 
 
 async def _check_total(total: int, keyvalue: KeyValueStore) -> bool:

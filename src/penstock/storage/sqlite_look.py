@@ -34,8 +34,8 @@ def look_at_metadata(
 ) -> MetadataLook | None:
     """Read some rows; None where there is no metadata yet: no file, an empty one, or one without a table.
 
-    ``keys``: each with the key of its copy, which is read where the row is damaged. ``verify``: check pages and all rows too,
-    as an opening does. Blocks as long as that takes. The caller keeps others from opening the file.
+    ``keys``: each with the key of its copy, which is read where the row is damaged or missing. ``verify``: check pages and
+    all rows too, as an opening does. Blocks as long as that takes. The caller keeps others from opening the file.
 
     Raises: CorruptDataError, VersionTooNewError, DamagedRowError (a row and its copy), OSError, UnavailableError.
     """
@@ -76,14 +76,13 @@ def _unchanged(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _row(connection: sqlite3.Connection, path: Path, key: bytes, copy: bytes) -> bytes | None:
-    """The row; its copy where the row is damaged. Raises DamagedRowError where the copy is damaged or missing too."""
+    """The row; its copy where the row is damaged or missing. None where both are missing. Raises DamagedRowError where one is
+    damaged and the other gives no value."""
     found = connection.execute("SELECT value FROM kv WHERE key = ?", (key,)).fetchone()
-    if found is None:
-        return None
-    value = _sound(key, found[0])
+    value = None if found is None else _sound(key, found[0])
     if value is None and copy != key:
         value = _row(connection, path, copy, copy)
-    if value is None:
+    if value is None and found is not None:
         raise DamagedRowError("value fails its checksum", file=str(path), key=key.hex())
     return value
 

@@ -66,7 +66,12 @@ def _lines(found: Diagnosis) -> list[str]:
         + (f", frames {log['first']} to {log['last']}" if "last" in log else ""),
         "metadata   cannot be read"
         if metadata is None
-        else f"metadata   {counted(metadata['rows'], 'row')}, {counted(metadata['containers'], 'container')}",
+        else f"metadata   {counted(metadata['rows'], 'row')}, "
+        + (
+            "number of containers unknown"
+            if metadata["containers"] is None
+            else counted(metadata["containers"], "container")
+        ),
     ]
     behind = [item["behind"] for item in facts["catalogue"] if item["behind"]]
     lines.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from penstock.app.integrity.source import Source, open_source
 from penstock.app.worker_layout import owned_containers
 from penstock.codec import records
 from penstock.model.damage import Damage, DamageKind
-from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
+from penstock.model.errors import CorruptDataError, DamagedRowError, InvalidArgumentError, VersionTooNewError
 from penstock.ports.files import Files
 from penstock.ports.integrity import FrameCheck
 from penstock.ports.offload import Offload
@@ -154,12 +154,47 @@ async def _rows(
 ) -> tuple[int | None, Mapping[int, MetadataRows]]:
     if keyvalue is None:
         return None, {}
+    key, copy = records.STORE_KEY, records.STORE_COPY_KEY
     try:
-        (row,) = await keyvalue.get_many([records.STORE_KEY])
-        if row is None:
-            return None, {}
-        containers = records.decode_store(row)
+        row = await _row_or_copy(keyvalue, key, copy, damage)
+        containers = None if row is None else records.decode_store(row)
     except CorruptDataError as error:
-        damage.append(Damage(kind=DamageKind.ROW, place=records.STORE_KEY.hex(), why=str(error)[:300]))
+        damage.append(Damage(kind=DamageKind.ROW, place=key.hex(), why=str(error)[:300]))
         return None, {}
-    return containers, {index: MetadataRows(keyvalue) for index in owned or range(containers)}
+    if containers is None:
+        if await keyvalue.scan(*records.range_of(records.TAG_CONTAINER), limit=1):
+            why = "the row of the store and its copy are missing"
+            damage.append(Damage(kind=DamageKind.ROW, place=key.hex(), why=why))
+        return None, {}
+    indexes = owned or range(containers)
+    for index in indexes:
+        key, copy = records.prefix(records.TAG_CONTAINER, index), records.container_copy_key(index)
+        with suppress(DamagedRowError):  # Reported among the rows.
+            await _row_or_copy(keyvalue, key, copy, damage)
+    return containers, {index: MetadataRows(keyvalue) for index in indexes}
+
+
+async def _row_or_copy(keyvalue: SqliteKeyValue, key: bytes, copy: bytes, damage: list[Damage]) -> bytes | None:
+    """The value of both; None if both are missing. Reports one that is missing alone.
+
+    Raises DamagedRowError: none is sound.
+    """
+    found: list[bytes] = []
+    missing: list[bytes] = []
+    rotten: DamagedRowError | None = None
+    for place in (key, copy):
+        try:
+            (row,) = await keyvalue.get_many([place])
+        except DamagedRowError as error:
+            rotten = error
+            continue
+        if row is None:
+            missing.append(place)
+        else:
+            found.append(row)
+    if len(missing) == 1:
+        why = "row of the metadata is missing" + ("; there is a copy with the same value" if found else "")
+        damage.append(Damage(kind=DamageKind.ROW, place=missing[0].hex(), why=why))
+    if not found and rotten is not None:
+        raise rotten
+    return found[0] if found else None

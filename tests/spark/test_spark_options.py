@@ -8,7 +8,8 @@ from penstock.model.errors import InvalidArgumentError, InvalidCutError, Invalid
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.spark.options import AUDIT_STREAM, READ_OPTIONS, WRITE_OPTIONS, parse_read, parse_write
-from penstock.spark.schema import check_read_schema, check_write_schema, read_ddl
+from penstock.spark.schema import READ_MARK, check_read_schema, check_write_schema, read_columns, target_columns
+from penstock.spark.source import PenstockSource
 
 STREAM = {"scope": "plant", "stream": "turbine"}
 
@@ -150,12 +151,15 @@ def test_the_lease_of_a_transaction_stays_within_what_the_controller_takes() -> 
 
 
 def test_the_default_columns_are_those_of_pravegas_connector() -> None:
-    assert read_ddl(None) == "event binary, scope string, stream string, segment_id bigint, offset bigint"
-    assert read_ddl(("offset", "event")) == "offset bigint, event binary"
+    read = PenstockSource({**STREAM}).schema()
+    assert read.simpleString() == "struct<event:binary,scope:string,stream:string,segment_id:bigint,offset:bigint>"
+    chosen = PenstockSource({**STREAM, "columns": "append_time, offset, event"}).schema()
+    assert chosen.simpleString() == "struct<append_time:timestamp,offset:bigint,event:binary>"
+    assert all(field.nullable for field in [*read.fields, *chosen.fields])
     with pytest.raises(InvalidArgumentError, match="did you mean offset"):
-        read_ddl(("offsets",))
+        read_columns(("offsets",))
     with pytest.raises(InvalidArgumentError, match="twice"):
-        read_ddl(("offset", "offset"))
+        read_columns(("offset", "offset"))
 
 
 def test_a_column_of_another_type_is_refused() -> None:
@@ -164,6 +168,15 @@ def test_a_column_of_another_type_is_refused() -> None:
         check_read_schema([("event", "string")])
     with pytest.raises(InvalidArgumentError, match="at least one"):
         check_read_schema([])
+
+
+def test_columns_that_name_a_stream_are_checked_unless_a_read_made_them() -> None:
+    read = {READ_MARK: True}
+    given = [("event", "binary", {}), ("scope", "string", read), ("stream", "string", {}), ("offset", "bigint", {})]
+    assert target_columns(given, "event", "routing_key") == ("stream",)
+    assert target_columns(given, "event", "stream") == ()
+    with pytest.raises(InvalidArgumentError, match="strings"):
+        target_columns([("scope", "int", {})], "event", "routing_key")
 
 
 def test_no_column_is_lost_in_silence_when_writing() -> None:

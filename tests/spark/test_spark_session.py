@@ -225,6 +225,16 @@ def test_a_stream_can_be_copied_as_it_was_read(spark: Any, address: str, world: 
     made = Format(spark, address, StreamName("plant", "plain-to"))
     run_now(Format(spark, address, source).stream(), "penstock", tmp_path / "c", **made.options)
     assert sorted(made.events()) == sorted(keyed(0, 50))
+    rows = Format(spark, address, source).read().where("offset > 0").orderBy("offset")
+    _write(rows, made.options)
+    assert made.read().count() == 99
+    # A computed column is a route, which is not supported, whatever it was computed from.
+    routed = rows.selectExpr("event", "scope", "concat(stream, '-2') as stream")
+    with pytest.raises(Exception, match="a row names another stream") as caught:
+        _write(routed, made.options)
+    assert "column=stream found=plain-from-2 stream=plant/plain-to" in (reason(caught.value) or "")
+    _write(rows.selectExpr("event", "scope", "'plain-to' as stream"), made.options)
+    assert made.read().count() == 148
 
 
 def test_a_query_fails_readably_when_its_data_is_gone(spark: Any, address: str, world: World, tmp_path: Path) -> None:

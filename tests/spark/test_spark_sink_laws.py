@@ -226,6 +226,37 @@ def test_a_task_that_fails_leaves_nothing_behind(
     assert stored(data, stream) == [b"k:0", b"k:1"]
 
 
+def test_rows_that_name_another_stream_are_refused_and_nothing_of_their_task_stays(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = world.create("s")
+    query = Query(data, stream, "q", monkeypatch)
+    source = PenstockSource({"controller": str(data), "path": str(stream), "direct": str(query.way != "wire")})
+    monkeypatch.setattr(PenstockSource, "connector", staticmethod(open_here))
+    columns = StructType().add("event", "binary").add("scope", "string").add("stream", "string")
+    writer = source.streamWriter(columns, overwrite=False)
+    monkeypatch.setattr(sink, "_identity", lambda: ("q", 0))
+
+    def rows(scope: str, *names: str | None) -> pa.RecordBatch:
+        events = [b"%d" % number for number in range(len(names))]
+        named = {"scope": pa.array([scope] * len(names), pa.string()), "stream": pa.array(names, pa.string())}
+        return pa.record_batch({"event": events, **named})
+
+    files = imported_files(data)
+    for wrong, column in (
+        (rows(stream.scope, "s", "t"), "column=stream found=t"),
+        (rows(stream.scope, "s", None), "column=stream found=None"),
+        (rows("other", "s"), "column=scope found=other"),
+    ):
+        with pytest.raises(InvalidArgumentError, match="another stream") as caught:
+            writer.write(iter([rows(stream.scope, "s"), wrong]))
+        assert column in str(caught.value)
+        assert imported_files(data) == files
+    message = writer.write(iter([rows(stream.scope, "s", str(stream))]))
+    writer.commit([message], batchId=0)
+    assert stored(data, stream) == [b"0", b"1"]
+
+
 def imported_files(data: Path) -> list[str]:
     """Chunks that tasks wrote, and their sidecars."""
     return sorted(path.name for path in (data / "chunks").glob("*/i*") if not path.name.startswith("i0-"))

@@ -9,7 +9,7 @@ Source: docs/design/0016-sink.md.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -22,7 +22,16 @@ from penstock.model.queries import QuerySource
 from penstock.ports.controller_service import Transaction
 from penstock.spark.connect import Connector, Services, patiently
 from penstock.spark.direct_attempt import DirectAttempt
-from penstock.spark.frames import APPEND_BYTES, EVENT, KEY, Sorter, event_bytes, inline_rows, largest_event
+from penstock.spark.frames import (
+    APPEND_BYTES,
+    EVENT,
+    KEY,
+    Sorter,
+    check_targets,
+    event_bytes,
+    inline_rows,
+    largest_event,
+)
 from penstock.spark.keep_alive import KeepAlive, renew
 from penstock.spark.messages import SharedWritten, TaskWritten
 from penstock.spark.options import WriteOptions
@@ -47,6 +56,7 @@ class Attempt:
         options: WriteOptions,
         *,
         keyed: bool,
+        target_columns: Sequence[str] = (),
         key: UUID,
         writer: str,
         batch: int,
@@ -55,6 +65,7 @@ class Attempt:
         self._connector = connector
         self._options = options
         self._keyed = keyed
+        self._target_columns = target_columns
         self._key = key
         self._writer = writer
         self._batch = batch
@@ -164,7 +175,8 @@ class Attempt:
         )
 
     def _plain(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Plain events and their keys. Raises InvalidArgumentError for an event that is null."""
+        """Plain events and their keys. Raises InvalidArgumentError: an event is null, or a row names another stream."""
+        check_targets(rows, self._target_columns, self._options.stream)
         self._rows += rows.num_rows
         self._bytes += rows.nbytes
         columns = {EVENT: event_bytes(rows.column(self._options.event_column))}

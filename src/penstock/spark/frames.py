@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.core.routing import Router
 from penstock.model.errors import EventTooLargeError, InvalidArgumentError
+from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange
 from penstock.spark.arrays import NO_BYTES, integers, numbers
 
@@ -40,6 +41,26 @@ def event_bytes(column: pa.Array) -> pa.Array:
     if column.null_count:
         raise InvalidArgumentError("an event is null; filter or fill the column first", nulls=column.null_count)
     return column if column.type == pa.binary() else column.cast(pa.binary())
+
+
+def check_targets(rows: pa.RecordBatch, columns: Sequence[str], stream: StreamName) -> None:
+    """Raise InvalidArgumentError where a row's ``scope`` or ``stream``, of those ``columns``, is not the stream's own.
+
+    Null is refused too. ``stream`` may hold the full name.
+    """
+    own = {"scope": [stream.scope], "stream": [stream.stream, str(stream)]}
+    for name in columns:
+        column = rows.column(name)
+        allowed = pc.is_in(column, value_set=pa.array(own[name], column.type))
+        row = pc.index(allowed, pa.scalar(False)).as_py()
+        if row >= 0:
+            raise InvalidArgumentError(
+                "a row names another stream than the one that is written, and rows are not routed; filter the rows, or "
+                "drop the column",
+                column=name,
+                found=str(column[row].as_py())[:200],
+                stream=stream,
+            )
 
 
 def largest_event(rows: pa.RecordBatch) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.model.errors import InvalidArgumentError
 
@@ -26,8 +26,15 @@ READ_COLUMNS = {
 """All that can be asked for; Spark's type of each."""
 
 
-def read_ddl(columns: Sequence[str] | None) -> str:
-    """Spark's schema of a read, all columns nullable. ``columns=None``: ``DEFAULT_COLUMNS``.
+TARGET_COLUMNS = ("scope", "stream")
+"""What names a stream. Rows that are written must not name another one than the target."""
+
+READ_MARK = "penstock.read"
+"""In the metadata of columns that a read made. Spark keeps it through ``select``, and drops it where a column is computed."""
+
+
+def read_columns(columns: Sequence[str] | None) -> list[tuple[str, str]]:
+    """Name and Spark's type of each column of a read. ``columns=None``: ``DEFAULT_COLUMNS``.
 
     Raises: InvalidArgumentError (a column that is unknown or named twice).
     """
@@ -36,7 +43,7 @@ def read_ddl(columns: Sequence[str] | None) -> str:
         raise InvalidArgumentError("option columns names no column", columns=", ".join(READ_COLUMNS))
     if len(set(names)) != len(names):
         raise InvalidArgumentError("option columns names a column twice", columns=", ".join(names))
-    return ", ".join(f"{name} {READ_COLUMNS[_known(name)]}" for name in names)
+    return [(name, READ_COLUMNS[_known(name)]) for name in names]
 
 
 def check_read_schema(fields: Iterable[tuple[str, str]]) -> None:
@@ -56,8 +63,8 @@ def check_read_schema(fields: Iterable[tuple[str, str]]) -> None:
 def check_write_schema(fields: Iterable[tuple[str, str]], *, event: str, routing_key: str) -> bool:
     """Whether there are routing keys, from (name, Spark's type) of what is to be written.
 
-    The metadata columns of our own source are left out of what is written, so that a stream can be copied as it was read;
-    any other column would be lost in silence and is refused. Raises: InvalidArgumentError.
+    The metadata columns of our own source are left out of what is written, so that a stream can be copied as it was read
+    (see ``target_columns``); any other column would be lost in silence and is refused. Raises: InvalidArgumentError.
     """
     kinds: dict[str, str] = {}
     for name, kind in fields:
@@ -78,6 +85,23 @@ def check_write_schema(fields: Iterable[tuple[str, str]], *, event: str, routing
             f"only columns {event} and {routing_key} are written; select them", surplus=", ".join(surplus)
         )
     return routing_key in kinds
+
+
+def target_columns(fields: Iterable[tuple[str, str, Mapping[str, object]]], *used: str) -> tuple[str, ...]:
+    """The columns among (name, Spark's type, metadata) whose rows must name the target: ``scope`` and ``stream``.
+
+    Without those of our own reads, which say where a copied event comes from, and those ``used`` for events or keys.
+    Raises: InvalidArgumentError (such a column is no string).
+    """
+    found = []
+    for name, kind, metadata in fields:
+        if name in TARGET_COLUMNS and name not in used and metadata.get(READ_MARK) is not True:
+            if kind != "string":
+                raise InvalidArgumentError(
+                    "scope and stream of a row are strings; cast or drop the column", column=name, type=kind
+                )
+            found.append(name)
+    return tuple(found)
 
 
 def _known(name: str) -> str:

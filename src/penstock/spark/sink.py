@@ -47,10 +47,13 @@ _CONNECT = "SparkConnect_OperationTag"
 class _Writer:
     """What batch and streaming writers share. Pickled to tasks; holds plain values only."""
 
-    def __init__(self, connector: Connector, options: WriteOptions, keyed: bool) -> None:
+    def __init__(
+        self, connector: Connector, options: WriteOptions, keyed: bool, target_columns: tuple[str, ...] = ()
+    ) -> None:
         self._connector = connector
         self._options = options
         self._keyed = keyed
+        self._target_columns = target_columns
         # Spark pickles this one object to all tasks of a run: what it makes up here, they share, and no other run does.
         self._run = uuid4()
         self._one_job = False
@@ -67,7 +70,14 @@ class _Writer:
         spare("task")
         options = self._options
         attempt = Attempt(
-            self._connector, options, keyed=self._keyed, key=self._run, writer=writer, batch=batch, source=source
+            self._connector,
+            options,
+            keyed=self._keyed,
+            target_columns=self._target_columns,
+            key=self._run,
+            writer=writer,
+            batch=batch,
+            source=source,
         )
         held, few = attempt.few(iterator)
         if few:
@@ -138,8 +148,10 @@ async def _abort_all(services: Services, options: WriteOptions, transactions: Se
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     """``df.write``: one batch. Its identity is (txnAppId, txnVersion), or made up here and shared by all tasks."""
 
-    def __init__(self, connector: Connector, options: WriteOptions, keyed: bool) -> None:
-        super().__init__(connector, options, keyed)
+    def __init__(
+        self, connector: Connector, options: WriteOptions, keyed: bool, target_columns: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(connector, options, keyed, target_columns)
         # Spark pickles this one object to the commit too.
         app, self._batch = options.job or (options.writer_id or "", 0)
         self._one_job = options.job is None

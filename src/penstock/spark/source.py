@@ -25,7 +25,14 @@ from penstock.spark.options import ReadOptions, parse_read, parse_write
 from penstock.spark.planning import batch_ranges, check_loss, holder_of, now_ms, plan_shares, resolve, without_lost
 from penstock.spark.positions import Loss
 from penstock.spark.reasons import readable, readable_items
-from penstock.spark.schema import APPEND_TIME, check_read_schema, check_write_schema, read_ddl
+from penstock.spark.schema import (
+    APPEND_TIME,
+    READ_MARK,
+    check_read_schema,
+    check_write_schema,
+    read_columns,
+    target_columns,
+)
 from penstock.spark.segment_reads import erased_ranges, read_bytes
 
 if TYPE_CHECKING:
@@ -47,9 +54,14 @@ class PenstockSource(DataSource):  # type: ignore[misc]
         return "penstock"
 
     @readable
-    def schema(self) -> str:
-        """Spark's schema of a read, as DDL: the five columns, or those of option ``columns``."""
-        return read_ddl(parse_read(self.options).columns)
+    def schema(self) -> StructType:
+        """Spark's schema of a read, all columns nullable: the five columns, or those of option ``columns``."""
+        from pyspark.sql.types import StructType
+
+        schema = StructType()
+        for name, kind in read_columns(parse_read(self.options).columns):
+            schema.add(name, "long" if kind == "bigint" else kind, True, {READ_MARK: True})
+        return schema
 
     @readable
     def reader(self, schema: StructType) -> BatchReader:
@@ -89,12 +101,14 @@ class PenstockSource(DataSource):  # type: ignore[misc]
         check_read_schema(_columns(schema))
         return parse_read(self.options)
 
-    def _write_options(self, schema: StructType, overwrite: bool, instead: str) -> tuple[Any, bool]:
+    def _write_options(self, schema: StructType, overwrite: bool, instead: str) -> tuple[Any, bool, tuple[str, ...]]:
         options = parse_write(self.options)
         if overwrite:
             raise InvalidArgumentError(f"a stream is never overwritten; use {instead}", stream=options.stream)
-        keyed = check_write_schema(_columns(schema), event=options.event_column, routing_key=options.routing_key_column)
-        return options, keyed
+        event, key = options.event_column, options.routing_key_column
+        keyed = check_write_schema(_columns(schema), event=event, routing_key=key)
+        fields = [(field.name, field.dataType.simpleString(), field.metadata or {}) for field in schema.fields]
+        return options, keyed, target_columns(fields, event, key)
 
 
 def _columns(schema: StructType) -> list[tuple[str, str]]:

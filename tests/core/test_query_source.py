@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.codec.metadata import BatchRecord
-from penstock.core.query_source import BatchPlace, classify_batch, owned_by
+from penstock.core.query_source import BatchPlace, check_subscriber, classify_batch, owned_by
 from penstock.model.errors import WriterInUseError
 from penstock.model.queries import QuerySource
 
@@ -43,3 +43,15 @@ def test_a_plain_job_under_the_name_of_a_query_is_refused(batch: int) -> None:
 def test_a_plain_job_that_is_repeated_writes_nothing(batch: int) -> None:
     assert classify_batch(owned_by(OF_A_JOB, None), batch, None, writer="app") is BatchPlace.REPEAT
     assert classify_batch(OF_A_JOB, 5, None, writer="app") is BatchPlace.NEW
+
+
+def test_a_query_does_not_take_over_a_reader_group_that_was_made_by_hand_without_being_asked_to() -> None:
+    for replaces in ("", "q", "other"):
+        with pytest.raises(WriterInUseError, match="replaces_query=unknown"):
+            check_subscriber("", QuerySource(query="q", replaces=replaces), subscriber="s/g", by_hand=True)
+    for replaces in ("unknown", "any"):
+        check_subscriber("", QuerySource(query="q", replaces=replaces), subscriber="s/g", by_hand=True)
+    check_subscriber("", QuerySource(query="q"), subscriber="s/g")
+    check_subscriber("q", QuerySource(query="q"), subscriber="s/g", by_hand=True)
+    with pytest.raises(WriterInUseError):
+        check_subscriber("other", QuerySource(query="q", replaces="unknown"), subscriber="s/g", by_hand=True)

@@ -16,7 +16,7 @@ from spark_driver import SCHEMA, Driver, logged
 from spark_world import World, in_order, keyed, open_here
 
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import InvalidArgumentError, InvalidCutError, TruncatedError
+from penstock.model.errors import InvalidArgumentError, InvalidCutError, TruncatedError, WriterInUseError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.segments import SegmentId
@@ -299,6 +299,56 @@ def test_a_reader_group_that_does_something_else_is_not_taken_for_a_subscriber(w
     world.link.run(group)
     with pytest.raises(InvalidArgumentError, match="no manual subscriber"):
         Driver(data, stream, subscriber="app").reader.initialOffset()
+
+
+@pytest.mark.parametrize("has_read", [False, True])
+def test_a_reader_group_made_by_hand_is_not_taken_over_and_keeps_its_data(
+    world: World, data: Path, has_read: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = world.create("s")
+    world.write(stream, keyed(0, 30))
+    middle = world.tail(stream)
+    world.write(stream, keyed(30, 60))
+
+    async def group(services: Services) -> None:
+        made = await services.controller.create_reader_group(
+            ReaderGroupConfig(
+                scope="plant",
+                name="app",
+                id=uuid4(),
+                retention=ReaderGroupRetention.MANUAL,
+                start_cuts={stream: await services.controller.head(stream)},
+            )
+        )
+        if has_read:
+            await services.controller.update_subscriber_cut(
+                made.full_name, group_id=made.id, generation=made.generation, cut=middle
+            )
+
+    world.link.run(group)
+    held = world.published(stream, "app")
+    running = Driver(data, stream, subscriber="mine")
+    assert running.batch() == keyed(0, 60)
+    renamed = Driver(data, stream, subscriber="app")
+    renamed.log = list(running.log)
+    for driver in (
+        Driver(data, stream, subscriber="app"),
+        Driver(data, stream, subscriber="app", start_stream_cut="", replaces_query="another"),
+        renamed,
+    ):
+        with pytest.raises(WriterInUseError, match="replaces_query=unknown"):
+            driver.batch()
+    assert world.published(stream, "app") == held
+    assert "nothing holds the data between" not in caplog.text
+    taking = Driver(data, stream, subscriber="app", start_stream_cut="", replaces_query="unknown")
+    assert taking.batch() == keyed(30 if has_read else 0, 60)
+    taking.all()
+    assert world.published(stream, "app") == world.tail(stream)
+    world.write(stream, keyed(60, 70))
+    # A restart needs the option no more.
+    restarted = Driver(data, stream, subscriber="app")
+    restarted.log = list(taking.log)
+    assert restarted.all() == [keyed(60, 70)]
 
 
 def test_a_batch_read_covers_all_epochs_between_its_cuts(world: World, data: Path) -> None:

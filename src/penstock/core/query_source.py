@@ -122,12 +122,26 @@ def _place_without_owner(known: BatchRecord, batch: int, source: QuerySource, wr
     return _place_by_number(known, batch, source, writer)
 
 
-def check_subscriber(query: str, source: QuerySource | None, *, subscriber: str) -> None:
+def check_subscriber(query: str, source: QuerySource | None, *, subscriber: str, by_hand: bool = False) -> None:
     """Return if the source may read as the subscriber. ``query`` owns it (empty: nobody does). No source: a new query.
+
+    ``by_hand``: the reader group was not made by a query, so without an owner it may have readers of its own. What a query
+    commits under its name is released before they have read it.
 
     Raises: WriterInUseError. Nothing was moved.
     """
-    if not query or (source is not None and (source.query == query or source.replaces in (query, ANY_QUERY))):
+    given = "" if source is None else source.replaces
+    if not query:
+        if not by_hand or given in (UNKNOWN_QUERY, ANY_QUERY):
+            return
+        raise WriterInUseError(
+            "subscriber is a reader group that no query has made, and whoever reads it would lose data: use another "
+            "subscriber; or, if nobody else needs it, take it over with replaces_query=unknown",
+            subscriber=subscriber,
+            owner=UNKNOWN_QUERY,
+            query="" if source is None else source.query,
+        )
+    if source is not None and (source.query == query or given in (query, ANY_QUERY)):
         return
     raise WriterInUseError(
         "subscriber belongs to another query: two queries under one subscriber lose data; continue from that "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from uuid import uuid4
+from uuid import UUID, uuid4, uuid5
 
 from penstock.client.liveness import renewal_s
 from penstock.core.query_source import check_subscriber
@@ -29,11 +29,20 @@ from penstock.spark.positions import Positions
 
 log = logging.getLogger("penstock.spark")
 
+_MADE_BY_QUERY = UUID("6f1d5a52-7d1c-4e35-9a43-1f0b6e3c5d27")
+_HASHED = 5
+"""Version of the ids of reader groups that queries make. All others have random ids, whose version is 4."""
+
 
 class Subscription:
-    """A registered subscriber and the cut it has published last. Holds no connection."""
+    """A registered subscriber and the cut it has published last. Holds no connection.
 
-    def __init__(self, group: ReaderGroupConfig, cut: StreamCut, published: Positions) -> None:
+    ``by_hand``: it was registered before, and not by a query. ``begins_early``: the query begins before its cut.
+    """
+
+    def __init__(self, group: ReaderGroupConfig, cut: StreamCut, published: Positions, *, by_hand: bool) -> None:
+        self.by_hand = by_hand
+        self.begins_early = False
         self.group = group
         self.cut = cut
         self._published = published
@@ -101,9 +110,19 @@ class Subscription:
             await self._update(services, target)
 
     async def check(self, services: Services, source: QuerySource) -> None:
-        """Return if the source may read as the subscriber. Raises: WriterInUseError."""
+        """Return if the source may read as the subscriber, and log if it begins before it. Raises: WriterInUseError."""
         _, query = await _stored_cut(services, self.cut.stream, self.group)
-        check_subscriber(query, source, subscriber=self.group.full_name)
+        check_subscriber(query, source, subscriber=self.group.full_name, by_hand=self.by_hand)
+        self.report_start()
+
+    def report_start(self) -> None:
+        """Log once if the query begins before the subscriber's cut. Called when the query is known to be allowed."""
+        if self.begins_early:
+            self.begins_early = False
+            log.warning(
+                "the query begins before what its subscriber has committed: nothing holds the data between. subscriber=%s",
+                self.group.full_name,
+            )
 
     async def covers(self, services: Services, cut: StreamCut) -> bool:
         """Whether all that lies behind the cut is held: at no key has the subscriber passed it."""
@@ -135,11 +154,13 @@ async def subscribe(
     """Register subscriber ``name`` of the stream's scope, or find it registered; then it is as it was.
 
     A subscription that a rule or a person has ended is registered again, at its start or the head. A new one holds the stream
-    from ``cut`` on (None: from its tail), from the step that registers it.
+    from ``cut`` on (None: from its tail), from the step that registers it. Without a source, ``Subscription.check`` decides
+    whether a query may read as it.
 
     Raises: InvalidArgumentError (a reader group of that name does something else), WriterInUseError (it belongs to another
-    query than ``source``).
+    query than ``source``, or to none and was made by hand).
     """
+    registered = False
     try:
         group = await services.controller.get_reader_group(stream.scope, name)
     except ReaderGroupNotFoundError:
@@ -148,7 +169,7 @@ async def subscribe(
             ReaderGroupConfig(
                 scope=stream.scope,
                 name=name,
-                id=uuid4(),
+                id=uuid5(_MADE_BY_QUERY, uuid4().hex),
                 retention=ReaderGroupRetention.MANUAL,
                 start_cuts={stream: start},
             )
@@ -164,17 +185,17 @@ async def subscribe(
         # A rule or a person has ended the subscription: the group exists, but holds nothing.
         log.warning("subscriber is registered again. subscriber=%s", group.full_name)
         group = await services.controller.create_reader_group(group)
+        registered = True
+    by_hand = not registered and group.id.version != _HASHED
     stored, query = await _stored_cut(services, stream, group)
     if source is not None:
-        check_subscriber(query, source, subscriber=group.full_name)
+        check_subscriber(query, source, subscriber=group.full_name, by_hand=by_hand)
     if not await services.controller.is_cut_valid(stream, stored):
         raise of_another(group.full_name, stream)
-    subscription = Subscription(group, stored, await positions_of(services, stored))
-    if cut is not None and not await subscription.covers(services, cut):
-        log.warning(
-            "the query begins before what its subscriber has committed: nothing holds the data between. subscriber=%s",
-            group.full_name,
-        )
+    subscription = Subscription(group, stored, await positions_of(services, stored), by_hand=by_hand)
+    subscription.begins_early = cut is not None and not await subscription.covers(services, cut)
+    if source is not None:
+        subscription.report_start()
     return subscription
 
 

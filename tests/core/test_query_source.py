@@ -6,7 +6,7 @@ import pytest
 
 from penstock.codec.metadata import BatchRecord
 from penstock.core.query_source import BatchPlace, check_subscriber, classify_batch, owned_by
-from penstock.model.errors import WriterInUseError
+from penstock.model.errors import ConflictError, WriterInUseError
 from penstock.model.queries import QuerySource
 
 OF_A_JOB = BatchRecord(batch=4, transactions=())
@@ -43,6 +43,27 @@ def test_a_plain_job_under_the_name_of_a_query_is_refused(batch: int) -> None:
 def test_a_plain_job_that_is_repeated_writes_nothing(batch: int) -> None:
     assert classify_batch(owned_by(OF_A_JOB, None), batch, None, writer="app") is BatchPlace.REPEAT
     assert classify_batch(OF_A_JOB, 5, None, writer="app") is BatchPlace.NEW
+
+
+def test_advice_for_a_used_name_works_for_a_txn_app_id_too() -> None:
+    other, older = QuerySource(query="q2"), QuerySource(query="q")
+    for record, batch, source in ((OF_A_QUERY, 0, other), (OF_A_QUERY, 3, older), (OF_A_JOB, 0, older)):
+        with pytest.raises(ConflictError, match="another txnAppId"):
+            classify_batch(record, batch, source, writer="app")
+
+
+@pytest.mark.parametrize("replaces", ["any", "nonsense", "unknown"])
+def test_a_wrong_replaces_query_is_called_wrong_and_no_other(replaces: str) -> None:
+    given = QuerySource(query="q2", replaces=replaces)
+    with pytest.raises(WriterInUseError, match="given replaces_query is wrong"):
+        classify_batch(OF_A_QUERY, 0, given, writer="app")
+    if replaces != "any":
+        with pytest.raises(WriterInUseError, match="given replaces_query is wrong"):
+            check_subscriber("q", given, subscriber="s/g")
+    for none in ("", "q2"):
+        with pytest.raises(WriterInUseError) as caught:
+            classify_batch(OF_A_QUERY, 0, QuerySource(query="q2", replaces=none), writer="app")
+        assert "is wrong" not in str(caught.value)
 
 
 def test_a_query_does_not_take_over_a_reader_group_that_was_made_by_hand_without_being_asked_to() -> None:

@@ -179,6 +179,19 @@ def test_columns_that_name_a_stream_are_checked_unless_a_read_made_them() -> Non
         target_columns([("scope", "int", {})], "event", "routing_key")
 
 
+def test_options_that_do_nothing_for_a_writer_are_refused() -> None:
+    job = {**STREAM, "txnAppId": "app", "txnVersion": "1"}
+    assert parse_write({**job, "reset_writer": "false"}).job == ("app", 1)
+    for given, words in (
+        ({**job, "reset_writer": "true"}, "use another txnAppId"),
+        ({**job, "replaces_query": "any"}, "subscribers only"),
+        ({**STREAM, "replaces_query": "any"}, "subscribers only"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=words):
+            parse_write(given)
+    assert parse_read({**STREAM, "replaces_query": "any"}).replaces_query == "any"
+
+
 def test_no_column_is_lost_in_silence_when_writing() -> None:
     def keyed(*columns: tuple[str, str]) -> bool:
         return check_write_schema(columns, event="event", routing_key="routing_key")

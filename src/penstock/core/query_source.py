@@ -20,6 +20,9 @@ PAST_RUNS_MAX = 8
 """Number of replaced runs that are remembered. An older run also offers a batch below the last, which is refused."""
 
 
+_ANOTHER_NAME = "use another txnAppId, or another writer_id, or reset_writer=true beside the writer_id"
+
+
 class BatchPlace(enum.Enum):
     """How a batch relates to its writer: new, a repeat, or the first one of a query that takes the name over."""
 
@@ -47,8 +50,9 @@ def classify_batch(known: BatchRecord | None, batch: int, source: QuerySource | 
         if source.replaces == known.query:
             return BatchPlace.TAKEN_OVER
         raise WriterInUseError(
-            "writer name belongs to another query: continue from that query's checkpoint; or use another "
-            "writer_id, or reset_writer=true; or take the name over with replaces_query=OWNER; the rows were not written",
+            _about_given(source)
+            + "writer name belongs to another query; the rows were not written: continue from that "
+            f"query's checkpoint; or {_ANOTHER_NAME}; or take the name over with replaces_query=OWNER",
             writer=writer,
             owner=known.query,
             query=source.query,
@@ -67,6 +71,16 @@ def classify_batch(known: BatchRecord | None, batch: int, source: QuerySource | 
             last=known.batch,
         )
     return _place_by_number(known, batch, source, writer)
+
+
+def _about_given(source: QuerySource | None) -> str:
+    """The beginning of a refusal: that ``replaces_query`` was given, and is wrong. Empty if it was not given.
+
+    A source that names itself claims what was committed before queries were recorded. The sink does so by itself.
+    """
+    if source is None or source.replaces in ("", source.query):
+        return ""
+    return "the given replaces_query is wrong, because it does not name the owner; "
 
 
 def check_job(known: BatchRecord, batch: int | None, *, writer: str) -> None:
@@ -92,8 +106,8 @@ def _place_by_number(known: BatchRecord, batch: int, source: QuerySource, writer
         return BatchPlace.NEW
     if source.ordered and batch < known.batch:
         raise ConflictError(
-            "query has committed later batches: its checkpoint is an older copy; use a new checkpoint location, with another "
-            "writer_id or reset_writer=true",
+            "query has committed later batches, so its checkpoint is an older copy; the rows were not written: use a new "
+            f"checkpoint location, and there {_ANOTHER_NAME}",
             writer=writer,
             query=source.query,
             batch=batch,
@@ -110,9 +124,10 @@ def _place_without_owner(known: BatchRecord, batch: int, source: QuerySource, wr
         return BatchPlace.TAKEN_OVER
     if source.replaces != source.query:
         raise WriterInUseError(
-            "writer name was used without a query: by a job outside of one, or by an earlier version; the rows were not "
-            "written. If they are not written yet, use another writer_id or txnAppId, or set replaces_query=unknown to write "
-            "them under this name; if this query has written them, set replaces_query=QUERY to count them as a repeat",
+            _about_given(source)
+            + "writer name was used without a query: by a job outside of one, or by an earlier version; "
+            f"the rows were not written. If they are not written yet, {_ANOTHER_NAME}, or set replaces_query=unknown to "
+            "write them under this name; if this query has written them, set replaces_query=QUERY to count them as a repeat",
             writer=writer,
             owner=UNKNOWN_QUERY,
             query=source.query,
@@ -135,7 +150,8 @@ def check_subscriber(query: str, source: QuerySource | None, *, subscriber: str,
         if not by_hand or given in (UNKNOWN_QUERY, ANY_QUERY):
             return
         raise WriterInUseError(
-            "subscriber is a reader group that no query has made, and whoever reads it would lose data: use another "
+            _about_given(source)
+            + "subscriber is a reader group that no query has made, and whoever reads it would lose data: use another "
             "subscriber; or, if nobody else needs it, take it over with replaces_query=unknown",
             subscriber=subscriber,
             owner=UNKNOWN_QUERY,
@@ -144,7 +160,8 @@ def check_subscriber(query: str, source: QuerySource | None, *, subscriber: str,
     if source is not None and (source.query == query or given in (query, ANY_QUERY)):
         return
     raise WriterInUseError(
-        "subscriber belongs to another query: two queries under one subscriber lose data; continue from that "
+        _about_given(source)
+        + "subscriber belongs to another query: two queries under one subscriber lose data; continue from that "
         "query's checkpoint; or use another subscriber; or take it over with replaces_query=OWNER",
         subscriber=subscriber,
         owner=query,

@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, InvalidNameError
 from penstock.model.names import SYSTEM_SCOPE, StreamName, check_name
+from penstock.model.queries import ANY_QUERY
 from penstock.ports.controller_service import LEASE_MAX_MS, LEASE_MIN_MS
 from penstock.spark.schema import EVENT, ROUTING_KEY
 
@@ -206,12 +207,24 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         raise InvalidArgumentError("option txnQuery belongs to txnAppId", txnQuery=query[:80])
     if app is not None and given.text("writer_id") is not None:
         raise InvalidArgumentError("option txnAppId names the writer already; drop writer_id", txnAppId=app)
+    reset = given.flag("reset_writer", False)
+    if app is not None and reset:
+        raise InvalidArgumentError(
+            "option reset_writer belongs to writer_id and does nothing for txnAppId; use another txnAppId", txnAppId=app
+        )
+    replaces = given.text("replaces_query")
+    if replaces == ANY_QUERY:
+        raise InvalidArgumentError(
+            "option replaces_query takes any for subscribers only; to take a writer's name over, give the id of the query "
+            "that owns it, or unknown if none does",
+            replaces_query=replaces,
+        )
     return WriteOptions(
         controller=given.text("controller") or DEFAULT_CONTROLLER,
         stream=given.stream(),
         writer_id=given.text("writer_id"),
-        reset_writer=given.flag("reset_writer", False),
-        replaces_query=given.text("replaces_query"),
+        reset_writer=reset,
+        replaces_query=replaces,
         job=None if app is None or version is None else (app, int(version)),
         job_query=query,
         event_column=given.text("event_column") or EVENT,

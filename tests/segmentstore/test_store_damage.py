@@ -275,3 +275,33 @@ def lose_rows(wanted: bytes) -> int:
 
 def test_a_lost_row_that_has_a_copy_is_replaced_by_it():
     assert lose_rows(b"Sc") >= 4
+
+
+def test_a_lost_row_of_a_chunk_affects_only_reads_of_its_segment():
+    assert lose_rows(b"k") >= 4
+
+
+def test_bytes_whose_chunk_row_is_lost_are_corrupt_for_reads_counts_and_erasures():
+    async def main() -> None:
+        world = RottenWorld()
+        await world.open()
+        name = SEGMENTS[0]
+        await world.store.create_segment(name)
+        await append(world.store, name, events("e", 10))
+        await world.store.flush()
+        await world.restart()
+        await world.store.close()
+        (key,) = [key for key in world.keyvalue.all_keys() if key[:1] == records.TAG_CHUNK]
+        await world.keyvalue.commit([], [key])
+        await world.open()
+        length = (await world.store.info(name)).length
+        for call in (
+            world.store.read(name, 0, 100, wait=False),
+            world.store.count_events(name, 0, length),
+            world.store.event_ranges(name, [0]),
+        ):
+            with pytest.raises(CorruptDataError):
+                await call
+        await world.store.close(checkpoint=False)
+
+    asyncio.run(main())

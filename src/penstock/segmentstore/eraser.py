@@ -42,7 +42,7 @@ from penstock.model.errors import (
 )
 from penstock.ports.segment_service import ChunkBlock, ErasedChunk
 from penstock.segmentstore.blocks import checksum_of, index_records, named_blocks, put_blocks
-from penstock.segmentstore.segment import Chunk
+from penstock.segmentstore.segment import Chunk, bytes_lost
 
 if TYPE_CHECKING:
     from penstock.segmentstore.container import Container
@@ -91,6 +91,8 @@ class Eraser:
                 _check_offset(segment, offset)
                 chunk = segment.chunks.find(offset)
                 if chunk is None:
+                    if segment.cache.entry_at(offset) is None:
+                        raise bytes_lost(segment, offset)
                     # The segment has bytes that were not there when it was tiered.
                     raise UnavailableError("segment changed during the search for events; try again", segment=name)
                 blocks = await named_blocks(container, segment, chunk)

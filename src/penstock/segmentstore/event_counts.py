@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from penstock.codec.events import event_bounds
 from penstock.model.errors import (
     CorruptDataError,
-    InternalError,
     InvalidArgumentError,
     SegmentNotFoundError,
     TruncatedError,
 )
 from penstock.segmentstore.blocks import load_blocks, sum_of_events
+from penstock.segmentstore.segment import bytes_lost
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -94,7 +94,7 @@ class EventCounter:
             else:
                 entry = segment.cache.entry_at(position)
                 if entry is None:
-                    raise InternalError("durable bytes are nowhere", segment=segment.name, offset=position)
+                    raise bytes_lost(segment, position)
                 upto = min(end, entry.end)
                 if position == entry.start and upto == entry.end:
                     count += entry.events

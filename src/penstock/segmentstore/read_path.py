@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from penstock.model.errors import (
     CorruptDataError,
-    InternalError,
     InvalidArgumentError,
     SegmentNotFoundError,
     ThrottledError,
@@ -17,6 +16,7 @@ from penstock.model.errors import (
 from penstock.ports.files import Buffer
 from penstock.ports.segment_service import READ_MAX_BYTES, ChunkBlock, ChunkRange, SegmentRead
 from penstock.segmentstore.blocks import named_blocks
+from penstock.segmentstore.segment import bytes_lost
 
 if TYPE_CHECKING:
     from penstock.segmentstore.container import Container
@@ -75,7 +75,7 @@ async def _bytes(container: Container, segment: Segment, offset: int, max_bytes:
         return views
     chunk = segment.chunks.find(offset)
     if chunk is None:
-        raise InternalError("durable bytes are nowhere", segment=segment.name, offset=offset, length=segment.length)
+        raise bytes_lost(segment, offset)
     start = chunk.start
     with segment.pinned():
         try:

@@ -15,6 +15,7 @@ from penstock.ports.durable_log import DurableLog
 from penstock.ports.keyvalue import KeyValueStore
 from penstock.ports.segment_service import NO_EVENT
 from penstock.segmentstore import imports, transitions
+from penstock.segmentstore.chunk_gaps import missing_ranges
 from penstock.segmentstore.segment import AttributeState, Segment
 from penstock.segmentstore.set_aside import SetAside
 
@@ -184,9 +185,22 @@ class Recovery:
             await self._settle()
         for segment in container.segments.loaded():
             segment.forget_pending()
-            _check_complete(segment)
+            await self._check_complete(segment)
         lowest = [address for address in (container.tiering.lowest_address(), self._aside.put_rows()) if address]
         container.checkpointer.recovered(self._complete_upto, min(lowest, default=None))
+
+    async def _check_complete(self, segment: Segment) -> None:
+        """A gap before later bytes, or in what was all tiered, is a lost chunk row: the store starts, and refuses reads
+        of those bytes. Raises CorruptDataError where the log has lost the segment's end."""
+        gap = _first_gap(segment)
+        if gap is None:
+            return
+        where = {"segment": segment.name, "offset": gap, "length": segment.length}
+        starts = [*(chunk.start for chunk in segment.chunks.items), *(entry.start for entry in segment.cache.untiered)]
+        has_later = any(start > gap for start in starts)
+        if not has_later and not await missing_ranges(self._container.rows, self._container.index, segment.uid):
+            raise CorruptDataError("bytes are neither in the log nor in chunks", **where)
+        _log.error("bytes are neither in the log nor in chunks; reads of them are refused", extra=where)
 
     # --- before the checkpoint's address ------------------------------------------------------------------
 
@@ -374,16 +388,15 @@ def _expect(segment: Segment, offset: int) -> None:
         )
 
 
-def _check_complete(segment: Segment) -> None:
-    """Chunks and log together must hold every byte from the first one kept to the tail."""
+def _first_gap(segment: Segment) -> int | None:
+    """The first offset from the first byte kept to the tail that neither chunks nor log hold; None: they hold all."""
     if segment.table is not None:
-        return
+        return None
     position = segment.kept_offset
     for entry in segment.cache.untiered:
         if entry.start > position and not segment.chunks.covers(position, entry.start):
-            break
+            return position
         position = max(position, entry.end)
     if position < segment.length and not segment.chunks.covers(position, segment.length):
-        raise CorruptDataError(
-            "bytes are neither in the log nor in chunks", segment=segment.name, offset=position, length=segment.length
-        )
+        return position
+    return None

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from penstock.codec.records import ChunkRecord, SegmentRecord
 from penstock.core.placement import is_transaction_name, is_transient_name
-from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError
 from penstock.ports.segment_service import ChunkBlock, SegmentInfo, TableKind
 from penstock.segmentstore.tail_cache import CacheMemory, TailCache
 
@@ -369,3 +369,13 @@ class Segment:
             or self.waiters
             or self.cache.untiered
         )
+
+
+def bytes_lost(segment: Segment, offset: int) -> CorruptDataError:
+    """The error for a durable offset that is neither in memory nor in a chunk: the row of its chunk is lost."""
+    return CorruptDataError(
+        "row of a chunk is missing: no row says where these bytes are; penstock scrub reports the range",
+        segment=segment.name,
+        offset=offset,
+        length=segment.length,
+    )

@@ -324,7 +324,7 @@ def test_holds_are_added_listed_and_released(penstock: Run, world: FakeControlle
     assert held.cut is not None
     assert list(held.cut.positions.values()) == [1000]
     out = penstock("hold", "list")[1]
-    assert all(word in out for word in ("case 7", "legal", "s/*", "from a cut on", "released"))
+    assert all(word in out for word in ("case 7", "legal", "s/*", "from a cut on", "until released"))
     lines = [json.loads(line) for line in penstock("hold", "list", "s/t", "--json")[1].splitlines()]
     assert [line["id"] for line in lines] == ["hold-0", "mine", "tail"]
     assert len(out.splitlines()) == 1 + len(lines)

@@ -147,7 +147,7 @@ def verify(
         typer.Option(
             "--values-from",
             metavar="FILE",
-            help="Look for these too, one a line, in every file below --data.",
+            help="Look for these too, one a line, 4 bytes or more each, in every file below --data. Stop its server first.",
             show_default=False,
             exists=True,
         ),
@@ -158,11 +158,13 @@ def verify(
 ) -> None:
     """Prove a receipt by a scan: every listed event is blank, and no other byte of its chunks has changed.
 
-    With --values-from all files of the data directory are searched: chunks, log, spare files, metadata. Exit status 9
-    where the receipt is not true, or a value is found.
+    With --values-from all files of the data directory are searched: chunks, log, spare files, metadata.
+    Stop the server of the directory first. Exit status 9 where the receipt is not true, or a value is found.
     """
     if values is not None and data is None:
-        raise InvalidArgumentError("files are searched below --data DIR, on the machine of the store")
+        raise InvalidArgumentError(
+            "files are searched below --data DIR, on the machine of the store, with its server stopped"
+        )
     with ProgressLine(quiet=json) as line:
         with open_target(controller, data) as store:
             found = store.erasures().verify(erasure, progress=lambda state: line.show(state_line(state)))

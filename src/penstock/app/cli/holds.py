@@ -115,11 +115,11 @@ def list_holds(
             hold.owner,
             hold.reason,
             moment(hold.created_ms),
-            "released" if hold.until_ms is None else moment(hold.until_ms),
+            "until released" if hold.until_ms is None else moment(hold.until_ms),
         ]
         for hold in found
     ]
-    print_rows(["hold", "on", "data", "owner", "reason", "since", "until"], rows, as_json=False)
+    print_rows(["hold", "on", "data", "owner", "reason", "since", "ends"], rows, as_json=False)
 
 
 @app.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 from penstock.app.cli.output import ProgressLine, print_json
 from penstock.app.cli.scrub import DAMAGE_STATUS, EndpointOption, InsecureOption, damage_line
 from penstock.app.cli.target import JsonOption
+from penstock.app.cli.words import moment
 from penstock.app.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ def _lost_line(item: Mapping[str, Any]) -> str:
 
 def _lines(report: RebuildReport) -> list[str]:
     times = [item["as_of_ms"] for item in report.containers if item["as_of_ms"] is not None]
-    moment = datetime.fromtimestamp(max(times) / 1000, UTC).isoformat(timespec="seconds") if times else "unknown"
+    as_of = moment(max(times)) if times else "unknown"
     lines = [
-        f"rebuilt {report.data} from {report.place}, as of {moment}",
+        f"rebuilt {report.data} from {report.place}, as of {as_of}",
         f"  {counted(len(report.streams.streams), 'stream')}, {counted(report.segments, 'segment')}, "
         f"{counted(report.tables, 'table')}, {counted(report.chunks, 'chunk')}, {format_size(report.bytes)}",
     ]

@@ -257,9 +257,12 @@ def repair(
     ],
     json: JsonOption = False,
 ) -> None:
-    """Remove transactions that can never be finished and that block every change of a stream.
+    """Repair the records that block every change of a stream, then finish what was begun.
 
-    The command prints each record that it removed. It does not change data that is part of the stream.
+    A decided transaction whose record is lost gets a new one; a decision whose queue entry is lost is queued again.
+    Transactions that can never be finished are removed. The command prints each record that it removed, queued again or
+    kept, with the reason. "removed ...; its record was made again" means that the record was replaced and no event is lost.
+    The command does not change data that is part of the stream.
     """
     from penstock.controller.controller import Controller
 

@@ -83,7 +83,8 @@ def open_target(controller: str | None, data: Path | None, *, create: bool = Fal
             opened = penstock.open(data)
         except DirectoryInUseError as error:
             raise DirectoryInUseError(
-                f"{error.message}; if it is a server, leave --data out, or name its --controller", **error.fields
+                f"{error.message}; if it is a server, leave --data out, or name its --controller, or stop it first",
+                **error.fields,
             ) from error
         with opened as store:
             yield store

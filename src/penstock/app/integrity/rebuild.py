@@ -70,7 +70,8 @@ class RebuildReport:
         """What nobody can know, in words."""
         times = [item["as_of_ms"] for item in self.containers if item["as_of_ms"] is not None]
         said = [
-            "what was written after the catalogue's last entry was in the log alone: how much, tier 2 does not tell"
+            "what was written after the catalogue's last entry was in the log alone, and tier 2 does not tell how much: "
+            "if the log is still there, log_not_applied counts it, and none means that nothing in it is missing here"
         ]
         if times and min(times) != max(times):
             said.append(

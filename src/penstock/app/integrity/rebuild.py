@@ -71,7 +71,7 @@ class RebuildReport:
         times = [item["as_of_ms"] for item in self.containers if item["as_of_ms"] is not None]
         said = [
             "what was written after the catalogue's last entry was in the log alone, and tier 2 does not tell how much: "
-            "if the log is still there, log_not_applied counts it, and none means that nothing in it is missing here"
+            "log_not_applied counts it only if the source is a data directory that still has its log, and could be read"
         ]
         if times and min(times) != max(times):
             said.append(

@@ -35,7 +35,7 @@ _PLACES = ("tier2", "tier2_endpoint", "tier2_insecure")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """A running store and what serves it. ``failure`` says why the store takes no more requests, or None; ``not_ready`` which
+    """A running store and what serves it. ``failure``: why the store takes no more requests, or None; ``not_ready``: which
     functions (see ``core.readiness``) do not work now, and why."""
 
     segments: LocalSegmentService

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 _WATCH_S = 0.2
 _FULL_BYTES = 1 << 20
-"""Less than that on a disk nothing can be made of."""
+"""With less free space than this, a disk counts as full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +212,7 @@ def _reason(not_ready: Callable[[], Mapping[str, str]], function: str) -> str | 
 
 
 def disk_failure(data: Path) -> str | None:
-    """Whether the disk below the data directory is full: what the log and the metadata have on it may still suffice."""
+    """Why the disk of the data directory counts as full, or None. Log and metadata may still have room that they reserved."""
     free_bytes = shutil.disk_usage(data).free
     return None if free_bytes >= _FULL_BYTES else f"the disk of the data directory is full: {free_bytes} bytes are free"
 

@@ -84,7 +84,7 @@ async def open_tier(settings: EmbeddedSettings, files: Files, *, offload: Offloa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierPlace:
-    """Where tier 2 of a data directory is. ``place`` None: in the directory itself. ``files``: its files, None: a bucket."""
+    """Location of tier 2 of a data directory. ``place`` None: the directory itself. ``files``: its files; None: a bucket."""
 
     record: TierRecord | None
     place: str | None
@@ -102,7 +102,7 @@ class TierPlace:
 async def locate_tier(
     settings: EmbeddedSettings, files: Files, *, offload: Offload, read_only: bool = False
 ) -> TierPlace:
-    """Find tier 2 of the data directory ``files``; nothing in it is asked or changed.
+    """Find tier 2 of the data directory ``files``, without reading or changing anything in it.
 
     Raises InvalidArgumentError, CorruptDataError.
     """

@@ -38,7 +38,7 @@ def worker_directory(data: Path, worker: int) -> Path:
 
 
 def check_workers_there(data: Path, workers: Iterable[int]) -> None:
-    """Refuse a store of which a worker's directory is away: an unmounted disk is an empty directory.
+    """Refuse a store if a worker's directory is not complete: an unmounted disk looks like an empty directory.
 
     Raises CorruptDataError, VersionTooNewError.
     """
@@ -124,7 +124,7 @@ def owned_containers(directory: Path) -> range | None:
 
 
 def layout_of_worker(directory: Path) -> tuple[int, range] | None:
-    """How many containers the store has, and those of the worker whose directory this is; None: it is no worker's.
+    """How many containers the store has, and those of this directory's worker; None: it belongs to no worker.
 
     Raises as ``load_layout``.
     """

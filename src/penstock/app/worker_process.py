@@ -77,7 +77,7 @@ class WorkerProcess:
             sock,
             name=f"worker {self._number}",
             handlers=self._handlers(),
-            takers={**self._server.takers(), "pulse": self._tell_pulse},
+            takers={**self._server.takers(), "pulse": self._answer_heartbeat},
         )
         own = asyncio.current_task()
         link.closed.add_done_callback(lambda _: own.cancel() if own is not None and not self._leaving else None)
@@ -104,8 +104,8 @@ class WorkerProcess:
         if outcome is not None:
             raise outcome
 
-    def _tell_pulse(self, answer: Answer) -> None:
-        """That the process is there, with the functions that do not work now."""
+    def _answer_heartbeat(self, answer: Answer) -> None:
+        """Answer a heartbeat with the functions that do not work now."""
         answer({} if self._store is None else dict(self._store.not_ready()))
 
     def _handlers(self) -> Mapping[str, Handler]:
@@ -203,7 +203,7 @@ def removal_guard(link: WorkerLink) -> RemovalGuard:
             await link.call("begin_removal", number, segment, offset)
             yield
         finally:
-            # Without a line the server ends them all, once this process is gone.
+            # Without a line the server ends all removals, once this process has ended.
             if link.is_open:
                 link.start(_ignore, "end_removal", number)
 
@@ -211,7 +211,7 @@ def removal_guard(link: WorkerLink) -> RemovalGuard:
 
 
 def _ignore(_: object) -> None:
-    """The end of a removal has no answer that anyone waits for."""
+    """Report the end of a removal. No caller waits for an answer."""
 
 
 def _answer(order: _Order, outcome: Any) -> None:

@@ -64,14 +64,14 @@ class Patience:
 
 
 class WorkerRemovals:
-    """Removals that a worker performs for its clients, each within the guard's block, by the number the worker gave it."""
+    """Removals that a worker performs for its clients, by the worker's numbers. Each runs within the guard's block."""
 
     def __init__(self) -> None:
         self._open: dict[int, AsyncExitStack] = {}
 
     def handlers(self, guard: Guard) -> Mapping[str, Callable[..., Awaitable[None]]]:
         """The worker's calls: ``begin_removal(number, segment, offset)`` raises what the guard does; ``end_removal(number)``
-        follows it, whatever came of it."""
+        follows it, whether the removal succeeded or not."""
 
         async def begin(number: int, segment: str, offset: int | None) -> None:
             async with AsyncExitStack() as stack:
@@ -107,7 +107,7 @@ class Worker:
         self.endpoint: Endpoint | None = None
         self.removals = WorkerRemovals()
         self.not_ready: Mapping[str, str] = {}
-        """Its functions that did not work a pulse ago, each with the reason."""
+        """Its functions that did not work at the last heartbeat, each with the reason."""
         self._patience = patience
         self._missed = 0
         self._pulse: asyncio.Task[None] | None = None
@@ -128,9 +128,9 @@ class Worker:
         return self._missed >= _MISSED
 
     async def launch(self, handlers: Mapping[str, Callable[..., Awaitable[Any]]]) -> WorkerLink:
-        """Start a process, and have it recover; the line to it. Raises what it raises, with nothing left running.
+        """Start a process, let it recover, and return the line to it. If this raises, nothing is left running.
 
-        Raises CorruptDataError where its directory is away: a process would create an empty store in its place.
+        Raises CorruptDataError if its directory is missing: a process would create an empty store in its place.
         """
         check_workers_there(self._settings.store.data, [self.number])
         ours, theirs = socket.socketpair()
@@ -344,7 +344,7 @@ class Workers:
             await asyncio.shield(link.closed)
             worker.line.attach(None)
             status = await worker.end(patience.stop_s if self._stopping else 1.0)
-            # Only now can nothing more of them reach its log.
+            # Only from here on can none of their requests reach its log.
             await worker.removals.end_all()
             if self._stopping:
                 return

@@ -1,4 +1,4 @@
-"""What the asynchronous readers share: events, blocks and record batches, one at a time, of the blocks that they take."""
+"""The base of the asynchronous readers: returns events, blocks or record batches one at a time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 
 class AsyncBlockReader(ABC):
-    """A reader that takes blocks of whole events. Not for several tasks at once.
+    """A reader of blocks of whole events. Not for several tasks at once.
 
-    After a timeout or a cancellation, the next call of any kind goes on: nothing is lost and nothing comes twice.
+    After a timeout or a cancellation, the next call of any kind continues: no event is lost or returned twice.
     """
 
     _events: Iterator[Event] = iter(())
-    """Events of the block last taken that were not handed out."""
+    """Events of the last block that were not returned to the user yet."""
 
     @abstractmethod
     async def take_block(self) -> Block | None:
@@ -34,9 +34,9 @@ class AsyncBlockReader(ABC):
         """The events of the block, as long as it is this reader's. Raises ForkedError in a forked child."""
 
     async def next_block(self, timeout_s: float | None = None) -> Block | None:
-        """The next block of whole events, or None at the end. The one before counts as done with.
+        """The next block of whole events, or None at the end. The previous block counts as read.
 
-        Raises TimeoutError after ``timeout_s`` seconds, when the next call goes on waiting. Else as ``take_block``.
+        Raises TimeoutError after ``timeout_s`` seconds,; the next call continues to wait. Otherwise as ``take_block``.
         """
         block = await _within(timeout_s, self.take_block)
         if block is not None:
@@ -59,7 +59,7 @@ class AsyncBlockReader(ABC):
         return _Iterator(self._next_batch)
 
     def __aiter__(self) -> AsyncIterator[Event]:
-        """Events one by one. A loop that is left is gone on with by the next one, or by ``read``."""
+        """Events one by one. After a ``break``, the next loop or ``read`` continues with the next event."""
         return _Iterator(self._next_event)
 
     async def _next_event(self) -> Event | None:
@@ -102,7 +102,7 @@ class _Iterator(AsyncIterator[T], Generic[T]):
 
 
 async def _within(timeout_s: float | None, ask: Callable[[], Awaitable[T]]) -> T:
-    """What can be answered at once is answered even with a timeout of 0. Raises TimeoutError; ``ask`` is cancelled then."""
+    """Return an answer that is ready, even with a timeout of 0. Raises TimeoutError after cancelling ``ask``."""
     if timeout_s is None:
         return await ask()
     async with asyncio.timeout(timeout_s):

@@ -85,7 +85,7 @@ class Retention(LevelPolicy):
         return self._thread.call(self._inner.effective())
 
     def plan(self, change: Policy = None, *, at: When = None) -> Mapping[str, Any]:
-        """What goes until nothing is due, now or later, with ``change`` as the stream's policy. Changes nothing."""
+        """What is deleted until nothing is due, now or later, with ``change`` as the stream's policy. Changes nothing."""
         return self._thread.call(self._inner.plan(change, at=at))
 
     def explain(self, position: StreamCut | str | None = None) -> Mapping[str, Any]:

@@ -70,7 +70,7 @@ def log_departure(group: str, stream: StreamName, unread: Mapping[SegmentKey, in
     if not unread:
         log.info("deleted stream left its reader group", extra={"group": group, "stream": str(stream)})
         return
-    # At the last position a segment may end: then everything was read, but nobody had reported it.
+    # The segment may end at the last position: then everything was read, but not reported.
     log.warning(
         "stream was deleted before its reader group had reported all of it as read; what lay behind the positions is lost",
         extra={"group": group, "stream": str(stream), "positions": {key[1]: at for key, at in sorted(unread.items())}},
@@ -354,7 +354,7 @@ class AsyncGroupReader(AsyncBlockReader):
         try:
             found = await retrying(partial(self._controller.successors, *key), self._rng)
         except (ScopeNotFoundError, StreamNotFoundError, SegmentNotFoundError):
-            # Whether it was deleted, ``is_deleted`` decides: a segment alone may be unknown because metadata is damaged.
+            # ``is_deleted`` decides whether it was deleted: damaged metadata can make a single segment unknown.
             if not await is_deleted(self._controller, self._rng, key[0], [key[1]]):
                 raise
             await self._leave_stream(key[0])

@@ -26,7 +26,7 @@ class Layout(Protocol):
     def name_of(self, segment: SegmentId) -> str: ...
 
     def writer_id(self, random: UUID, *, least_ms: int = 0) -> UUID:
-        """An id that no writer had. If it holds its birth, that is not before ``least_ms``, ms since the Unix epoch."""
+        """An id that no writer had. If it holds its birth, the birth is ``least_ms`` (since the Unix epoch) or later."""
         ...
 
     async def successors(self, segment: SegmentId, cause: PenstockError) -> Sequence[SegmentRange]:

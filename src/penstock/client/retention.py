@@ -143,7 +143,7 @@ class AsyncRetention(AsyncLevelPolicy):
         return await self._controller.effective_policy(self._stream)
 
     async def plan(self, change: Policy = None, *, at: When = None) -> Mapping[str, Any]:
-        """What goes until nothing is due, now or later, with ``change`` as the stream's policy. Changes nothing."""
+        """What is deleted until nothing is due, now or later, with ``change`` as the stream's policy. Changes nothing."""
         document = None if change is None else validate(document_of(change), self._stream)
         return await self._controller.plan_retention(self._stream, change=document, at_ms=ms_of(at, name="at"))
 

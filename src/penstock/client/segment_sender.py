@@ -42,7 +42,7 @@ class SenderHost(Protocol):
     def loop(self) -> AbstractEventLoop: ...
 
     def new_writer(self, *, least_ms: int = 0) -> UUID:
-        """An id for a sender. If it holds its birth, that is not before ``least_ms``, milliseconds since the Unix epoch."""
+        """An id for a sender. If it holds its birth, the birth is ``least_ms`` (since the Unix epoch) or later."""
         ...
 
     def submit(self, request: Append, done: AppendDone) -> None:
@@ -263,7 +263,7 @@ class SegmentSender:
             self._settle_done()
         else:
             if self._failure is None:
-                # Only the first failure tells why; those behind it follow from it.
+                # Only the first failure has the cause; the later ones follow from it.
                 self._failure = result
                 first = self.in_flight[0] if self.in_flight else None
                 self._none_stored = isinstance(result, _REFUSALS) and first is block
@@ -306,7 +306,7 @@ class SegmentSender:
                 return
             except WriterForgottenError as error:
                 if self.in_flight and not self._none_stored:
-                    self.host.fail(error)  # What was sent may be stored, and nobody knows.
+                    self.host.fail(error)  # What was sent may or may not be stored.
                     return
                 self._renew(least_ms=int(error.fields.get("floor_ms", 0)))
                 if not isinstance(failure, SegmentSealedError):

@@ -170,7 +170,7 @@ def prefix(tag: bytes, container: int) -> bytes:
 
 
 def container_copy_key(container: int) -> bytes:
-    """Key of a copy of the container's row: without that row nobody knows where the log continues."""
+    """Key of a copy of the container's row: without that row it is unknown where the log continues."""
     return prefix(TAG_CONTAINER, container) + b"+"
 
 

@@ -172,8 +172,8 @@ class Audit:
         return overwrite(retention_keys.gap(self._life), record)
 
     def _written(self, put: TablePut, version: int | None) -> None:
-        """Count what became durable. If that is unknown, the next drain counts an entry, and an entry without room counts
-        now: the report is rather one too high than one too low."""
+        """Count what became durable. If that is unknown, the next drain counts an entry; an entry without room counts
+        now. So the report may be one too high, but never too low."""
         if put.key.startswith(retention_keys.OUTBOX):
             if version is None:
                 self._is_certain = False
@@ -290,7 +290,7 @@ class Audit:
         before = told.value or GapRecord(count=0, first_ms=gap.first_ms, last_ms=gap.first_ms)
         if gap.count == before.count:
             if life != self._life and self._settings.bucket_lease_ms is None:
-                # All entries of an ended life are reported. A life that runs beside this one continues from its record.
+                # All entries of an ended life are reported. A life that runs at the same time continues from its record.
                 await self._metadata.remove_keys([retention_keys.gap(life), retention_keys.gap_told(life)])
             return False
         fields = {"entries": gap.count - before.count, "from_ms": before.last_ms, "to_ms": gap.last_ms}

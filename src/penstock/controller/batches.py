@@ -60,7 +60,7 @@ class Batches:
             await check_remembered(self._ctx, name, writer)
             return None
         if source is None:
-            # Who skips a batch as a repeat by this answer does not offer it, so it is refused here.
+            # A caller that skips a batch because of this answer does not offer it, so it is refused here.
             check_job(known, None, writer=writer)
             return None if known.batch == NO_BATCH else known.batch
         if known.query:

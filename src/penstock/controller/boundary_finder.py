@@ -23,7 +23,7 @@ from penstock.model.segments import SegmentId
 _HALVINGS = 40
 _STEP_BACK = 4 << 10
 _STEPS_FACTOR = 16
-"""How far back a known bound is looked for first, and how much further each time: a block has any size."""
+"""First distance for the backward search for a known bound, and its growth factor: a block has any size."""
 
 _NEAR = 64 << 10
 """Bytes between a known bound and the offset that are read rather than searched for a nearer one."""
@@ -171,7 +171,7 @@ class BoundaryFinder:
             if step >= offset:
                 return None
             step, beyond = step * _STEPS_FACTOR, max(0, offset - step)
-        # No bound lies from ``beyond`` to the offset.
+        # There is no bound between ``beyond`` and the offset.
         while beyond - low > _NEAR:
             middle = (low + beyond) // 2
             found = await known(name, middle)
@@ -201,7 +201,7 @@ class BoundaryFinder:
         return bounds if bounds[-1] == size else ()
 
     async def _read(self, name: str, offset: int, size: int) -> bytes:
-        """So many bytes. Raises CorruptDataError where the store has fewer."""
+        """Read exactly this many bytes. Raises CorruptDataError if the store has fewer."""
         data = bytearray()
         while len(data) < size:
             read = await self._ctx.segments.read(name, offset + len(data), size - len(data), wait=False)

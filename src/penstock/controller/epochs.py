@@ -47,7 +47,7 @@ class Histories:
 
         While a scale is being finished the lengths of the segments it seals are missing (``core.missing_lengths``).
         Raises: StreamNotFoundError if the stream was deleted meanwhile; CorruptDataError if the record of an epoch is lost:
-        segments that were active only then would count as segments that never were.
+        segments that were active only then would seem never to have existed.
         """
         history = await self.remaining(view)
         if history.gap is not None:
@@ -70,7 +70,7 @@ class Histories:
         if known is not None and known[2].active.epoch > record.epoch:
             known = None
         history = await self._read(view, None if known is None else known[2])
-        # One with a gap is read again: the record may be put back.
+        # A history with a gap is read again: the record may have been restored.
         if history.gap is None and (record.work is None or record.work.kind in (WorkKind.TRUNCATE, WorkKind.UNDO)):
             self._keep(view.name, (record.incarnation, sealed, history))
         return history
@@ -110,7 +110,7 @@ class Histories:
             self.forget(next(iter(self._known)))
 
     async def _was_deleted(self, view: StreamView) -> bool:
-        """Whether the stream of ``view``, which may be read without its lock, is being deleted or gone since."""
+        """Whether the stream of ``view``, which may be read without its lock, is being deleted or was deleted since."""
         now = (await self._metadata.get(keys.stream(view.name), StreamRecord)).value
         if now is None or now.incarnation != view.record.incarnation:
             return True

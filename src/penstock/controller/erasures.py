@@ -103,7 +103,7 @@ class Erasures:
                 await self._forget(erasure)
 
     async def resume(self) -> None:
-        """Perform what was decided and is not under way, for instance because the answer to the decision was lost."""
+        """Start each decided erasure that is not running, for example because the answer to the decision was lost."""
         ctx = self._ctx
         async for entry in ctx.metadata.scan_all(keys.ERASURE_MARKS):
             erasure = entry.key[len(keys.ERASURE_MARKS) :].decode("utf-8", "replace")
@@ -247,7 +247,7 @@ class Erasures:
 
     def _status(self, erasure: str, record: ErasureRecord) -> Mapping[str, Any]:
         if record.state is ErasureState.ASKED:
-            # Whoever sees a decided erasure performs it: the answer to the decision can be lost.
+            # Any call that sees a decided erasure performs it: the answer to the decision can be lost.
             self._perform_soon(erasure)
         told: dict[str, Any] = {
             "erasure": erasure,

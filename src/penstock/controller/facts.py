@@ -184,7 +184,7 @@ async def snapshot(
 
 
 async def snapshot_after(ctx: Context, found: Snapshot, decision: RetentionDecision) -> Snapshot:
-    """What ``snapshot`` would find, to be recorded in any case, had the decision been performed and nothing else happened.
+    """What ``snapshot`` would find, to be recorded in any case, if the decision were performed and nothing else happened.
     Changes nothing. Raises as ``snapshot``."""
     facts = found.facts
     cuts = subscribers_after(facts, decision)
@@ -198,7 +198,7 @@ async def snapshot_after(ctx: Context, found: Snapshot, decision: RetentionDecis
     gathering = _Gathering(ctx, found.view, found.history, head, found.tail, found.policy, records, subscribers)
     last_ms = facts.last_append_ms
     if last_ms is not None and decision.drops:
-        # A stream counts as used when somebody leaves it.
+        # A stream counts as used when a subscriber leaves it.
         last_ms = max(last_ms, ctx.retention_clock.stamped_ms(ctx.clock.now_ms()))
     changed = await gathering.facts(facts.unreadable, 0, all_counts=False)
     return replace(

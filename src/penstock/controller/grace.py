@@ -52,7 +52,7 @@ async def undo(ctx: Context, name: StreamName) -> StreamCut:
 async def undo_since(ctx: Context, name: StreamName, *, since_ms: int | None) -> Mapping[str, Any]:
     """As ``undo``, of all truncations at or after that time (wall clock), newest first; None: of the last one.
 
-    Each is one step: a call that is cut short is finished by its repeat. See ``ControllerService.undo_truncations``.
+    Each is one step. To finish an interrupted call, repeat it. See ``ControllerService.undo_truncations``.
     """
     done = await ctx.tasks.run(_undo(ctx, name, since_ms))
     past = await ctx.metadata.get(keys.past_truncations(name), PastTruncationsRecord)
@@ -71,7 +71,7 @@ async def undo_since(ctx: Context, name: StreamName, *, since_ms: int | None) ->
 
 @dataclass(slots=True)
 class _Undone:
-    """What one call has taken back: truncations, newest first, and what became of each subscriber."""
+    """Result of one call: the undone truncations, newest first, and the outcome for each subscriber."""
 
     head: StreamCut
     records: list[GraceRecord]
@@ -114,7 +114,7 @@ def _wall_ms(record: GraceRecord) -> int:
 
 
 async def listed_holds(ctx: Context, holds: Holds, target: PolicyTarget) -> Sequence[HoldInfo]:
-    """As ``Holds.names``, with the holds that undos have placed: each ends by itself, at the time named (wall clock)."""
+    """As ``Holds.names``, with the holds of undos. Each ends by itself at its end time (wall clock)."""
     found = list(await holds.names(target))
     prefix = retention_keys.GRACES if target is None else f"grace/{target}/".encode()
     now_ms, wall_ms = ctx.retention_clock.now_ms(), ctx.clock.now_ms()

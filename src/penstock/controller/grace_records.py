@@ -60,8 +60,8 @@ def undo_holds(records: Sequence[GraceRecord]) -> list[Hold]:
 
 
 def without_moves(policy: EffectivePolicy) -> EffectivePolicy:
-    """The policy without the rules that move or drop subscribers: an undo gives people time to correct them, and a cycle that
-    repeats them meanwhile would take what it gave back. Quotas that stop writers go on."""
+    """The policy without the rules that move or drop subscribers: an undo gives people time to correct them. A cycle that
+    applied them meanwhile would delete the restored data again. Quotas that stop writers stay."""
     changed = replace(policy, ttl_ms=None, subscriber_idle_ms=None)
     if policy.on_exceed is not OnExceed.EVICT:
         return changed

@@ -100,7 +100,7 @@ def _read(entry: TableEntry) -> HoldRecord:
 
 
 def placed(entry: TableEntry) -> Placed:
-    """The hold under a key, whatever became of it."""
+    """The hold under a key, ended or not."""
     # A key without a legal name is shown with escapes. As any hold that cannot be read, it covers its whole scope.
     _, scope, hold_id = (entry.key.decode("utf-8", "backslashreplace") + "//").split("/", 3)[:3]
     return Placed(id=hold_id, scope=scope, record=_read(entry), key=entry.key, version=entry.version)
@@ -125,7 +125,7 @@ async def holds_of(ctx: Context, view: StreamView) -> list[Placed]:
 
 
 async def ids_of(ctx: Context, holds: Sequence[Placed]) -> list[TableRemoval]:
-    """What frees the ids of the holds. An id is not freed if it names a hold of another scope by now."""
+    """Removals that free the ids of the holds. An id that now names a hold of another scope is kept."""
     entries = await ctx.metadata.entries([keys.hold_place(item.id) for item in holds]) if holds else ()
     places = [stored(entry, HoldPlaceRecord) for entry in entries]
     return [
@@ -291,7 +291,7 @@ class Holds:
                 info = await changing(lambda: self._add_to_scope(target, chosen, record))
             # Every earlier decision is complete when this returns.
             await ctx.locks.passed(f"stream/{target}/")
-        # Clients' removals that were checked before the hold was there have ended when this returns; later ones meet it.
+        # When this returns, client removals that were checked before the hold have ended. Later ones see the hold.
         await ctx.removals_passed(str(target))
         ctx.audit.soon()
         if isinstance(target, StreamName):
@@ -366,7 +366,7 @@ class Holds:
         except InvalidNameError:
             yield
             return
-        # A name of its own: removals do not wait for each other, nor for the workflows of the stream.
+        # The name is unique: removals do not wait for each other, nor for the workflows of the stream.
         self._last_removal += 1
         async with self._ctx.locks.hold(f"removal/{name}/{self._last_removal}"):
             yield

@@ -67,7 +67,7 @@ async def finish_creation(ctx: Context, view: StreamView) -> StreamView:
         for segment in EpochEntry.decode(entry.value).segments
     ]
     for item in views:
-        # A client may be removing a segment of this name, allowed to when there was no stream: it must not meet the new one.
+        # A client may still remove a segment of this name, allowed before the stream existed. Wait for it to end.
         await ctx.removals_passed(str(item.name))
     await ctx.create_segments(names, rollover_bytes=view.record.config.rollover_bytes)
     others = [item.put(replace(item.record, state=StreamState.ACTIVE)) for item in views[1:]]
@@ -116,8 +116,8 @@ async def finish_deletion(ctx: Context, view: StreamView) -> None:
         async for entry in ctx.metadata.scan_all(keys.epochs(name))
         for segment in EpochEntry.decode(entry.value).segments
     ]
-    # One begun in the very moment of sealing, by a controller that died then, still has its segments. So has one whose
-    # record a repair removed.
+    # Some transactions without a usable record still have segments: a controller died while it began one during sealing,
+    # or a repair removed the record.
     begun = [
         ctx.set_aside.key(entry, keys.txn_of)
         for prefix in (keys.transactions(name), keys.kept_transactions(name))

@@ -45,7 +45,7 @@ REFUSED = (
     InvalidArgumentError,
     SegmentNotFoundError,
 )
-"""Errors after which nothing of a ``put`` is written, now or later."""
+"""Errors after which no part of a ``put`` is written, now or later."""
 
 PAGE = 500
 CHUNK = 200

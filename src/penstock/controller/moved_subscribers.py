@@ -26,7 +26,7 @@ from penstock.model.names import StreamName
 from penstock.ports.segment_service import TablePut
 
 UNDO = "undo"
-"""Rule, in the audit stream, of what an undo moves back."""
+"""Rule that the audit stream names for subscribers that an undo moves back."""
 
 _BACK_AT_ONCE = 40
 
@@ -34,7 +34,7 @@ _BACK_AT_ONCE = 40
 async def remember_puts(
     ctx: Context, name: StreamName, before: Mapping[str, SubscriberRecord], dropped: Sequence[str], grace_ms: int
 ) -> list[TablePut]:
-    """What remembers subscribers as they are before a rule moves or drops them; empty where no undo is possible."""
+    """Puts that record subscribers before a rule moves or drops them; empty if no undo is possible."""
     grace = (await load_grace(ctx, name)).values
     if not grace and grace_ms <= 0:
         return []
@@ -51,7 +51,7 @@ async def remember_puts(
 
 
 async def forget_moves(ctx: Context, name: StreamName, before_ms: int) -> None:
-    """Delete the rows of moves towards truncations until that time: what they took is being given back for good."""
+    """Delete the rows of moves for truncations before that time: their bytes are being freed for good."""
     prefix = retention_keys.moves(name)
     rows = [entry.key async for entry in ctx.metadata.scan_all(prefix)]
     await ctx.metadata.remove_keys([key for key in rows if _time_of(prefix, key) < before_ms])
@@ -59,7 +59,7 @@ async def forget_moves(ctx: Context, name: StreamName, before_ms: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MovedBack:
-    """What an undo made of one subscriber. ``reason``: why it was left where it is; empty: it was moved back."""
+    """Outcome of an undo for one subscriber. ``reason``: why it was not moved back; empty: it was."""
 
     name: str
     reason: str
@@ -102,7 +102,7 @@ class Restoring:
         await self._ctx.metadata.remove_keys(self._keys)
 
     async def _rows(self) -> dict[str, MovedRecord]:
-        """By subscriber: its record before the first of the moves that lie behind the last truncation before this one."""
+        """For each subscriber, its record before its first move after the truncation that precedes this one."""
         name, prefix = self._view.name, retention_keys.moves(self._view.name)
         grace = (await load_grace(self._ctx, name)).values
         earlier = [item.at_ms for item in grace if item.at_ms < self._undone_at_ms]

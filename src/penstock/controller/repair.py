@@ -40,10 +40,9 @@ async def repair_stream(ctx: Context, name: StreamName) -> Mapping[str, Any]:
     """Repair the records that block the stream, then finish the workflows that have begun on it.
 
     A decision outlives the record of its transaction: the record is made again from the queue entry, or from the batch that
-    names it, and performed. A
-    decided transaction whose queue entry cannot be read takes the place of that entry. Removes what can never be
-    committed, with its segments: transactions that nothing readable decided and that cannot be read, and transactions
-    that were not begun in this stream.
+    names it, and performed. A decided transaction takes the place of its queue entry if that cannot be read.
+    Removes what can never be committed, with its segments: unreadable transactions that no readable record decided, and
+    transactions that were not begun in this stream.
 
     Returns ``removed`` and ``requeued``, each a list of objects with ``key`` or ``txn`` and ``why``, and ``unreadable``:
     records that stay although they cannot be read, objects with ``key`` and ``why``. Does not change a sound stream.
@@ -88,7 +87,7 @@ def _removed(entry: TableEntry, why: str) -> dict[str, str]:
 async def _read_queue(
     ctx: Context, name: StreamName
 ) -> tuple[dict[UUID, TransactionState], list[tuple[TableEntry, PenstockError]]]:
-    """What the readable entries decided, and the entries that cannot be read, in the order of the queue."""
+    """The decisions of the readable entries, and the entries that cannot be read, in the order of the queue."""
     queued: dict[UUID, TransactionState] = {}
     lost: list[tuple[TableEntry, PenstockError]] = []
     for entry in [entry async for entry in ctx.metadata.scan_all(keys.queue(name))]:

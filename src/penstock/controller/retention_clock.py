@@ -50,10 +50,10 @@ class RetentionClock:
         return now_ms
 
     async def lasting_ms(self) -> int:
-        """As ``now_ms``, for the start of something that must last: a lease, a grace. This life's clock is durable first.
+        """As ``now_ms``, for the start of something that must last, such as a lease. Records this life's clock first.
 
-        The next life continues from the last record. A life that took over late from an older record would otherwise be
-        overtaken by the next one, and what began in it would end early.
+        The next life continues from the last record. Without a record of this life, the next clock could run ahead of this
+        one, and a lease that began in this life would end early.
         """
         if not self._is_durable:
             await self.record()

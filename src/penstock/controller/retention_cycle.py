@@ -1,4 +1,4 @@
-"""One retention cycle of one stream: gather the facts, ask the planner, do what it says, until nothing is due.
+"""One retention cycle of one stream: gather the facts, ask the planner, perform its decision, until nothing is due.
 
 The dry run and ``explain`` ask the same planner with the same facts and stop there.
 Source: docs/design/0007-retention.md, docs/design/0006-controller.md, "Retention".
@@ -74,7 +74,7 @@ class RetentionCycle:
                 ctx.attention.due(name, None)
                 break
             if not decision.moves_on or len(decisions) == STEPS_MAX:
-                # A stream that is written to all the time has its turn again in the next cycle.
+                # A stream that is written to all the time continues in the next cycle.
                 again_ms = ctx.retention_clock.now_ms() if decision.moves_on else decision.next_due_ms
                 ctx.attention.due(name, again_ms)
                 break
@@ -164,9 +164,9 @@ class RetentionCycle:
     async def _tell(
         self, found: Snapshot, entry: AuditEntry, what: tuple[StreamName, str], now_ms: int, *checks: TableCheck
     ) -> None:
-        """Tell the audit stream, unless the stream, a policy above it or one of ``checks`` has changed since ``found``.
+        """Write an audit entry, unless the stream, a policy above it or one of ``checks`` has changed since ``found``.
 
-        Counts as told only once it is, so that what cannot be written is told the next time. Raises as ``Metadata.put``.
+        It counts as written only once it is durable. Otherwise the next cycle tries again. Raises as ``Metadata.put``.
         """
         puts = self._ctx.audit.puts([entry])
         await self._ctx.metadata.put(*puts, found.view.check(), *found.levels.checks, *checks)

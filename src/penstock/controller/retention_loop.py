@@ -305,7 +305,7 @@ class RetentionLoop:
         count = 0
         if scope is None:
             self._kept_again(await self._with_kept_bytes())
-            # Those whose writers are limited, and whom no policy concerns any more.
+            # Streams whose writers are limited although no policy applies to them any more.
             async for names in self._listed(b"quota/", ""):
                 count += await self._look_at_some(names, pace)
         prefix = b"policy/" if scope is None else b"stream/"
@@ -333,7 +333,7 @@ class RetentionLoop:
                 )
             self._kept_again(await self._with_kept_bytes())
         except BaseException:
-            # The buckets are reported once only: the next turn looks at all streams.
+            # The buckets are reported only once, so the next turn checks all streams.
             self._scopes[None] = None
             raise
         return count

@@ -65,7 +65,7 @@ class Sweeper:
 
         Raises the first error of a part, after all parts have run.
         """
-        # One part may fail because the store is away, or because it reads a damaged record. The others run.
+        # One part may fail because the store is unavailable, or because a record is damaged. The others run.
         failed: PenstockError | None = None
         parts = (
             self._ctx.flush_finished,

@@ -51,9 +51,9 @@ async def begin_undo(ctx: Context, view: StreamView) -> StreamView:
 
 
 async def finish_undo(ctx: Context, view: StreamView, moved_back: list[MovedBack] | None = None) -> StreamView:
-    """Perform an undo from wherever it stands: the bytes first, then subscribers, then the head that promises them.
+    """Start or continue an undo: restore the bytes first, then subscribers, then the head.
 
-    ``moved_back`` gets what became of each subscriber that rules had moved.
+    ``moved_back`` gets the outcome for each subscriber that rules had moved.
     """
     head: Stored[HeadRecord] = await ctx.metadata.get(keys.head(view.name), HeadRecord)
     if head.value is None or head.value.grace_ms is None:
@@ -101,7 +101,7 @@ async def finish_undo(ctx: Context, view: StreamView, moved_back: list[MovedBack
 
 
 async def _forget_truncation(ctx: Context, view: StreamView, record: GraceRecord) -> Sequence[TablePut]:
-    """Remove the truncation from those that ``explain`` knows: it took nothing."""
+    """Remove the truncation from those that ``explain`` knows: it deleted nothing."""
     past = await ctx.metadata.get(keys.past_truncations(view.name), PastTruncationsRecord)
     kept = () if past.value is None else past.value.truncations
     if past.value is None or not kept or kept[-1].cut != record.after:

@@ -1,7 +1,7 @@
 """Writers' names that were forgotten: eight bytes of each, so that a batch under one of them is refused.
 
-A record of a batch costs some 250 bytes, and each new query has a new name. What must stay of a name that is silent for long
-is that it was used. Source: docs/design/0006-controller.md, "What grows".
+A record of a batch costs some 250 bytes, and each new query has a new name. Of a name that is silent for long, the store
+only needs to know that it was used. Source: docs/design/0006-controller.md, "What grows".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.ports.segment_service import KEY_ABSENT, TableEntry, TableRemoval
 
 DAY_MS = 86_400_000
 _NAMES_PER_STEP = CHUNK // 2
-"""Each takes a removal, and at most one put, of what one change of the table may hold."""
+"""Each name takes one removal and at most one put, and the size of a table change is limited."""
 
 
 async def check_remembered(ctx: Context, name: StreamName, writer: str) -> None:

@@ -1,7 +1,7 @@
 """Decide how long the last batch of a writer is remembered, so that a repeated commit changes nothing.
 
 A name that belongs to a checkpoint, an application or a person may come back at any time. Its record stays while it is used,
-and for 100 days after that. Of an older one only a digest of the name stays, and a batch under it is refused. A plain job
+and for 100 days after that. Then only a digest of the name stays, and a batch under it is refused. A plain job
 generates a name for its one batch, and nobody can use that name again once the job has ended. So only the latest job records
 are kept. The record says which kind it is, because a person may choose any name.
 Source: docs/design/0006-controller.md, "What grows".
@@ -28,8 +28,8 @@ _DIGEST_BYTES = 8
 
 
 def name_digest(writer: str) -> bytes:
-    """What stays of a forgotten name. A new name has the digest of one of a million others with a chance of one in 10^13.
-    Then it is refused, and another name helps."""
+    """What stays of a forgotten name. The chance that a new name has the digest of one of a million others is one in 10^13.
+    Then it is refused, and the caller must choose another name."""
     return hashlib.sha256(writer.encode()).digest()[:_DIGEST_BYTES]
 
 
@@ -55,7 +55,7 @@ def is_forgettable(known: BatchRecord | None, *, one_job: bool) -> bool:
 
     Args:
         known: The record so far. If the name was used otherwise, it stays.
-        one_job: Whether the caller says that it generated the name for this one batch.
+        one_job: Whether the caller generated the name for this one batch.
     """
     return one_job and (known is None or known.one_job or (known.batch < 0 and not known.query))
 

@@ -2,7 +2,7 @@
 
 The rule: start a segment once all its predecessors in the epoch history are read to their end. Segments at one key follow
 each other in the order of their ids. So a segment may start if at none of its keys the reader is at an older segment.
-A segment that is absent from a reader's positions need not be passed. It may lie ahead, after an older one that is present.
+A segment that is absent from a reader's positions was not always passed. It may lie ahead, after a present older one.
 
 The Python reader, reader groups, the streaming source and the search for a time use these functions. A batch read takes
 all segments between two cuts in the order of their ids. Source: docs/design/0019-order-of-readers.md.
@@ -24,9 +24,9 @@ Followers = Mapping[SegmentId, Sequence[tuple[SegmentRange, Sequence[SegmentId]]
 
 
 def is_reached(segment: SegmentId, unfinished: Iterable[SegmentId], ranges: Ranges) -> bool:
-    """Whether a reader has reached or passed the segment: at none of its keys is the reader at an older one.
+    """Whether a reader has reached or passed the segment: it is not at an older segment for any of its keys.
 
-    ``unfinished``: the segments where the reader is, and those that wait. ``ranges`` has their keys.
+    ``unfinished``: the segments that the reader is in, and those that wait. ``ranges`` has their keys.
     """
     keys = ranges[segment]
     return not any(other < segment and ranges[other].overlaps(keys) for other in unfinished)

@@ -1,4 +1,4 @@
-"""What a store can do now, function by function. It is for those who send requests, and says nothing about restarts."""
+"""What a store can do now, for each function. It is for clients; it does not show whether a restart would help."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NEARLY = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadinessFacts:
-    """``offline``, ``full``: why nothing, or no append, is taken; ``trouble``: how background work failed, until it
+    """``offline``: why no request is accepted; ``full``: why no append is; ``trouble``: how background work failed, until it
     succeeds; ``unreachable``: it failed because tier 2 does not answer; ``held_bytes`` of ``limit_bytes`` wait for tier 2."""
 
     offline: str | None

@@ -1,18 +1,18 @@
-"""Who may receive the rest of a large frame when receive memory is short.
+"""Choose which connections may receive the rest of a large frame when receive memory is short.
 
-Up to half of the budget all receive as they like. Beyond it the rest of a frame needs a turn:
+Up to half of the budget all connections receive without a turn. Beyond it the rest of a frame needs a turn:
 
-* Connections that were quick before go side by side, as long as what they hold and still lack fits into the budget; those
-  that are new likewise, within two thirds of it. So the new cannot keep out the quick, whatever they turn out to be.
-* One connection at a time has the lane: the slow, and frames that do not fit otherwise. Only a quick one may begin there to
-  go beyond the budget, or, where nothing else fits, the one that lacks least; there is always one that can finish.
-* Whoever has not finished when its turn is over, while others wait, is slow from then on. It keeps its bytes, and waits.
-  So slow peers take turns from each other, and not from the quick ones.
-* A connection that sends nothing in its turn loses it, and is still read a little. It is cut only where others
-  wait for memory and it has been silent for ``grace_s``; after as long a wait, also one that sent too little in its turn.
+* Quick connections receive side by side while the bytes that they hold and still need fit into the budget. New connections
+  may use two thirds of it. So new connections cannot block quick ones, even if they turn out to be slow.
+* One connection at a time has the lane: a slow one, or one whose frame does not fit otherwise. Only a quick one may exceed
+  the budget there, or, if nothing else fits, the one that needs least. So one connection can always finish.
+* A connection that does not finish in its turn while others wait is slow from then on. It keeps its bytes, and waits.
+  So slow connections take turns from each other, and not from quick ones.
+* A connection that sends nothing in its turn loses it, and is still read a little. It is closed only if others
+  wait for memory and it was silent for ``grace_s``. After an equal wait, one that sent too little in its turn is closed too.
 
-What those that wait have been read by one step (``STEP_BYTES``) is beside the budget.
-It knows no event loop: the caller brings what arrives and the time, and acts on the answers.
+The budget does not count the one step (``STEP_BYTES``) that was read from each waiting connection.
+This module uses no event loop: the caller passes what arrives and the time, and acts on the answers.
 Source: docs/design/0005-segment-store.md.
 """
 
@@ -25,15 +25,15 @@ from typing import Generic, TypeVar
 K = TypeVar("K")
 
 FREE_BYTES = 16 << 10
-"""So much of a frame is not counted."""
+"""The first bytes of a frame, which are not counted."""
 STEP_BYTES = 64 << 10
 TURN_BYTES = 64 << 10
-"""Who sends less in a turn may be cut where others wait for its memory."""
+"""A connection that sends less in a turn may be closed if others wait for its memory."""
 _MANY = 64
 
 
 class Standing(IntEnum):
-    """What is known of a connection: the smaller goes first."""
+    """What is known of a connection. Lower values have priority."""
 
     QUICK = 0
     NEW = 1
@@ -54,7 +54,7 @@ class _Peer(Generic[K]):
     key: K
     standing: Standing
     since: float
-    """Of its turn, its wait, or the beginning of its frame."""
+    """Start of its turn, its wait or its frame."""
     seen: float
     """When its last bytes came."""
     held: int = 0
@@ -70,8 +70,8 @@ class _Peer(Generic[K]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step(Generic[K]):
-    """What to do now: whom to read again, and whom to cut, since others need the memory: who is silent although it is read,
-    and who sent too little in its turn."""
+    """What to do now. ``wake``: connections to read again. Others need memory, so close those in ``silent``, which send
+    nothing although they are read, and those in ``weak``, which sent too little in their turn."""
 
     wake: list[K] = field(default_factory=list)
     silent: list[K] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Step(Generic[K]):
 
 
 class ReceiveTurns(Generic[K]):
-    """The rule, and what it has to know. All times are the caller's, in seconds."""
+    """The rule and its state. All times are the caller's, in seconds."""
 
     def __init__(self, *, budget_bytes: int, turn_s: float, grace_s: float) -> None:
         self.budget_bytes = budget_bytes
@@ -92,13 +92,13 @@ class ReceiveTurns(Generic[K]):
         self._beyond: _Peer[K] | None = None
         self._ceiling = budget_bytes
         self._beyond_from = 0
-        """What the one that goes beyond the budget held when it began."""
+        """Bytes that the connection in the lane held when it began."""
         self._slow_next = False
         self.held_bytes = 0
         self._stepped = 0
-        """Of what those hold that wait: no more than they were read before they had to."""
+        """Bytes that waiting connections hold, for each at most what was read before its wait."""
         self._claimed = 0
-        """What those lack that go side by side."""
+        """Bytes that the connections that receive side by side still need."""
 
     @property
     def crowded(self) -> bool:
@@ -156,7 +156,7 @@ class ReceiveTurns(Generic[K]):
         return self._decide(now) if changed else Step()
 
     def forget(self, key: K, now: float) -> Step[K]:
-        """The connection is gone."""
+        """Remove a closed connection."""
         self._standing.pop(key, None)
         peer = self._peers.get(key)
         if peer is None:
@@ -165,7 +165,7 @@ class ReceiveTurns(Generic[K]):
         return self._decide(now)
 
     def tick(self, now: float) -> Step[K]:
-        """To be called every ``turn_s`` while it is ``contested``: ends turns, and looks for those that must be cut."""
+        """End turns, and find connections to close. Call it every ``turn_s`` while it is ``contested``."""
         if not self._waiting:
             return Step()
         for peer in [one for one in self._beside.values() if now - one.since >= self._turn_s]:
@@ -185,7 +185,7 @@ class ReceiveTurns(Generic[K]):
     # --- turns ---
 
     def _leave(self, peer: _Peer[K]) -> None:
-        """To no state: the next one is set by the caller."""
+        """Leave the current state. The caller sets the next one."""
         if peer.state is State.BESIDE:
             del self._beside[peer.key]
             self._claimed -= peer.missing
@@ -204,7 +204,7 @@ class ReceiveTurns(Generic[K]):
         self._waiting[peer.key] = peer
 
     def _finished(self, peer: _Peer[K], now: float) -> None:
-        """A frame is whole: what it shows of the connection."""
+        """A frame is complete: update the standing of its connection."""
         quick = not peer.lost and peer.state is not State.WAITING and now - peer.since < self._turn_s
         if quick:
             peer.standing = Standing.QUICK if peer.standing < Standing.SLOW else Standing.NEW
@@ -224,7 +224,7 @@ class ReceiveTurns(Generic[K]):
         if sent:
             self._wait(peer, now)
         else:
-            # Still read: what it sends next shows that it is there.
+            # Still read: its next bytes show that it is alive.
             self._leave(peer)
             peer.since = now
 
@@ -238,7 +238,7 @@ class ReceiveTurns(Generic[K]):
             self._beyond, self._beyond_from = peer, peer.held
 
     def _decide(self, now: float) -> Step[K]:
-        """Let in whoever may go on."""
+        """Give a turn to each connection that may continue."""
         wake: list[K] = []
         if not self.crowded:
             for peer in [*self._waiting.values(), *self._beside.values()]:
@@ -269,14 +269,14 @@ class ReceiveTurns(Generic[K]):
         return Step(wake=wake)
 
     def _fits_beside(self, peer: _Peer[K]) -> bool:
-        # Who has the lane has its own room.
+        # The connection in the lane has its own room.
         lane = 0 if self._beyond is None else max(0, self._beyond.held - self._beyond_from)
         limit = self.budget_bytes if peer.standing is Standing.QUICK else self.budget_bytes * 2 // 3
         return self._settled - lane + self._claimed + peer.missing <= limit
 
     def _next_beyond(self) -> _Peer[K] | None:
-        """Who has the lane next: those not known as slow and the slow by turns; of the former the quick first, and who waits
-        for longest; of the slow who lacks least."""
+        """Choose the next connection for the lane. Slow ones and others alternate. Of the others, quick ones come first, then
+        the longest wait. Of the slow ones, the one that needs least comes first."""
         settled, budget = self._settled, self.budget_bytes
         begun = settled + self._claimed
         slow: list[_Peer[K]] = []
@@ -303,7 +303,7 @@ class ReceiveTurns(Generic[K]):
         return self.held_bytes - self._stepped
 
     def _in_the_way(self, now: float) -> tuple[list[K], list[K]]:
-        """Whose memory others need: those that are silent, as many as it takes, and if there are none, one that is weak."""
+        """Choose what to close because others need memory: as many silent ones as needed; if there are none, one weak one."""
         late = [one for one in self._waiting.values() if not one.weak and now - one.since >= self._turn_s]
         if not late:
             return [], []

@@ -78,7 +78,7 @@ class RetentionDecision:
     @property
     def moves_on(self) -> bool:
         """Whether more may be due once it is performed: the head moves, a subscriber moves or is dropped, or all records are
-        forgotten, so that the tail is recorded next. Behind a truncation at the tail there is nothing left to go."""
+        forgotten, so that the tail is recorded next. After a truncation at the tail there is nothing left to delete."""
         return (self.takes or self._forgets_all) and not self._empties
 
     @property

@@ -194,7 +194,7 @@ def encode_plan(line_id: Any, decision: RetentionDecision) -> dict[str, Any]:
 
 
 def encode_settlement(line_id: Any, found: Settlement) -> dict[str, Any]:
-    """Decisions made one behind the other, in the form of a single one: what they do together, who holds what is left, and
+    """Consecutive decisions in the form of a single one: their total effect, who holds what is left, and
     ``steps``, those that change something."""
     main, last = found.main, found.last
     body = encode_decision(line_id, main)

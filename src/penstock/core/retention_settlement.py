@@ -1,4 +1,4 @@
-"""What retention does to a stream that nobody uses meanwhile: decision after decision, until nothing is due.
+"""What retention does to a stream that nobody uses meanwhile: one decision after another, until nothing is due.
 
 Source: docs/design/0007-retention.md, "Until nothing is due".
 """
@@ -23,7 +23,7 @@ needs a few. A stream that is written to meanwhile could go on forever."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """What people see as one step: a decision, or several truncations in a row by one rule. Each of these comes nearer to
-    the limit, since a cut at so many bytes misses it by less than one event of each segment."""
+    the limit, because a cut at a number of bytes misses it by less than one event of each segment."""
 
     decision: RetentionDecision
     frees_bytes: int
@@ -35,7 +35,7 @@ class Step:
         return sentence(item.situation, item.candidate, self.frees_bytes, item.writers)
 
     def plus(self, other: RetentionDecision) -> Step | None:
-        """The step with the decision behind it; None where that is another step."""
+        """The step extended by the next decision; None if that decision is another step."""
         own = self.decision
         if own.rule is not other.rule or not (_only_truncates(own) and _only_truncates(other)):
             return None
@@ -50,7 +50,7 @@ def _only_truncates(item: RetentionDecision) -> bool:
 class Settlement:
     """Decisions in the order in which they are made, at least one.
 
-    Behind each but the last more may be due. Behind the last one nothing is, unless ``STEPS_MAX`` have been made.
+    After each but the last, more may be due. After the last one nothing is due, unless ``STEPS_MAX`` were made.
     """
 
     decisions: Sequence[RetentionDecision]
@@ -116,16 +116,16 @@ class Settlement:
         return sorted(moved | {item.subscriber for item in self.drops})
 
     def times_ms(self) -> tuple[int | None, int | None] | None:
-        """Between when what goes was appended, by the records around it, each None where there is none. None: both are, or
-        nothing goes."""
+        """When the deleted data was appended: first and last time by the nearest records, each None if there is none.
+        None: both are None, or nothing is deleted."""
         found = [item.summary() for item in self.decisions if item.frees_bytes]
         if not found or (found[0].since_ms is None and found[-1].until_ms is None):
             return None
         return found[0].since_ms, found[-1].until_ms
 
     def ranges(self) -> tuple[HeldRange, ...]:
-        """The stream from head to tail, as ``penstock.core.retention.explain`` gives it: what any of the decisions frees is
-        due, the rest is held as after the last one."""
+        """The stream from head to tail, as ``penstock.core.retention.explain`` returns it. What any of the decisions frees is
+        due. The rest is held as after the last decision."""
         due = [part for item in self.decisions[:-1] for part in item.ranges() if part.kind is HolderKind.DUE]
         return (*due, *self.last.ranges())
 
@@ -153,7 +153,7 @@ def settle(facts: RetentionFacts, *, now_ms: int) -> Settlement:
 
 
 def goes_on(decision: RetentionDecision, made: int) -> bool:
-    """Whether to look again behind this decision, the ``made``-th in a row."""
+    """Whether to decide again after this decision, the ``made``-th in a row."""
     return decision.moves_on and not decision.deletes_stream and made < STEPS_MAX
 
 
@@ -165,7 +165,7 @@ def facts_after(facts: RetentionFacts, decision: RetentionDecision) -> Retention
         head=head,
         retention_set=records_after(facts.retention_set, decision),
         subscribers=subscribers_after(facts, decision),
-        # Events before a head that moves are counted by the shell alone.
+        # Only the shell can count events before a head that moves.
         head_event_count=facts.head_event_count if head is facts.head else None,
     )
 

@@ -144,7 +144,7 @@ class WriterFencedError(ConflictError):
 
 
 class WriterForgottenError(ConflictError):
-    """The writer was silent for so long that the store no longer knows what it holds of it. Nothing was written.
+    """The writer was silent for so long that the store forgot which of its events it holds. Nothing was written.
 
     What was sent and not acknowledged may be stored or not. Fields: ``segment`` and ``floor_ms``, the birth from which ids of
     new writers are accepted; or ``stream`` and ``writer``.

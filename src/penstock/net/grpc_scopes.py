@@ -51,7 +51,7 @@ class ScopeCalls:
 
     async def delete_scope_recursive(self, request: pb.ScopeInfo) -> pb.DeleteScopeStatus:
         """Groups first, for they hold streams; then users' streams, whose internal ones go with them; then what is left.
-        Cut short, it may be repeated. A hold in the scope refuses it before anything is deleted."""
+        After an interruption it can be repeated. A hold in the scope refuses it before anything is deleted."""
         scope = mapping.scope_of(request.scope)
         if not await self._controller.scope_exists(scope):
             raise ScopeNotFoundError("no such scope", scope=scope)

@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 _VERSION = 1
 _STATES_VERSION = 2
-"""Of records with a ``state``: the first version would take the table for one that clients can use."""
+"""Version of records with a ``state``: to the first version of the program, such a table would look usable."""
 
 
 class TableState(enum.Enum):
@@ -81,7 +81,7 @@ class TableConfig:
 
 
 _LARGEST = TableConfig(partitions=SEGMENTS_MAX, primary_key_bytes=1, secondary_key_bytes=0, rollover_bytes=0)
-"""Of a table whose record cannot be read: it has no more segments than these."""
+"""Upper bound of the segments of a table whose record cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class KeyValueTables:
             if found is not None and found.state is TableState.ACTIVE:
                 raise AlreadyExistsError("a table has this name", scope=scope, table=name)
             if found is not None:
-                # An interrupted creation or deletion: its segments are of no table.
+                # An interrupted creation or deletion: its segments belong to no table.
                 await self._delete_segments(scope, name, found.config, found.version)
             begun = TableRecord(config=config, state=TableState.CREATING)
             version = await self._put(scope, name, begun, KEY_ABSENT if found is None else found.version)

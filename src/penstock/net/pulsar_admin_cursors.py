@@ -89,7 +89,7 @@ class Cursors:
             await self._change_group(scope, group, topic.stream, None)
 
     async def forget(self, topic: Topic, subscription: str) -> None:
-        """Take the topic, which is deleted, out of the subscription's group; a group without topics is removed."""
+        """Remove the deleted topic from the subscription's group; a group without topics is deleted."""
         subscriber = subscriber_of(topic.scope, subscription)
         scope, _, group = subscriber.partition("/")
         async with self._admin.lock(f"group/{subscriber}"):

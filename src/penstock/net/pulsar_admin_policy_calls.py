@@ -37,7 +37,7 @@ _SHOWN: Mapping[str, Show] = {
     "persistence": lambda stored: stored.persistence,
     "backlogQuotaMap": lambda stored: {kind: quota.to_json() for kind, quota in stored.quotas.items()},
 }
-"""What each policy that can be read answers."""
+"""The answer of each policy that can be read."""
 
 
 class PolicyCalls:

@@ -150,7 +150,7 @@ class Topics:
                 raise AdminError(412, "Topic has active producers/subscriptions")
         try:
             subscriptions = await self._cursors.names(topic)
-            # First of all: this is the step that may be refused, and it changes nothing where it is.
+            # This comes first, because it may be refused, and then nothing is changed.
             await controller.delete_stream(stream, seal=True)
         except StreamNotFoundError as error:
             raise AdminError(404, f"Topic {topic} not found") from error
@@ -170,7 +170,7 @@ class Topics:
             raise AdminError(405, "Truncate a non-persistent topic is not allowed")
         topic = await self._admin.topic(call)
         controller, stream = self._admin.controller, topic.stream
-        # Subscriptions are moved first, so that none loses its place to a truncation; what refuses it is found before that.
+        # Move subscriptions first, so that no truncation passes them. All refusals are checked before that.
         await self._check_holds(topic)
         if not await controller.current_segments(stream):
             raise AdminError(409, f"Topic {topic} is terminated: nothing of it can be truncated")

@@ -215,7 +215,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._share.receiving(self, receiver.partial_bytes + self._appends.open_bytes, receiver.missing_bytes)
         blocked = self._blocked
         if stopped and not blocked and not self._pump_due:
-            # Let go on by what was noted just now: frames that are whole may wait.
+            # The note above let this connection continue, so complete frames may be waiting.
             self._pump_due = True
             self._loop.call_soon(self._pump_again)
         if blocked and (self._starved or self._share.must_pause(self)):

@@ -46,7 +46,7 @@ QUOTA_EXCEEDED = 67
 RETENTION_HOLD = 68
 """Likewise: a hold forbids the removal."""
 WRITER_FORGOTTEN = 69
-"""Likewise, only as the answer to a setup: what the writer has sent may be stored or not."""
+"""Likewise, only as the answer to a setup: what the writer has sent may or may not be stored."""
 OWN_TOKEN = "penstock"
 """In the field of a request that is empty without authorization: the client knows our own codes."""
 _MESSAGE_MAX = 1000

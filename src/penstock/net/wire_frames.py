@@ -112,7 +112,7 @@ class FrameReceiver:
 
     @property
     def missing_bytes(self) -> int:
-        """What the frame that has begun to arrive lacks."""
+        """Number of bytes that the incomplete frame still needs."""
         held = self._end - self._start
         return max(0, self._frame_bytes(held) - held) if held >= HEADER.size else 0
 

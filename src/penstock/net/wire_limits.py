@@ -34,8 +34,8 @@ class WireLimits:
     arena_bytes: int = 256 << 20
     """Receive memory that is kept and recycled."""
     receiving_bytes: int = 64 << 20
-    """Of frames that have not arrived whole, all connections together. Above half of it the rest of a large frame needs a
-    turn (``core.receive_turns``): the quick go side by side within it, and one connection at a time goes beyond it."""
+    """Bytes of incomplete frames of all connections together. Above half of it the rest of a large frame needs a turn
+    (``core.receive_turns``): quick connections share it side by side, and one connection at a time may exceed it."""
     hello_s: float = 3.0
     """From the connection to its first frame. One that is full of connections lets go the oldest that said nothing."""
     frame_s: float = 120.0
@@ -43,8 +43,8 @@ class WireLimits:
     frame_crowded_s: float = 10.0
     """The same while others wait for receive memory."""
     turn_s: float = 0.25
-    """While others wait for receive memory: how long a turn lasts. Anyone who needs more is slow, and takes turns with the
-    slow. Who is silent for four turns, or sends less than 64 KiB in one, is closed where its memory is needed."""
+    """Length of a turn while others wait for receive memory. A connection that needs more is slow, and takes turns with
+    the slow ones. One that is silent for four turns, or sends less than 64 KiB in one, is closed if others need memory."""
     sweep_s: float = 1.0
     """How often connections are looked at: for those that are late, and those that are quiet, which hold no memory."""
     errors_per_s: int = 20

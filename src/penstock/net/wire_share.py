@@ -146,7 +146,7 @@ class ServerShare:
     # --- frames that have not arrived whole, and peers that are late ---
 
     def receiving(self, connection: SharedConnection, size_bytes: int, missing_bytes: int) -> None:
-        """Note how much of frames that are not whole a connection holds, and how much it lacks; little is not counted."""
+        """Note how many bytes of incomplete frames a connection holds, and how many it needs; small counts are ignored."""
         if size_bytes <= FREE_BYTES and not self.turns.connections:
             return
         self._act(self.turns.note(connection, size_bytes, missing_bytes, self.loop.time()))
@@ -172,7 +172,7 @@ class ServerShare:
         self._act(step)
         for connection in step.silent:
             connection.late("others wait, and it sends nothing")
-        # Where the server is full it does not read, and no one can be blamed for having sent little.
+        # A full server does not read, so a small number of bytes does not mean that the peer is slow.
         for connection in () if self.full else step.weak:
             connection.cut("others wait, and it sends very little")
 

@@ -340,8 +340,8 @@ class ControllerService(Protocol):
         committed. A source without transactions only records that it writes under the name, not the batch's number.
 
         ``one_job``: the caller generated the name for this one batch, so it may be forgotten without a trace, oldest first.
-        Any other name that is silent for 100 days may be forgotten but for a digest: WriterForgottenError, nothing is
-        committed, and nobody knows whether the batch was.
+        Of any other name only a digest may remain after 100 days of silence. Then WriterForgottenError: nothing is
+        committed, and it is unknown whether the batch was committed before.
         """
         ...
 
@@ -451,7 +451,7 @@ class ControllerService(Protocol):
     async def undo_truncations(self, stream: StreamName, *, since_ms: int | None = None) -> Mapping[str, Any]:
         """Take back all truncations at or after ``since_ms`` (wall clock) whose grace has not ended; None: the last one.
 
-        Gives ``head``, ``head_cut``, ``truncations`` and ``bytes`` taken back, ``protected_until_ms``; ``subscribers`` that
+        Returns ``head``, ``head_cut``, ``truncations`` and ``bytes`` taken back, ``protected_until_ms``; ``subscribers`` that
         rules had moved, each with ``restored`` or the ``reason`` why not; ``not_restored``: truncations since then whose
         bytes are lost. Raises ConflictError where there is none to take back.
         """

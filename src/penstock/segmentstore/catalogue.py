@@ -67,7 +67,7 @@ class Catalogue:
         self._complete_at: tuple[int, int, int] | None = None
         """Of the newest snapshot: where it begins, up to which batch it needs the journal, and its run."""
         self._is_whole = True
-        """Whether it lacks no damaged row: else what it replaces is kept."""
+        """Whether it lacks no damaged row. Otherwise the objects that it replaces are kept."""
         self._wanted = asyncio.Event()
         self._lock = asyncio.Lock()
         self._snapshots = asyncio.Lock()

@@ -1,4 +1,4 @@
-"""Rows of chunks that are missing: nothing else shows it where all rows that are there are sound."""
+"""Find missing rows of chunks. No other check finds them if all remaining rows are sound."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _PAGE = 1000
 async def missing_ranges(rows: MetadataRows, container: int, uid: int) -> Sequence[Range]:
     """Bytes of a segment that no chunk holds although all of it is tiered, in order; half-open.
 
-    Looks at what the last checkpoint has committed. A segment with bytes that are only in the log is passed over, since its
-    rows do not say which they are; so is a table, and what cannot be read, which other checks report.
+    Reads what the last checkpoint has committed. Skips a segment with bytes that are only in the log, because its rows do
+    not show which they are. Also skips tables, and rows that cannot be read, which other checks report.
     """
     found = await _look(rows.committed(), container, uid)
-    # A checkpoint may come between two reads. What is the same in two looks belongs together.
+    # A checkpoint may come between two reads. If two passes agree, their rows belong to one checkpoint.
     while found:
         again = await _look(rows.committed(), container, uid)
         if again == found:
@@ -62,7 +62,7 @@ async def _pages(rows: MetadataRows, prefix: bytes, damaged: list[bytes]) -> Asy
 
 
 def missing_chunk(container: int, uid: int, segment: str, start: int, end: int) -> Damage:
-    """What is reported of one of the ranges."""
+    """The report of one missing range."""
     return Damage(
         kind=DamageKind.ROW,
         place=records.uid_key(records.TAG_CHUNK, container, uid).hex(),

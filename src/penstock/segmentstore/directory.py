@@ -61,10 +61,10 @@ class SegmentDirectory:
         self._evict_at = _crowd(settings.max_loaded_segments)
         self._check = check
         self.held = 0
-        """While above 0, no segment is evicted: whoever sets it needs several in memory at one instant."""
+        """While above 0, no segment is evicted: a caller needs several in memory at the same time."""
         self.by_uid: dict[int, Segment] = {}
         self.aside: dict[int, None] = {}
-        """Segments with damaged metadata that the log changes. Nothing of them is served or removed."""
+        """Segments with damaged metadata that the log changes. They are neither served nor removed."""
         self._names: dict[str, Segment | _Removed] = {}
         self._visible: dict[str, Segment] = {}
         self._watches: dict[str, list[_Watch]] = {}

@@ -115,7 +115,7 @@ class MetadataRows:
         return not self._changes.is_empty()
 
     def committed(self) -> MetadataRows:
-        """What the last commit has made durable, without what has changed since. To be read, never to be changed."""
+        """The rows of the last commit, without later changes. Read only."""
         return MetadataRows(self._store)
 
     def put(self, key: bytes, value: bytes) -> None:

@@ -37,7 +37,7 @@ class Mutation:
     __slots__ = ("answer", "done", "other", "segment", "size_bytes")
 
     operations = 1
-    """How many ``encode`` gives, which become durable together."""
+    """How many operations ``encode`` returns. They become durable together."""
     vital = True
     """Whether it may use the room that the log keeps for the way out of a full disk."""
 

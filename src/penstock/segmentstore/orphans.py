@@ -41,7 +41,7 @@ async def named_chunks(container: Container) -> tuple[set[str], CorruptDataError
 
 
 async def lost_rows(container: Container) -> CorruptDataError | None:
-    """Why a chunk that no row names may be none to delete: rows of chunks are missing, and it may be what they named. SQLite
+    """Why a chunk that no row names must perhaps stay: rows of chunks are missing, and they may have named it. SQLite
     does not notice a lost row."""
     found = await segments_with_gaps(container.rows, container.index)
     if not found:

@@ -222,7 +222,7 @@ class _Restore:
         )
 
     async def _merge(self, segment: _Segment, operation: codec.MergeOperation, address: int, time_ms: int) -> None:
-        """``segment`` was set aside: the target, or the source, or both are."""
+        """Apply a merge whose target, source or both (``segment``) were set aside."""
         if operation.source == segment.uid:
             if operation.uid not in self._waiting:
                 await self._join_gap(segment, operation.length, time_ms)
@@ -272,7 +272,7 @@ class _Restore:
         await self._vanish(source)
 
     async def _find_chunk(self, name: str) -> tuple[int, int] | None:
-        """Whose chunk it is, and where it begins there."""
+        """The segment that has the chunk, and where the chunk begins in it."""
         for segment in self._segments.values():
             for start, chunk in () if segment is None else segment.chunks.items():
                 if segment is not None and chunk.name == name:
@@ -394,7 +394,7 @@ class _Restore:
 
 
 def _uncovered(segment: _Segment, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """What of these bytes is kept, and in no chunk."""
+    """The part of these bytes that is kept and is in no chunk yet."""
     taken: Sequence[tuple[int, int]] = sorted((begin, begin + chunk.length) for begin, chunk in segment.chunks.items())
     at = start if end > segment.record.kept_offset else end
     for first, last in taken:

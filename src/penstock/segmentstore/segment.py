@@ -360,7 +360,7 @@ class Segment:
 
     @property
     def is_idle(self) -> bool:
-        """All of it is in the key-value store and the chunks, and nothing works with it, so it may leave memory."""
+        """Whether it may leave memory: all of it is in the key-value store and the chunks, and no call uses it."""
         return not (
             self.dirty
             or self.dirty_attributes

@@ -265,7 +265,7 @@ async def merge(
                 states = {
                     item.attribute: await container.segments.attribute(target, item.attribute.int) for item in updates
                 }
-        # All were looked up over awaits: either segment may have gone, an attribute may have left memory.
+        # After the awaits either segment may be deleted, and an attribute may have left memory.
         known = all(target.attributes.get(key.int) is state for key, state in states.items())
         if (
             known
@@ -291,7 +291,7 @@ async def merge(
 
 
 def _unmet(states: Mapping[UUID, AttributeState], updates: Sequence[AttributeChange]) -> PenstockError | None:
-    """What the first change that is not allowed meets, each after those before it."""
+    """The error of the first change that is not allowed, each applied after the ones before it."""
     values = {attribute: state.pending for attribute, state in states.items()}
     for item in updates:
         if item.expected is not None and values[item.attribute] != item.expected:
@@ -310,7 +310,7 @@ async def merge_run(container: Container, target_name: str, source_names: Sequen
                 found.append(source)
                 if source is None:
                     break
-                # So that the lookups of the others do not evict it.
+                # Otherwise the lookups of the others could evict it.
                 stack.enter_context(source.pinned())
             target = (await find(container, target_name)).require_plain()
         if container.segments.is_current(target) and all(

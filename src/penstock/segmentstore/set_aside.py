@@ -82,7 +82,7 @@ class SetAside:
         )
 
     async def free_name(self, uid: int) -> str | None:
-        """The segment was merged or deleted: its name finds it no more, so that a repeated call is answered as at first.
+        """Remove the name of a segment that was merged or deleted, so that a repeated call gets the same answer.
 
         Returns the name, or None where the row of the name is damaged."""
         rows, index = self._container.rows, self._container.index

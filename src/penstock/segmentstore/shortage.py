@@ -51,7 +51,7 @@ class Shortage:
 
     @property
     def trouble(self) -> BaseException | None:
-        """How some background work failed last, whatever the reason, until it succeeds."""
+        """The last failure of background work, of any kind, until the work succeeds."""
         return next(iter(self._troubles.values()), None)
 
     @property

@@ -98,9 +98,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def initialOffset(self) -> dict[str, Any]:
         """The start of a query without checkpoint; as subscriber, registered at it. The same on every call.
 
-        Another process may answer otherwise, and Spark asks it when it repeats the first batch. So the start holds itself
-        (``from``), the end of the first batch repeats it, and ``partitions`` goes by that. No query is refused here: what
-        is asked for may be a repeat of the owner's first batch.
+        Another process may answer otherwise, and Spark asks it when it repeats the first batch. So the start contains itself
+        (``from``), the end of the first batch repeats that field, and ``partitions`` uses it. No query is refused here: the
+        call may be for a repeat of the owner's first batch.
         """
         if self._initial is None:
             self._initial = self._server().ask(self._begin)
@@ -323,7 +323,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         stream = self._options.stream
         reached = Offset.from_json(stream, end)
         if reached.begun is not None:
-            # Of a first batch ``start`` is what this process calls the start, which may not be where the batch began.
+            # In a first batch, ``start`` is this process's answer, which may not be where the batch began.
             start = Offset(reached.begun).to_json(stream)
         ranges = ranges_of(Offset.from_json(stream, start), reached)
         # Spark restarts a batch without asking for its end: the subscriber is registered here as well.
@@ -384,8 +384,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if offset.query:
             await self._subscription.publish(services, committed, source)
         else:
-            # An id that is in no checkpoint yet may be lost with this process: it must neither become the owner, nor move
-            # what another query may come to own. Its first batch publishes.
+            # An id that is in no checkpoint yet may be lost with this process. It must not become the owner, nor move a
+            # subscriber that another query may own later. Its first batch publishes.
             await self._subscription.check(services, source)
 
     def _release(self, server: Link) -> None:

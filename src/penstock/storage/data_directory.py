@@ -15,7 +15,7 @@ from penstock.storage.real_calls import make_directories, replace_file
 FORMAT_VERSION = 1
 _VERSION = "VERSION"
 _NEW = "new"
-"""Behind the number in ``VERSION`` until the first start has made everything. Without it, what is missing was lost."""
+"""Follows the number in ``VERSION`` until the first start is complete. Without it, missing parts were lost."""
 _LOCK = "LOCK"
 _HARMLESS = frozenset((_LOCK, f"{_VERSION}.tmp", "lost+found"))
 """What may lie in a directory that is still to become ours: a first start that died, and a mount point's own."""
@@ -91,7 +91,7 @@ class DataDirectory:
         return cls(directory, *locks)
 
     def mark_complete(self) -> None:
-        """Record durably that the first start has made everything: from now on, what is missing was lost. Raises OSError."""
+        """Record durably that the first start is complete: from now on, missing parts were lost. Raises OSError."""
         if not is_complete(self.path):
             replace_file(self.path / _VERSION, f"{FORMAT_VERSION}\n".encode())
 
@@ -142,7 +142,7 @@ def is_complete(directory: Path) -> bool:
 
 
 def lost_part(directory: Path, *, missing: str, found: str) -> CorruptDataError:
-    """The refusal to start where an earlier life has left something, and something of it is missing."""
+    """The error of a start on a directory that was used before and has lost a part."""
     return CorruptDataError(
         "the data directory has lost a part, so no store starts on it, and nothing was changed; "
         "put the part back or mount its disk. `penstock doctor` reports what is left, "

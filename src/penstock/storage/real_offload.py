@@ -93,7 +93,7 @@ class ThreadOffload:
             done.set_result(result)
 
     async def close(self) -> None:
-        """Refuse new work, wait for the running, end the threads. In a forked child there are none."""
+        """Refuse new work, wait for running work, end the threads. In a forked child there are none."""
         self._closed = True
         if self._owner is not forks.current():
             return

@@ -18,8 +18,8 @@ from penstock.storage.sqlite_rows import CRC_BYTES, refuse_hidden_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataLook:
-    """``rows``: the value under each key that was asked for, None where there is none. ``first``: the first row of each
-    range, or None; a row with a damaged value is passed over."""
+    """``rows``: the value of each requested key, None if it does not exist. ``first``: the first row of each
+    range, or None; a row with a damaged value is skipped."""
 
     rows: Sequence[bytes | None]
     first: Sequence[tuple[bytes, bytes] | None]
@@ -58,7 +58,7 @@ def look_at_metadata(
 
 @contextmanager
 def _unchanged(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that cannot write. SQLite keeps an index beside its log and renews it even for readers: it is put back."""
+    """A connection that cannot write. SQLite rewrites the index of its log even for readers, so the index is restored."""
     log, index = path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")
     has_log = log.exists() and log.stat().st_size > 0
     before = index.read_bytes() if index.exists() else None

@@ -80,8 +80,8 @@ async def claim_tier(objects: Objects, files: Files, *, place: str, endpoint: st
 
 
 async def examine_tier(objects: Objects, files: Files, *, place: str) -> tuple[TierRecord | None, Sequence[str], bool]:
-    """What ``claim_tier`` refuses, without a claim: the record, the names of openings in ``objects``, and whether they bear
-    no mark yet. Changes nothing."""
+    """Check what ``claim_tier`` checks, without a claim. Returns the record, the names of openings in ``objects``, and
+    whether they have no mark yet. Changes nothing."""
     record = await load_record(files)
     mark = await _mark(objects)
     owners = list(await objects.list(OWNERS))
@@ -119,7 +119,7 @@ async def _enter(
     except StorageFullError:
         if new:
             raise
-        # Its chunks must be read, and truncation is the way out. The name of the last opening goes on to stand for us.
+        # Its chunks must stay readable, and only truncation frees space. The name of the last opening still identifies us.
         _log.warning("tier 2 is full, the claim of the last opening is kept", extra={"tier2": record.place})
         return record
     owners = list(await objects.list(OWNERS))

@@ -1,7 +1,7 @@
-"""``python -m penstock.testing.growth``: a long time of use in virtual time, and what is left of it in the metadata.
+"""``python -m penstock.testing.growth``: simulate long use in virtual time, and measure the metadata that remains.
 
-Each hour: a session of a writer of ours, one of another client that ends without a word, a plain job, a batch of a query
-that lives on, a new query, and a stream with a reader group, made, written and deleted. Each day the stream is truncated
+Each hour: a session of a writer of ours, one of another client that ends without closing, a plain job, a batch of a
+lasting query, a new query, and a stream with a reader group, created, written and deleted. Each day the stream is truncated
 and retention looks at the audit stream; each month the store is restarted. Data is not counted, rows are.
 Source: docs/design/0006-controller.md, "What grows".
 """
@@ -49,7 +49,7 @@ class _NoTelemetry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """All rows of the metadata, after so many hours. ``kinds``: count and bytes by tag; those of tables by kind of record."""
+    """All rows of the metadata, after ``hours``. ``kinds``: count and bytes by tag; those of tables by kind of record."""
 
     hours: int
     rows: int
@@ -70,7 +70,7 @@ class Growth:
         self._hour = 0
 
     async def run(self, hours: int, show: Callable[[Size], object], *, measures: int = 10) -> list[Size]:
-        """Use the store for so many hours more. Shows and returns its size at so many moments, the last at the end."""
+        """Use the store for more hours. Shows and returns its size at several moments, the last one at the end."""
         sizes: list[Size] = []
         every, end = max(1, hours // measures), self._hour + hours
         while self._hour < end:
@@ -185,7 +185,7 @@ def _show(size: Size) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the sizes, and what the last one is made of."""
+    """Print the sizes, and the parts of the last one."""
     parser = argparse.ArgumentParser(prog="python -m penstock.testing.growth", description=__doc__.partition("\n")[0])
     parser.add_argument("--days", type=int, default=365, help="virtual days of use")
     chosen = parser.parse_args(argv)

@@ -44,7 +44,7 @@ ErasureIdOption = Annotated[
     typer.Option(
         "--id",
         metavar="ID",
-        help="A name of your own. Again, with the same or fewer events, it gives the receipt.",
+        help="An id of your choice. A repeat with the same or fewer events returns the receipt.",
         show_default=False,
     ),
 ]

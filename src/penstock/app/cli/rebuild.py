@@ -83,14 +83,14 @@ def _lines(report: RebuildReport) -> list[str]:
         f"{counted(report.tables, 'table')}, {counted(report.chunks, 'chunk')}, {format_size(report.bytes)}",
     ]
     if report.restored:
-        lines.append("whole again, having been set aside for a damaged row:")
+        lines.append("restored in full after being set aside for a damaged row:")
         lines += [f"  {name}" for name in report.restored]
     if report.lost:
         lines.append("not recovered, for it was in the log alone:")
         lines += [_lost_line(item) for item in report.lost]
     if report.log:
         operations = counted(sum(item["operations"] for item in report.log), "operation")
-        lines.append(f"not applied: {operations} that only the log of {report.place} holds")
+        lines.append(f"not applied: {operations} found only in the log of {report.place}")
         lines.append("  start that store once, stop it, and rebuild again")
     if report.damage:
         lines.append("damaged:")

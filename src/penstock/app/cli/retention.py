@@ -385,14 +385,17 @@ def undo(
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", metavar="TIME", help="All truncations from 2026-01-31T12:00:00Z on.", show_default=False
+            "--since",
+            metavar="TIME",
+            help="Undo all truncations since TIME, such as 2026-01-31T12:00:00Z.",
+            show_default=False,
         ),
     ] = None,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Take back the last truncation, or all since a time, as long as their grace period lasts."""
+    """Undo the last truncation, or all since a time, while their grace period lasts."""
     since_ms = None if since is None else parse_moment(since, now_ms=RealClock().now_ms())
     with open_target(controller, data) as store:
         found = store.stream(stream).retention.undo_since(since_ms)

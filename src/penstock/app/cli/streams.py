@@ -236,7 +236,7 @@ def seal(
 def delete(
     stream: StreamArgument,
     seal: Annotated[
-        bool, typer.Option("--seal", help="Also a stream that is in use: it is sealed and deleted.")
+        bool, typer.Option("--seal", help="Delete a stream in use, too: it is sealed and deleted.")
     ] = False,
     controller: ControllerOption = None,
     data: DataOption = None,

@@ -34,7 +34,7 @@ _PAGE = 1000
 class Diagnosis:
     """Facts by part of the store; ``verdict`` in one sentence; ``advice`` says what to do.
 
-    ``refusal``: why a start would be refused, None: it succeeds. ``workers``: of a store of several workers, each one's.
+    ``refusal``: why a start would be refused, None: it succeeds. ``workers``: the diagnosis of each worker.
     """
 
     data: str
@@ -60,9 +60,9 @@ class Diagnosis:
 
 
 async def diagnose(data: Path, *, offload: Offload, endpoint: str | None = None, insecure: bool = False) -> Diagnosis:
-    """Look at everything but the bytes of chunks, which ``scrub`` reads, and rehearse a start. Nothing is changed.
+    """Check everything except the bytes of chunks, which ``scrub`` reads, and rehearse a start. Changes nothing.
 
-    ``data`` may also be the directory of a store of several workers: then each worker's directory is looked at.
+    ``data`` may also be the directory of a store with several workers: then each worker's directory is checked.
 
     Raises: DirectoryInUseError (a store runs on it), InvalidArgumentError (there is nothing of a store), VersionTooNewError,
     UnavailableError (tier 2 lies elsewhere and does not answer).
@@ -73,7 +73,7 @@ async def diagnose(data: Path, *, offload: Offload, endpoint: str | None = None,
     try:
         await load_record(RealFiles(data, offload, read_only=True))
     except CorruptDataError as error:
-        # Without it nobody knows where tier 2 is, so there is nothing else to look at.
+        # Without it the location of tier 2 is unknown, so there is nothing else to check.
         damage = Damage(kind=DamageKind.DIRECTORY, place=RECORD, why=error.message)
         verdict = f"a store would not start on this directory: {error}"
         return Diagnosis(data=str(data), damage=[damage], refusal=str(error), verdict=verdict)
@@ -235,7 +235,7 @@ async def _segments(store: Offline, found: Diagnosis) -> None:
                     await _chunks(rows, index, uid, record, listed, named, facts, found)
                     gaps = await missing_ranges(rows, index, uid)
                     missing = [missing_chunk(index, uid, record.name, *gap) for gap in gaps]
-                    # The scrub's first page may have come as far as this.
+                    # The scrub's first page may have reached this row.
                     found.damage += [item for item in missing if item not in found.damage]
                 if len(page) < _PAGE:
                     break

@@ -1,4 +1,4 @@
-"""What the log of a store still holds beyond the rows of the catalogue. A rebuild does not apply it: a start does."""
+"""What the log of a store holds beyond the rows of the catalogue. A start applies it; a rebuild does not."""
 
 from __future__ import annotations
 

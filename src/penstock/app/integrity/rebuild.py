@@ -63,7 +63,7 @@ class RebuildReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is known to be missing. What a lost log had is never known."""
+        """Whether nothing is known to be missing. The contents of a lost log are never known."""
         return not (self.lost or self.damage or self.unnamed_chunks or self.streams.made or self.log)
 
     def unknown(self) -> list[str]:

@@ -33,7 +33,7 @@ METADATA = "metadata"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartFacts:
-    """What lies in a directory on which a start is possible. ``is_new``: a store would be created. ``image``: the log, None
+    """Contents of a directory on which a start is possible. ``is_new``: a store would be created. ``image``: the log, None
     where nothing was ever written to it."""
 
     is_new: bool
@@ -50,7 +50,7 @@ async def check_start(
     owned: Sequence[int] | None = None,
     verify: bool = True,
 ) -> StartFacts:
-    """Look whether a store may start on ``settings.data``, which the caller holds. Nothing is changed, in tier 2 neither.
+    """Check whether a store may start on ``settings.data``, which the caller has locked. Changes nothing, also in tier 2.
 
     Reads the log and, with ``verify``, every row of the metadata. Raises: CorruptDataError (something is damaged, or was
     lost: fields ``missing`` and ``found``), InvalidArgumentError, VersionTooNewError, UnavailableError (tier 2), OSError.
@@ -80,9 +80,9 @@ async def check_start(
 
 
 async def check_workers(settings: EmbeddedSettings, layout: WorkerLayout) -> None:
-    """The same for each worker's directory, before any of them starts. Rows are left to the worker, which reads them anyway.
+    """The same for each worker's directory, before any of them starts. Each worker checks its own rows.
 
-    A directory that a process still uses is passed over. Raises as ``check_start``.
+    A directory that a process still uses is skipped. Raises as ``check_start``.
     """
     check_workers_there(settings.data, range(layout.workers))
     async with ThreadOffload() as offload:
@@ -118,7 +118,7 @@ async def _log_of_new(files: Files, epoch: EpochRecord | None) -> LogImage | Non
 
 
 async def _check_birth(data: Path, tier: TierPlace, image: LogImage | None) -> None:
-    """A store without metadata is a new one, or one whose whole life is still in the log. Else something was lost."""
+    """A store without metadata is new, or the log holds everything since frame 1. Otherwise something was lost."""
     for directory in (CHUNKS, CATALOGUE):
         if not await tier.is_empty(directory):
             raise lost_part(
@@ -128,7 +128,7 @@ async def _check_birth(data: Path, tier: TierPlace, image: LogImage | None) -> N
         raise lost_part(data, missing="workers.json", found="workers")
     first = image.chain[0].header.first_sequence if image is not None and image.chain else None
     if first is not None and first > 1:
-        # Frames before it were let go once the metadata held them. Without it no chunk has a name any more.
+        # Frames before it were freed once the metadata held them. Without metadata no chunk can be found.
         raise lost_part(data, missing=METADATA, found=f"{LOG}, from frame {first}")
     if first is None and is_complete(data):
         raise lost_part(data, missing=f"{METADATA}, {LOG}", found="VERSION")
@@ -144,7 +144,7 @@ def _check_total(row: bytes, containers: int) -> None:
 
 
 def _check_log_reaches(look: MetadataLook, indexes: Sequence[int], epoch: EpochRecord, image: LogImage) -> None:
-    """Going on would delete the chunks that only the lost frames name, and use addresses a second time."""
+    """A start would delete the chunks that only the lost frames name, and use addresses a second time."""
     for index, row in zip(indexes, look.rows[1:], strict=True):
         if row is None:
             continue
@@ -166,7 +166,7 @@ def _check_log_reaches(look: MetadataLook, indexes: Sequence[int], epoch: EpochR
 
 
 async def _check_chunks(data: Path, look: MetadataLook, tier: TierPlace) -> None:
-    """Chunks that are missing here and there are refused to their readers. A place without any is one that is not mounted."""
+    """If some chunks are missing, their reads are refused. If all are missing, the place is probably not mounted."""
     named = next((found for found in look.first if found is not None), None)
     if named is None:
         return

@@ -106,7 +106,7 @@ class _Scopes:
 
     async def delete_stream(self, stream: StreamName, *, seal: bool = False) -> None:
         if seal:
-            # Pravega's call only knows sealed streams; sealing first would leave one sealed that a hold keeps.
+            # Pravega's call only deletes sealed streams. Sealing first would leave the stream sealed if a hold refuses.
             request = make(native.DeleteStreamRequest, stream=mapping.stream_message(stream), seal=True)
             await self._connection.native("DeleteStream", request)
         else:

@@ -140,7 +140,7 @@ async def dial_direct(endpoint: Endpoint, segment: str, writer: UUID, *, connect
     try:
         async with asyncio.timeout(connect_s):
             connection = await connected_socket(endpoint.host, endpoint.port)
-            # Each append is sent whole, so nothing can follow that is worth waiting for.
+            # Each append is sent as a whole, so there is nothing more to wait for.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             line = DirectLine(connection, endpoint, writer)
             await line.set_up(segment)

@@ -67,7 +67,7 @@ def erase(
 ) -> EraseReport:
     """Blank all events of ``scope/stream`` that match, from its head to its tail of now, and return the receipt.
 
-    With the id of an erasure that was decided before nothing is looked for: it is waited for, and its receipt comes back.
+    If the id belongs to a decided erasure, there is no search: the call waits for that erasure and returns its receipt.
     AlreadyExistsError: that one was of another stream, by another ``who``, for another ``why``, or looked for something else.
     Raises what ``Stream.erase`` raises, and Spark's own errors for a schema or a predicate that it cannot read.
     """
@@ -97,7 +97,7 @@ def erase(
                 progress=tell,
             )
         except AlreadyExistsError:
-            # Another run of this search decided first: up to another tail, or with what this one did not find any more.
+            # Another run of this search decided first, for another tail, or with events that this run no longer finds.
             known = _known(store, str(erasure))
             if known is None:
                 raise

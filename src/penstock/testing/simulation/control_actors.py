@@ -41,7 +41,7 @@ from penstock.ports.segment_service import KEY_ABSENT, Append, TableLength, Tabl
 from penstock.testing.simulation.actors import Env
 
 _PATIENCE_S = 90.0
-"""Within how many seconds a call must succeed that is repeated, whatever crashes and delays there are."""
+"""Seconds within which a repeated call must succeed despite crashes and delays."""
 
 POLICIES, REMADE, LEASED, ROTTEN, RACED = "policies", "remade", "leased", "rotten", "raced"
 SCOPES = (POLICIES, REMADE, LEASED, ROTTEN, RACED)
@@ -64,7 +64,7 @@ class Seen:
     abandoned: list[UUID] = field(default_factory=list)
     """Transactions that nobody renews: they must be aborted."""
     decisions: dict[str, int] = field(default_factory=dict)
-    """Policies that each stream was surely given: as many as this, numbered from 1."""
+    """Number of policies that were certainly set for each stream, numbered from 1."""
 
     def count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -138,12 +138,12 @@ Fate = tuple[bool, dict[SegmentId, int]]
 
 
 async def replace_policies(env: Env, seen: Seen, name: str) -> None:
-    """Set a policy that removes, and replace it while cycles run by it. From then on nothing may be removed."""
+    """Set a policy that deletes data, and replace it while cycles apply it. From then on nothing may be deleted."""
     rng = env.rng(name)
     writer = Appender(env, rng)
     while not env.stopping.is_set():
         target = rng.choice((POLICIES, None))
-        # What the scope says hides what the server says.
+        # The scope's policy hides the server's.
         await env.insist(partial(env.controller.set_policy, None, _KEEPS))
         await env.insist(partial(env.controller.set_policy, POLICIES, PolicyDocument() if target is None else _KEEPS))
         for stream in POLICED:
@@ -211,7 +211,7 @@ def _fate(stream: Any, head: Any) -> Fate:
 
 
 async def remake_stream(env: Env, seen: Seen, name: str) -> None:
-    """Create a stream, scale, truncate, seal and delete it, and again. Each of these must succeed in every life."""
+    """Create, scale, truncate, seal and delete a stream, again and again. Each step must succeed in every life."""
     rng = env.rng(name)
     while not env.stopping.is_set():
         await _live_once(env, rng, ends=True)
@@ -361,7 +361,7 @@ async def damage_records(env: Env, seen: Seen, name: str) -> None:
 
 
 async def race_in_table(env: Env, seen: Seen, name: str) -> None:
-    """Several changes that all expect the same length of a table: one of them may be made, no more."""
+    """Several changes that all expect the same length of a table: at most one may succeed."""
     rng, local, table = env.rng(name), env.cluster.local, f"{RACED}/table"
     try:
         await env.insist(partial(local.create_table, table))
@@ -377,7 +377,7 @@ async def race_in_table(env: Env, seen: Seen, name: str) -> None:
 
 
 async def _change_at(env: Env, table: str, length: int, number: int) -> bool:
-    """Whether the change was surely made."""
+    """Whether the change certainly happened."""
     changes: Sequence[TablePut | TableLength] = (
         TablePut(key=b"key%d" % number, value=b"%d" % length),
         TableLength(length=length),

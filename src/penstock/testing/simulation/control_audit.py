@@ -1,4 +1,4 @@
-"""Users who decide and compare what the audit stream says: every decision once, and no gap that nothing was lost in."""
+"""Users who make decisions and check the audit stream: every decision once, and no gap without a lost entry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SEGMENT = segment_name(AUDIT_STREAM, make_segment_id(0, 0))
 
 
 async def decide(env: Env, seen: Seen, name: str) -> None:
-    """Set policies of streams that nobody else uses, each to another number. A change that fails is tried again."""
+    """Set policies of otherwise unused streams, each to a different number. Retry a change that fails."""
     await make_scope(env, _SCOPE)
     for stream in _STREAMS:
         await make_stream(env, stream)
@@ -55,7 +55,7 @@ async def _set(env: Env, stream: StreamName, document: PolicyDocument) -> None:
 
 
 async def check_audit(env: Env, seen: Seen, cluster: ControlCluster) -> None:
-    """Called after the last fault: what was decided is there, in order, and only what had no room is missing."""
+    """Called after the last fault: all decisions are there, in order, except those that had no room."""
     entries = await _entries(env)
     gaps = sum(entry["entries"] for entry in entries if entry["kind"] == AuditKind.GAP.value)
     seen.count("audits")

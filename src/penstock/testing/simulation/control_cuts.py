@@ -1,4 +1,4 @@
-"""A subscriber that publishes what it has read, and now and then a cut that nobody can have reached."""
+"""A subscriber that publishes what it has read, and sometimes a cut that no reader can have reached."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GROUP = "subscriber"
 
 
 async def publish_cuts(env: Env, seen: Seen, name: str) -> None:
-    """Nothing that the subscriber has not read may be deleted, whatever it claims about places that do not exist yet."""
+    """Nothing that the subscriber has not read may be deleted, even if it publishes positions that do not exist yet."""
     rng = env.rng(name)
     await make_scope(env, READ.scope)
     await make_stream(env, READ)

@@ -25,13 +25,13 @@ from penstock.testing.simulation.control_actors import Appender, Seen, make_scop
 GROUPED = StreamName("grouped", "stream")
 _GROUP = "readers"
 _PATIENCE_S = 90.0
-"""Within how many seconds an event must be delivered, and an older reader must be refused."""
+"""Seconds within which an event must be delivered, and an older reader must be refused."""
 _LOOK_S = 0.2
 _GONE = (GenerationMismatchError, ReaderGroupNotFoundError, SubscriberNotFoundError)
 
 
 class _Pod:
-    """A program with one reader, and what it was given. It goes on until its reader fails."""
+    """A program with one reader, and the events that it got. It continues until its reader fails."""
 
     def __init__(self, env: Env, group: AsyncReaderGroup, reader: str) -> None:
         self._env = env
@@ -41,7 +41,7 @@ class _Pod:
         self.got: dict[bytes, None] = {}
         self.error: Exception | None = None
         self.is_replaced = False
-        """It does not join again, for it would then be the newer one."""
+        """It does not join again, because then it would be the newer one."""
         self.joined = asyncio.Event()
         self.task = env.loop.create_task(self._run(), name=f"reader {reader}")
 
@@ -69,8 +69,8 @@ class _Pod:
 
 
 async def share_groups(env: Env, seen: Seen, name: str) -> None:
-    """One reader takes the place of another, in the same group or in a new one of its name. The older one is refused, and the
-    newer one gets every event that the older one was not given."""
+    """One reader replaces another, in the same group or in a new one of its name. The older one is refused, and the newer
+    one gets every event that the older one did not get."""
     rng = env.rng(name)
     await make_scope(env, GROUPED.scope)
     await env.insist(partial(_make_stream, env))
@@ -131,7 +131,7 @@ async def _delete(env: Env, group: AsyncReaderGroup) -> None:
 
 
 async def _is_refused(env: Env, group: AsyncReaderGroup) -> None:
-    """What the program of a deleted group still publishes or deletes is not the new group's."""
+    """Publications and deletions by a program of a deleted group must not affect the new group."""
     config, tail = group.config, await env.insist(partial(env.controller.tail, GROUPED))
     calls = {
         "publication": partial(
@@ -160,7 +160,7 @@ async def _joined(env: Env, pod: _Pod) -> None:
 
 
 async def _check(env: Env, older: _Pod, newer: _Pod, written: dict[bytes, None], *, shared: dict[bytes, None]) -> None:
-    """The older reader ends with an error; the newer one is given all events but those in ``shared``."""
+    """The older reader ends with an error; the newer one gets all events except those in ``shared``."""
     ends_s = env.loop.time() + _PATIENCE_S
     while True:
         missing = [data for data in written if data not in newer.got and data not in shared]

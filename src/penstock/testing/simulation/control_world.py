@@ -24,10 +24,10 @@ _LATE, _LATE_S = 0.04, 0.05
 _VERY_LATE, _VERY_LATE_S = 0.004, 3.0
 _PICKED_LATE, _PICKED_LATE_S = 0.2, 5.0
 _SCANS_LATE_S = 2.0
-"""So long after a disk was full a scan of its time is still under way."""
+"""Seconds after a full disk during which a scan from that time may still run."""
 _OUTBOX_MAX = 32
 _ROOM_S = 15.0
-"""So long after entries have left the outbox the controller may not know of it."""
+"""Seconds after entries have left the outbox during which the controller may not know it."""
 
 
 def control_config(seed: int) -> SimConfig:
@@ -91,7 +91,7 @@ class ControlCluster(Cluster):
             raise StorageFullError("no space left on the device")
 
     def _follow_outbox(self, args: Sequence[Any]) -> None:
-        """Hold the change of a table that was just made against the room that the outbox had."""
+        """Compare the last change of a table with the room that the outbox had."""
         now, sizes = self.loop.time(), self._outbox_sizes
         for item in args[1] if len(args) > 1 else ():
             if isinstance(item, TablePut) and item.key.startswith(OUTBOX):

@@ -116,7 +116,7 @@ class SimDisk:
         self.on_write: Callable[[str], None] | None = None
         """Told the path of each write once it is in the cache, and not on the disk yet."""
         self.on_punch: Callable[[str], None] | None = None
-        """Told the path of each file part of which is being given back."""
+        """Called with the path of each file in which a hole is being punched."""
 
     def crash(self, *, power: bool) -> None:
         """Kill the process that uses the disk; with ``power`` also lose what was not durable."""
@@ -183,7 +183,7 @@ class SimFiles:
             self.stepped()
 
     async def delay(self, *, share: float = _SLOW_SHARE) -> None:
-        """Wait at the end of a call that may take long on this disk, and does in this share of cases."""
+        """Wait at the end of a call that may be slow on this disk, in this share of cases."""
         if self._disk.slow_s and self._disk.rng.random() < share:
             await asyncio.sleep(self._disk.rng.random() * self._disk.slow_s)
             await self.step()

@@ -1,4 +1,4 @@
-"""Actors on the heads of segments: what was truncated is given back or blanked, and what is behind it stays as it was."""
+"""Actors on the heads of segments: truncated bytes are freed or blanked, and the bytes after them stay unchanged."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Content:
         return found
 
     async def check_data(self) -> None:
-        """What is behind the head is what was stored."""
+        """Check that the bytes after the head are those that were stored."""
         at = self.head
         while at < self.length:
             read = partial(self.env.local.read, self.segment, at, READ_BYTES, wait=False)
@@ -102,7 +102,7 @@ class Content:
             at += len(data)
 
     async def check_counts(self, when: str) -> None:
-        """The events between any two bounds are as many as were stored between them."""
+        """Check that the count of events between any two bounds equals the number stored there."""
         places = self.places()
         for _ in range(4):
             start, end = sorted(self.rng.choices(places, k=2))

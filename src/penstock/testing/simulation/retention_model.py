@@ -154,7 +154,7 @@ class StreamModel:
                 self._violation("head moved back", f"{self.name} {dict(before)} to {dict(head)}")
             return
         gone = [event for event in self.passed(head) if not self.passes(before, event)]
-        # Over no event at all it may as well have gone back: an undo crosses segments that were sealed empty.
+        # If it passed no event, it may also have moved back: an undo crosses segments that were sealed empty.
         self.advances += bool(gone)
         self.check_gone(gone, head, since_s, now_s, forced)
 

@@ -132,7 +132,14 @@ def byte_stream(manager):
     stream.seek(12, 0)
     got = stream.readinto(room)
     stream.truncate(24)
+    stream.truncate(24)
+    try:
+        stream.truncate(12)
+        backwards = "nothing was raised"
+    except OSError as error:
+        backwards = str(error)
     return {
+        "backwards": backwards,
         "written": written,
         "head": head,
         "tail": tail,

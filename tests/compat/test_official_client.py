@@ -97,6 +97,7 @@ def test_byte_streams_read_what_was_written_at_its_place(server):
     assert (seen["head"], seen["tail"]) == (0, 12_000)
     assert seen["got"] == 12
     assert seen["bytes"] == "hello, bytes"
+    assert "truncation error" in seen["backwards"]
     assert seen["head_after"] == 24
 
 

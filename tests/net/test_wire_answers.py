@@ -388,9 +388,12 @@ async def truncate_segment(n):
     await with_segments(n)
     await n.fill(events=3)
     size = len(EVENT)
-    for offset in (size, size, 0):
+    for offset in (size, size):
         await n.ask(c.TruncateSegment(n.next(), S, offset, ""), c.SegmentTruncated, segment=S)
-    await n.ask(c.TruncateSegment(1, S, 99 * size, ""), c.SegmentIsTruncated, start_offset=size, offset=99 * size)
+    for outside in (0, size - 1, 99 * size):
+        await n.ask(
+            c.TruncateSegment(n.next(), S, outside, ""), c.SegmentIsTruncated, start_offset=size, offset=outside
+        )
     await n.ask(c.TruncateSegment(2, GONE, 0, ""), c.NoSuchSegment)
 
 

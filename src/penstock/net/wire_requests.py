@@ -188,13 +188,17 @@ class RequestHandlers:
 
     async def _truncate(self, command: c.TruncateSegment) -> Command:
         async with self._removal(command.segment, command.offset):
+            # Before the start or beyond the end, the reply holds the true start, as Pravega's does. The Java client
+            # takes it for "already truncated", the Python client raises.
+            start = (await self._store.info(command.segment)).start_offset
             try:
                 await self._store.truncate(command.segment, command.offset)
             except InvalidArgumentError:
-                # Beyond the end. Clients read this reply as "already truncated", with the true start in it.
-                info = await self._store.info(command.segment)
-                return c.SegmentIsTruncated(command.rid, command.segment, info.start_offset, "", command.offset)
-        return c.SegmentTruncated(command.rid, command.segment)
+                start = (await self._store.info(command.segment)).start_offset
+            else:
+                if command.offset >= start:
+                    return c.SegmentTruncated(command.rid, command.segment)
+        return c.SegmentIsTruncated(command.rid, command.segment, start, "", command.offset)
 
     async def _create_transient(self, command: c.CreateTransientSegment) -> Command:
         name = await self._store.create_transient(command.parent, command.writer)

@@ -174,6 +174,8 @@ class RemoteSegments:
             raise UnsupportedError(_OWN_CONTROLLER, segment=name)
         reply = await self._pool.call(name, lambda rid: c.TruncateSegment(rid, name, offset, ""), repeat=True)
         if isinstance(reply, c.SegmentIsTruncated):
+            if offset <= reply.start_offset:
+                return  # nothing is left below that offset
             raise InvalidArgumentError("truncation lies beyond the end", segment=name, offset=offset)
         if not isinstance(reply, c.SegmentTruncated):
             raise error_of(reply, name)

@@ -40,6 +40,15 @@ def scopes_and_streams(manager):
     retention = pravega_client.StreamRetentionPolicy.by_size(10_000)
     created = manager.create_stream_with_policy("admin", "tagged", scaling, retention, ["t1", "t2"])
     duplicate = manager.create_stream("admin", "tagged", 1)
+    repeated = manager.create_stream_with_policy("admin", "repeated", scaling, retention, ["t2", "t1", "t2"])
+    tags_repeated = manager.get_stream_tags("admin", "repeated")
+    manager.create_stream("admin", "untagged", 1)
+    tags_none = manager.get_stream_tags("admin", "untagged")
+    manager.update_stream_with_policy("admin", "repeated", scaling, retention, ["t4", "t4"])
+    tags_updated = manager.get_stream_tags("admin", "repeated")
+    for name in ("repeated", "untagged"):
+        manager.seal_stream("admin", name)
+        manager.delete_stream("admin", name)
     tags = manager.get_stream_tags("admin", "tagged")
     updated = manager.update_stream_with_policy(
         scope_name="admin",
@@ -62,6 +71,10 @@ def scopes_and_streams(manager):
         "created": created,
         "duplicate": duplicate,
         "tags": tags,
+        "repeated": repeated,
+        "tags_repeated": tags_repeated,
+        "tags_none": tags_none,
+        "tags_updated": tags_updated,
         "updated": updated,
         "tags_after": tags_after,
         "streams": streams,

@@ -42,6 +42,10 @@ def test_scopes_and_streams_are_created_listed_updated_sealed_and_deleted(server
     assert seen["created"] is True
     assert seen["duplicate"] is False
     assert sorted(seen["tags"]) == ["t1", "t2"]
+    assert seen["repeated"] is True
+    assert sorted(seen["tags_repeated"]) == ["t1", "t2"]
+    assert seen["tags_none"] == []
+    assert seen["tags_updated"] == ["t4"]
     assert seen["updated"] is True
     assert seen["tags_after"] == ["t3"]
     names = [name for name in seen["streams"] if not name.startswith("_")]

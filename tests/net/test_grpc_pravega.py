@@ -449,6 +449,9 @@ assert manager.create_stream_with_policy("s", "u", policy, retention, ["red", "b
 assert sorted(manager.get_stream_tags("s", "u")) == ["blue", "red"]
 assert manager.update_stream_with_policy("s", "u", policy, retention, ["green"]) is True
 assert manager.get_stream_tags("s", "u") == ["green"]
+assert manager.get_stream_tags("s", "t") == []
+assert manager.update_stream_with_policy("s", "u", policy, retention, ["green", "red", "green"]) is True
+assert sorted(manager.get_stream_tags("s", "u")) == ["green", "red"]
 assert sorted(manager.list_scope()) == ["s"], manager.list_scope()
 assert sorted(manager.list_stream("s")) == ["t", "u"]
 for name in ("t", "u"):

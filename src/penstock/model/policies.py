@@ -111,7 +111,7 @@ class StreamConfig:
     """Everything a user sets on a stream. ``retention=None`` keeps all data for ever.
 
     ``rollover_bytes=0`` means the store's default chunk size; ``timestamp_aggregation_ms`` is kept for Pravega's
-    clients and returned as it was set.
+    clients and returned as it was set. ``tags`` is a set in the order in which the tags were given: repeats are dropped.
     """
 
     scaling: ScalingPolicy = ScalingPolicy()
@@ -127,6 +127,7 @@ class StreamConfig:
             raise InvalidArgumentError("scaling is a ScalingPolicy", scaling=repr(self.scaling)[:60])
         if not isinstance(self.retention, RetentionPolicy | None):
             raise InvalidArgumentError("retention is a RetentionPolicy or None", retention=repr(self.retention)[:60])
+        object.__setattr__(self, "tags", tuple(dict.fromkeys(self.tags)))
         if len(self.tags) > 128 or any(not 0 < len(tag) <= 256 for tag in self.tags):
             raise InvalidArgumentError("a stream has at most 128 tags of 1 to 256 characters", tags=len(self.tags))
 

@@ -176,11 +176,11 @@ def config_message(stream: StreamName, config: StreamConfig) -> pb.StreamConfig:
             scaleFactor=config.scaling.factor,
             minNumSegments=config.scaling.min_segments,
         ),
+        # Present even where it is empty: the Python client answers None for an absent message, and a list otherwise.
+        tags=make(pb.Tags, tag=config.tags),
         timestampAggregationTimeout=config.timestamp_aggregation_ms,
         rolloverSizeBytes=config.rollover_bytes,
     )
-    if config.tags:
-        message.tags.CopyFrom(make(pb.Tags, tag=config.tags))
     policy = config.retention
     if policy is not None:
         # Pravega's way to say "unlimited" is the largest number, not absence.

@@ -1,4 +1,7 @@
-"""Arrow arrays to blocks of events and back. The only module of the client that loads pyarrow and numpy."""
+"""Arrow arrays to blocks of events and back. The only module of the client that loads pyarrow and numpy.
+
+Importing it raises MissingExtraError where one of them is not installed.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+try:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+except ModuleNotFoundError as error:
+    from penstock.model.errors import missing_extra
+
+    if error.name not in ("numpy", "pyarrow"):
+        raise
+    raise missing_extra(error.name, "arrow") from error
 
 from penstock.client.lanes import Lane, LaneMap, WriteBlock
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES

@@ -55,7 +55,10 @@ class AsyncBlockReader(ABC):
         return _Iterator(self.next_block)
 
     def read_arrow(self) -> AsyncIterator[pa.RecordBatch]:
-        """A record batch per block: ``event`` (binary), ``segment_id`` and ``offset`` (int64)."""
+        """A record batch per block: ``event`` (binary), ``segment_id`` and ``offset`` (int64).
+
+        The iterator raises MissingExtraError where pyarrow or numpy is not installed; no event is taken then.
+        """
         return _Iterator(self._next_batch)
 
     def __aiter__(self) -> AsyncIterator[Event]:

@@ -117,7 +117,10 @@ class _BlockReader(Generic[R]):
             yield block
 
     def read_arrow(self) -> Iterator[pa.RecordBatch]:
-        """A record batch per block: ``event`` (binary), ``segment_id`` and ``offset`` (int64)."""
+        """A record batch per block: ``event`` (binary), ``segment_id`` and ``offset`` (int64).
+
+        The iterator raises MissingExtraError where pyarrow or numpy is not installed; no event is taken then.
+        """
         from penstock.client.arrow import block_to_batch
 
         while (block := self._take_block()) is not None:

@@ -154,7 +154,8 @@ class Writer:
 
     def write_arrow(self, array: pa.Array, keys: pa.Array | None = None) -> None:
         """Buffer an Arrow array of binary or text, framed without touching single events. Raises as ``write``,
-        InvalidArgumentError (another type, or nulls among the events). Null keys: no key."""
+        InvalidArgumentError (another type, or nulls among the events), MissingExtraError (no pyarrow or numpy). Null keys:
+        no key."""
         from penstock.client.arrow import PIECE_BYTES_MAX, ArrowBatch, PieceMemory
 
         self.open()

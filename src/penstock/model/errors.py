@@ -267,5 +267,19 @@ class UnsupportedError(PenstockError):
     """The operation is known but not offered here."""
 
 
+class MissingExtraError(UnsupportedError):
+    """A Python package that an optional feature needs is not installed. Nothing was changed.
+
+    Fields: ``package``; ``extra``, the extra of ``penstock`` that brings it.
+    """
+
+
+def missing_extra(package: str, extra: str) -> MissingExtraError:
+    """Return the error that says how to install the extra that brings ``package``."""
+    return MissingExtraError(
+        f"the package {package} is not installed: pip install 'penstock[{extra}]'", package=package, extra=extra
+    )
+
+
 class InternalError(PenstockError):
     """An invariant of our own is broken. Report it; the fields say which."""

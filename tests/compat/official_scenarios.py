@@ -49,6 +49,14 @@ def scopes_and_streams(manager):
     for name in ("repeated", "untagged"):
         manager.seal_stream("admin", name)
         manager.delete_stream("admin", name)
+    dot = {"created": manager.create_stream("admin", ".", 1)}
+    stream = manager.create_byte_stream("admin", ".")
+    stream.write(b"in a dot")
+    stream.flush()
+    room = bytearray(8)
+    stream.readinto(room)
+    dot |= {"read": room.decode(), "listed": "." in manager.list_stream("admin")}
+    dot |= {"sealed": manager.seal_stream("admin", "."), "deleted": manager.delete_stream("admin", ".")}
     tags = manager.get_stream_tags("admin", "tagged")
     updated = manager.update_stream_with_policy(
         scope_name="admin",
@@ -71,6 +79,7 @@ def scopes_and_streams(manager):
         "created": created,
         "duplicate": duplicate,
         "tags": tags,
+        "dot": dot,
         "repeated": repeated,
         "tags_repeated": tags_repeated,
         "tags_none": tags_none,

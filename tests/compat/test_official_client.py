@@ -42,6 +42,7 @@ def test_scopes_and_streams_are_created_listed_updated_sealed_and_deleted(server
     assert seen["created"] is True
     assert seen["duplicate"] is False
     assert sorted(seen["tags"]) == ["t1", "t2"]
+    assert seen["dot"] == {"created": True, "read": "in a dot", "listed": True, "sealed": True, "deleted": True}
     assert seen["repeated"] is True
     assert sorted(seen["tags_repeated"]) == ["t1", "t2"]
     assert seen["tags_none"] == []

@@ -50,6 +50,9 @@ def test_scopes_are_created_once_and_deleted_only_while_empty() -> None:
                 await controller.create_scope("a")
             with pytest.raises(InvalidNameError):
                 await controller.create_scope("_system")
+            for dots in (".", ".."):
+                with pytest.raises(InvalidNameError):
+                    await controller.create_scope(dots)
             with pytest.raises(InvalidNameError):
                 await controller.create_scope("a/b")
             assert await controller.list_scopes() == ["a", "b"]

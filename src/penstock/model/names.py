@@ -30,11 +30,13 @@ def check_name(kind: str, name: str, *, internal: bool = False) -> str:
     """Return ``name`` if it is legal for ``kind`` ("scope" or "stream"), else raise ``InvalidNameError``.
 
     User names are letters, digits, dots and dashes. Names of our own (``internal``) may also hold underscores.
-    ``.`` and ``..`` are refused everywhere, though no name ever becomes a file name.
+    ``..`` is refused: HTTP clients shorten ``streams/..`` in a path, and the request would reach the scope. ``.`` is
+    refused for scopes only. No name ever becomes a file name.
     """
     limit = SCOPE_NAME_MAX if kind == "scope" else STREAM_NAME_MAX
     pattern = _ANY_NAME if internal else _USER_NAME
-    if not 0 < len(name) <= limit or not pattern.match(name) or name in (".", ".."):
+    refused = (".", "..") if kind == "scope" else ("..",)
+    if not 0 < len(name) <= limit or not pattern.match(name) or name in refused:
         raise InvalidNameError(
             f"{kind} name is not legal: use 1 to {limit} letters, digits, dots and dashes", name=repr(name[:80])
         )

@@ -159,3 +159,47 @@ def test_memory_in_use_is_never_reused_on_any_python_version(monkeypatch, shift)
             mark, view = held.pop(rng.randrange(len(held)))
             assert not len(view) or (view[0] == mark and view[len(view) - 1] == mark)
             del view
+
+
+EVENTS = [b"1", b"22", b"", b"4444"]
+KEYS = ["a", None, "b", "a"]
+COLUMNS = {"event": pa.array(EVENTS), "routing_key": pa.array(KEYS)}
+
+
+@pytest.mark.parametrize("form", [pa.table, pa.record_batch])
+@pytest.mark.parametrize("beside", [{}, {"segment_id": pa.array([0] * 4), "offset": pa.array(range(4))}])
+def test_a_table_or_batch_is_written_as_its_columns_are(form, beside):
+    whole, parts = lane_map(3), lane_map(3)
+    events, keys, _ = written(form(COLUMNS | beside), None, whole)
+    wanted, wanted_keys, _ = written(COLUMNS["event"], COLUMNS["routing_key"], parts)
+    assert sorted(events.values()) == sorted(wanted.values())
+    assert sorted(map(repr, keys.values())) == sorted(map(repr, wanted_keys.values()))
+    alone, alone_keys, _ = written(form({"event": COLUMNS["event"]} | beside), None, lane_map(1))
+    assert list(alone.values()) == [EVENTS]
+    assert list(alone_keys.values()) == [[None] * 4]
+
+
+def test_a_table_of_many_chunks_keeps_its_order():
+    chunks = pa.chunked_array([EVENTS[:1], [], EVENTS[1:]])
+    events, _, _ = written(pa.table({"event": chunks}), pa.chunked_array([["k"], ["k"] * 3]), lane_map(3))
+    assert list(events.values()) == [EVENTS]
+
+
+@pytest.mark.parametrize(
+    ("given", "keys", "message"),
+    [
+        (pa.table({"data": EVENTS}), None, "one column event"),
+        (pa.table([EVENTS, EVENTS], names=["event", "event"]), None, "one column event"),
+        (pa.table(COLUMNS | {"colour": KEYS}), None, "surplus=colour"),
+        (pa.table(COLUMNS), pa.array(KEYS), "keys are given twice"),
+        (EVENTS, None, "type=list"),
+        (None, None, "type=NoneType"),
+        (pa.array(EVENTS), KEYS, "type=list"),
+        (pa.array(EVENTS), pa.array([{"a": 1}] * 4), "keys are text"),
+        (pa.array(EVENTS), pa.array([b"\xff"] * 4), "keys are text"),
+        (pa.table({"event": [b"1", None]}), None, "an event is null"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_by_name(given, keys, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        ArrowBatch(given, keys, BLOCK_BYTES, PieceMemory(1 << 20))

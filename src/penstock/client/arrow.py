@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 try:
     import numpy as np
@@ -32,6 +32,11 @@ PIECE_BYTES_MAX = 16 << 20
 """Framed at once, far below the 2 GiB where 32-bit offsets end."""
 _KEYLESS_BLOCKS = 4
 _CODED_ROWS = 1 << 17
+_TABLE_COLUMNS = frozenset({"event", "routing_key", "segment_id", "offset"})
+"""What a table may hold: what is written, and what ``read_arrow`` adds, which is not written."""
+
+ArrowEvents: TypeAlias = "pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table"
+ArrowKeys: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 
 def frame_array(array: pa.Array) -> tuple[memoryview, np.ndarray[Any, Any]]:
@@ -125,17 +130,19 @@ def _is_unused(buffer: bytearray) -> bool:
 
 
 class ArrowBatch:
-    """An array on its way to the segments: checked as a whole, then framed piece by piece, in order per key.
+    """Events on their way to the segments: checked as a whole, then framed piece by piece, in order per key.
 
     A piece is sent while the next one is framed, and its memory is still in the processor's cache when it is sent. It holds
     about one block for each segment. Distinct keys are hashed once; without keys the segments take turns, block by block.
 
     Raises InvalidArgumentError for another type than binary or text, for nulls among the events, and where the number of
-    keys is another one. Null keys: no key.
+    keys is another one. Also for a table or batch without one column ``event``, or with columns other than ``routing_key``
+    and those of ``read_arrow``. Null keys: no key.
     """
 
-    def __init__(self, array: pa.Array, keys: pa.Array | None, block_bytes: int, memory: PieceMemory) -> None:
+    def __init__(self, given: ArrowEvents, keys: ArrowKeys | None, block_bytes: int, memory: PieceMemory) -> None:
         self._memory = memory
+        array, keys = _events_and_keys(given, keys)
         self._data = data = _as_binary(array)
         if keys is not None and len(keys) != len(data):
             raise InvalidArgumentError("each event needs a key, or none has one", events=len(data), keys=len(keys))
@@ -281,12 +288,38 @@ class _Coded:
         self.lane_of = np.asarray(lane_of, dtype=np.uint16 if len(self.distinct) < 1 << 16 else np.int32)
 
 
+def _events_and_keys(given: ArrowEvents, keys: ArrowKeys | None) -> tuple[pa.Array, pa.Array | None]:
+    if isinstance(given, pa.Table | pa.RecordBatch):
+        if given.schema.names.count("event") != 1 or given.schema.names.count("routing_key") > 1:
+            raise InvalidArgumentError(
+                "a table has one column event, and at most one routing_key", columns=", ".join(given.schema.names)
+            )
+        surplus = sorted({*given.schema.names} - _TABLE_COLUMNS)
+        if surplus:
+            raise InvalidArgumentError(
+                "only the columns event and routing_key are written; select them", surplus=", ".join(surplus)
+            )
+        if "routing_key" in given.schema.names:
+            if keys is not None:
+                raise InvalidArgumentError("keys are given twice: as an argument and as the column routing_key")
+            keys = given.column("routing_key")
+        given = given.column("event")
+    if not isinstance(given, pa.Array | pa.ChunkedArray):
+        raise InvalidArgumentError("events are an Arrow array, record batch or table", type=type(given).__name__)
+    if keys is not None and not isinstance(keys, pa.Array | pa.ChunkedArray):
+        raise InvalidArgumentError("keys are an Arrow array", type=type(keys).__name__)
+    return given, keys
+
+
 def _as_text(keys: pa.Array) -> pa.Array:
     if isinstance(keys, pa.ChunkedArray):
         keys = keys.combine_chunks()
     if pa.types.is_dictionary(keys.type):
         keys = keys.dictionary_decode()
-    return keys.cast(pa.string())
+    try:
+        return keys.cast(pa.string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidArgumentError("keys are text", type=str(keys.type)) from error
 
 
 def _prepare_plain(

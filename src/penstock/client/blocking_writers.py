@@ -24,9 +24,7 @@ from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from penstock.client.arrow import PieceMemory
+    from penstock.client.arrow import ArrowEvents, ArrowKeys, PieceMemory
 
 
 class Writer:
@@ -152,10 +150,13 @@ class Writer:
         self.open()
         self._send(prepare_events(self._lanes, events, keys, self._settings.block_bytes))
 
-    def write_arrow(self, array: pa.Array, keys: pa.Array | None = None) -> None:
-        """Buffer an Arrow array of binary or text, framed without touching single events. Raises as ``write``,
-        InvalidArgumentError (another type, or nulls among the events), MissingExtraError (no pyarrow or numpy). Null keys:
-        no key."""
+    def write_arrow(self, array: ArrowEvents, keys: ArrowKeys | None = None) -> None:
+        """Buffer Arrow events of binary or text, framed without touching single events: an array, or a record batch or table
+        with the column ``event`` and, unless ``keys`` are given, perhaps ``routing_key``. The columns ``segment_id`` and
+        ``offset`` of ``read_arrow`` are not written. Null keys: no key.
+
+        Raises as ``write``, InvalidArgumentError (another type, other columns, or nulls among the events),
+        MissingExtraError (no pyarrow or numpy)."""
         from penstock.client.arrow import PIECE_BYTES_MAX, ArrowBatch, PieceMemory
 
         self.open()
@@ -301,8 +302,8 @@ class Transaction:
         self._hand_over()
         self._thread.call(self._inner.write_many(events, keys))
 
-    def write_arrow(self, array: pa.Array, keys: pa.Array | None = None) -> None:
-        """Buffer an Arrow array of binary or text. Raises as ``write``."""
+    def write_arrow(self, array: ArrowEvents, keys: ArrowKeys | None = None) -> None:
+        """Buffer Arrow events, as ``Writer.write_arrow`` takes them. Raises as it."""
         self._inner.check()
         self._hand_over()
         self._thread.call(self._inner.write_arrow(array, keys))

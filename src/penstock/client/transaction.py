@@ -43,7 +43,7 @@ from penstock.ports.rng import Rng
 from penstock.ports.segment_service import SegmentService
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from penstock.client.arrow import ArrowEvents, ArrowKeys
 
 log = logging.getLogger(__name__)
 
@@ -245,7 +245,7 @@ class AsyncTransaction:
             self._let_go(writer)
         await writer.write_many(events, keys)
 
-    async def write_arrow(self, array: pa.Array, keys: pa.Array | None = None) -> None:
+    async def write_arrow(self, array: ArrowEvents, keys: ArrowKeys | None = None) -> None:
         """As ``AsyncWriter.write_arrow``."""
         writer = self._taking()
         self._let_go(writer)

@@ -18,9 +18,8 @@ from penstock.ports.rng import Rng
 from penstock.ports.segment_service import SegmentService
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from penstock.client.arrow import ArrowEvents, ArrowKeys, PieceMemory
 
-    from penstock.client.arrow import PieceMemory
 
 LARGE_EVENT_MAX_BYTES = 64 << 20
 """Largest event at all. Up to 8 MiB an event shares blocks with others; above it costs a segment and a merge."""
@@ -210,10 +209,13 @@ class AsyncWriter:
         await self.open()
         await self._send(prepare_events(self._core.lanes, events, keys, self.settings.block_bytes))
 
-    async def write_arrow(self, array: pa.Array, keys: pa.Array | None = None) -> None:
-        """Buffer an Arrow array of binary or text, framed without touching single events. Raises as ``write``,
-        InvalidArgumentError (another type, or nulls among the events), MissingExtraError (no pyarrow or numpy). Null keys:
-        no key."""
+    async def write_arrow(self, array: ArrowEvents, keys: ArrowKeys | None = None) -> None:
+        """Buffer Arrow events of binary or text, framed without touching single events: an array, or a record batch or table
+        with the column ``event`` and, unless ``keys`` are given, perhaps ``routing_key``. The columns ``segment_id`` and
+        ``offset`` of ``read_arrow`` are not written. Null keys: no key.
+
+        Raises as ``write``, InvalidArgumentError (another type, other columns, or nulls among the events),
+        MissingExtraError (no pyarrow or numpy)."""
         from penstock.client.arrow import PIECE_BYTES_MAX, ArrowBatch, PieceMemory
 
         await self.open()

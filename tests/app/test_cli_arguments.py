@@ -43,6 +43,8 @@ COMMANDS = {
     "hold add web --reason r --from head": "--from is for the hold of a stream",
     "hold list 'a b'": NO_NAME,
     "erase list web": NO_STREAM,
+    "erase list 'web/a b'": NO_NAME,
+    "subscriber list 'web/a b'": NO_NAME,
     "retention explain web": NO_STREAM,
     "retention explain web/a --position here": NO_CUT,
     "retention set web/a --min-bytes 10 --max-bytes 1": OUT_OF_ORDER,

@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 import penstock as api
 from penstock.app.cli.main import main
+from penstock.client.blocking import Stream
+from penstock.model.errors import CorruptDataError, StreamNotFoundError
+from penstock.ports.controller_service import SubscriberInfo
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -174,3 +177,44 @@ def test_a_delete_that_a_hold_refuses_leaves_the_stream_as_it_was(penstock: Run)
     assert penstock("stream", "delete", "s/t")[0] == 4
     assert penstock("stream", "delete", "s/t", "--seal")[0] == 0
     assert penstock("stream", "describe", "s/t")[0] == 3
+
+
+def test_subscribers_of_the_whole_store_are_listed_by_the_bytes_that_they_hold(penstock: Run, tmp_path: Path) -> None:
+    held = {"a/few": 10, "b/many": 30, "b/some": 20}
+    for stream, events in held.items():
+        penstock("stream", "create", stream, "--type", "size", "--min", "0")
+        with api.open(tmp_path / "data") as store:
+            store.reader_group(f"{stream}-readers", [stream], retention="manual")
+        penstock("write", stream, stdin=b"abc\n" * events)
+    assert penstock("stream", "create", "b/unread")[0] == 0
+    rows = [json.loads(line) for line in penstock("subscriber", "list", "--json")[1].splitlines()]
+    assert [(row["stream"], row["name"], row["held_bytes"]) for row in rows] == [
+        ("b/many", "b/many-readers", 330),
+        ("b/some", "b/some-readers", 220),
+        ("a/few", "a/few-readers", 110),
+    ]
+    _, *lines = penstock("subscriber", "list")[1].splitlines()
+    assert [line.split()[:2] for line in lines] == [[row["stream"], row["name"]] for row in rows]
+    assert "330 B" in lines[0]
+
+
+def test_a_damaged_stream_hides_no_subscriber_of_another(
+    penstock: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for stream in ("a/damaged", "b/sound", "c/deleted"):
+        penstock("stream", "create", stream)
+        with api.open(tmp_path / "data") as store:
+            store.reader_group(f"{stream}-readers", [stream], retention="manual")
+    subscribers = Stream.subscribers
+
+    def fails(stream: Stream) -> Sequence[SubscriberInfo]:
+        if stream.name.stream == "damaged":
+            raise CorruptDataError("record of the stream cannot be read")
+        if stream.name.stream == "deleted":
+            raise StreamNotFoundError("no such stream")
+        return subscribers(stream)
+
+    monkeypatch.setattr(Stream, "subscribers", fails)
+    status, out, err = penstock("subscriber", "list", "--json")
+    assert [json.loads(line)["name"] for line in out.splitlines()] == ["b/sound-readers"]
+    assert (status, "a/damaged" in err, "c/deleted" in err) == (7, True, False)

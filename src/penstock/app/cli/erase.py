@@ -10,12 +10,18 @@ import typer
 
 from penstock.app.cli.holds import OwnerOption, owner_of
 from penstock.app.cli.output import ProgressLine, print_json, print_rows, say
-from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
+from penstock.app.cli.target import (
+    ControllerOption,
+    DataOption,
+    JsonOption,
+    StreamArgument,
+    StreamFilterArgument,
+    open_target,
+)
 from penstock.app.cli.words import moment
 from penstock.app.erasing import find_values, positions_from, values_from
 from penstock.app.units import counted, format_size
 from penstock.model.errors import InvalidArgumentError
-from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 
 NOT_TRUE_STATUS = 9
@@ -91,16 +97,12 @@ def run(
 
 @app.command("list")
 def list_erasures(
-    stream: Annotated[
-        str | None, typer.Argument(metavar="SCOPE/STREAM", show_default=False, help="Else all of the store.")
-    ] = None,
+    stream: StreamFilterArgument = None,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
     """Print what was erased: in the order of the receipts, those under way last."""
-    if stream is not None:
-        StreamName.parse(stream)
     with open_target(controller, data) as store:
         found = store.erasures(stream).list()
     if json:

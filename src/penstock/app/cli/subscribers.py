@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.app.cli.output import print_facts, print_json, print_rows, say
+from penstock.app.cli.output import ProgressLine, exit_code, print_error, print_facts, print_json, print_rows, say
 from penstock.app.cli.streams import place_of
-from penstock.app.cli.target import ControllerOption, DataOption, GroupArgument, JsonOption, StreamArgument, open_target
+from penstock.app.cli.target import (
+    ControllerOption,
+    DataOption,
+    GroupArgument,
+    JsonOption,
+    StreamArgument,
+    StreamFilterArgument,
+    open_target,
+)
 from penstock.app.cli.words import cut_words, moment, offsets
 from penstock.app.units import counted, format_duration, format_size
-from penstock.model.errors import InvalidArgumentError, SubscriberNotFoundError
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError, SubscriberNotFoundError
+from penstock.model.names import SYSTEM_SCOPE
 from penstock.ports.controller_service import SubscriberInfo
+
+if TYPE_CHECKING:
+    from penstock.client.blocking import Store
 
 app = typer.Typer(
     help="Subscribers of a stream: reader groups whose progress holds its data.",
@@ -22,6 +35,7 @@ app = typer.Typer(
     epilog="""\
 \b
 Examples:
+  penstock subscriber list                  the whole store, most held bytes first
   penstock subscriber list demo/clicks
   penstock subscriber move demo/clicks demo/reports --to tail --dry-run
   penstock subscriber remove demo/clicks demo/reports --yes
@@ -48,17 +62,64 @@ def _fields(item: SubscriberInfo) -> dict[str, Any]:
 
 @app.command("list")
 def list_subscribers(
-    stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
+    stream: StreamFilterArgument = None,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """Print who subscribes, how far behind, when last heard of, and what each alone keeps from going."""
-    with open_target(controller, data) as store:
-        found = sorted(store.stream(stream).subscribers(), key=lambda item: (-item.lag_bytes, item.name))
+    """Print who subscribes, how far behind, when last heard of, and what each alone keeps from going.
+
+    Of one stream: the furthest behind first. Of the whole store: the most held bytes first. Streams with damaged records
+    are reported on standard error, and the exit status is 7.
+    """
+    damaged: list[CorruptDataError] = []
+    with ProgressLine(quiet=json) as line, open_target(controller, data) as store:
+        if stream is not None:
+            found = [(stream, item) for item in store.stream(stream).subscribers()]
+            found.sort(key=lambda row: (-row[1].lag_bytes, row[1].name))
+        else:
+            found = _in_store(store, damaged, line)
+            found.sort(key=lambda row: (-row[1].held_bytes, -row[1].lag_bytes, row[0], row[1].name))
     if json:
-        for item in found:
-            print_json(_fields(item))
-        return
+        for name, item in found:
+            print_json({"stream": name, **_fields(item)})
+    else:
+        _print_table(found, has_streams=stream is None)
+    for error in damaged:
+        print_error(error, as_json=json)
+    if damaged:
+        raise typer.Exit(exit_code(damaged[0]))
+
+
+def _in_store(store: Store, damaged: list[CorruptDataError], line: ProgressLine) -> list[tuple[str, SubscriberInfo]]:
+    """Every subscriber with its stream. Passes over streams that are deleted meanwhile; adds an error to ``damaged`` for
+    each stream or scope that cannot be read."""
+    found: list[tuple[str, SubscriberInfo]] = []
+    for scope in store.scopes():
+        if scope == SYSTEM_SCOPE:
+            continue
+        try:
+            names = [f"{scope}/{name}" for name in store.streams(scope)]
+        except NotFoundError:
+            continue
+        except CorruptDataError as error:
+            damaged.append(CorruptDataError(error.message, **{**error.fields, "scope": scope}))
+            continue
+        for name in names:
+            line.show(name)
+            try:
+                found += [(name, item) for item in store.stream(name).subscribers()]
+            except NotFoundError:
+                continue
+            except CorruptDataError as error:
+                damaged.append(CorruptDataError(error.message, **{**error.fields, "stream": name}))
+    return found
+
+
+def _print_table(found: Sequence[tuple[str, SubscriberInfo]], *, has_streams: bool) -> None:
     rows = [
         [
+            *([stream] if has_streams else []),
             item.name,
             format_size(item.lag_bytes) if item.cut is not None else "silent",
             "?" if item.lag_events < 0 else f"{item.lag_events:,}",
@@ -66,9 +127,10 @@ def list_subscribers(
             "?" if item.held_bytes < 0 else format_size(item.held_bytes),
             moment(item.updated_ms),
         ]
-        for item in found
+        for stream, item in found
     ]
-    print_rows(["subscriber", "behind", "events", "oldest unread", "holds alone", "last seen"], rows, as_json=False)
+    heads = ["subscriber", "behind", "events", "oldest unread", "holds alone", "last seen"]
+    print_rows(["stream", *heads] if has_streams else heads, rows, as_json=False)
 
 
 @app.command()

@@ -45,6 +45,10 @@ def _stream(text: str) -> str:
     return text
 
 
+def _stream_or_all(text: str | None) -> str | None:
+    return None if text is None else _stream(text)
+
+
 def _scope(text: str) -> str:
     return check_name("scope", text, internal=True)
 
@@ -58,6 +62,10 @@ def _group(text: str) -> str:
 
 # What no store could know is refused before one is looked for.
 StreamArgument = Annotated[str, typer.Argument(metavar="SCOPE/STREAM", show_default=False, callback=_stream)]
+StreamFilterArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="SCOPE/STREAM", show_default=False, help="Else all of the store.", callback=_stream_or_all),
+]
 ScopeArgument = Annotated[str, typer.Argument(metavar="SCOPE", show_default=False, callback=_scope)]
 GroupArgument = Annotated[str, typer.Argument(metavar="SCOPE/GROUP", show_default=False, callback=_group)]
 

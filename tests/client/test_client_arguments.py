@@ -7,7 +7,7 @@ from client_world import open_services
 
 from penstock.client.blocking import Store
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import GenerationMismatchError, InvalidArgumentError, InvalidCutError
+from penstock.model.errors import GenerationMismatchError, InvalidArgumentError, InvalidCutError, InvalidNameError
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
 from penstock.storage.real_clock import RealClock
@@ -218,3 +218,24 @@ def test_a_cut_that_no_reader_can_have_reached_is_refused_by_every_call(store, s
     assert stream.head().positions == {0: 0}
     assert [item.lag_events for item in stream.subscribers()] == [3]
     assert list(store.holds("a/s").list()) == []
+
+
+@pytest.mark.parametrize("name", [7, None, b"a/s", ("a", "s"), ["a/s"], 1.5, []])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store, name: store.stream(name),
+        lambda store, name: store.create_stream(name, create_scope=True),
+        lambda store, name: store.create_scope(name),
+        lambda store, name: store.reader_group(name, ["a/s"]),
+        lambda store, name: store.reader_group("a/g", [name]),
+        lambda store, name: store.open_reader_group(name),
+        lambda store, name: store.delete_scope(name),
+        lambda store, name: store.streams(name),
+        lambda store, name: store.reader_groups(name),
+    ],
+)
+def test_a_name_that_is_no_text_is_refused_with_its_type(stream, store, call, name):
+    with pytest.raises(InvalidNameError, match=f"name is text. type={type(name).__name__}"):
+        call(store, name)
+    assert (store.scopes(), store.streams("a"), store.reader_groups("a")) == (["a"], ["s"], [])

@@ -25,7 +25,7 @@ from penstock.model.errors import (
     ScopeNotFoundError,
     StreamNotFoundError,
 )
-from penstock.model.names import StreamName, check_name, segment_name
+from penstock.model.names import StreamName, check_name, check_text, segment_name
 from penstock.model.policies import RetentionPolicy, ScalingPolicy, StreamConfig
 from penstock.model.segments import KeyRange, SegmentId, even_ranges
 from penstock.ports.clock import Clock
@@ -265,6 +265,7 @@ class AsyncStore:
 
     async def create_scope(self, scope: str, *, if_absent: bool = False) -> None:
         """Raises AlreadyExistsError unless ``if_absent``, InvalidNameError."""
+        check_text(scope)
         try:
             await self.controller.create_scope(scope)
         except AlreadyExistsError:
@@ -272,7 +273,8 @@ class AsyncStore:
                 raise
 
     async def delete_scope(self, scope: str) -> None:
-        """Raises ScopeNotFoundError, NotEmptyError."""
+        """Raises ScopeNotFoundError, NotEmptyError, InvalidNameError (no text)."""
+        check_text(scope)
         await self.controller.delete_scope(scope)
 
     async def scopes(self) -> list[str]:
@@ -284,6 +286,7 @@ class AsyncStore:
 
     async def streams(self, scope: str, *, tag: str | None = None, internal: bool = False) -> list[str]:
         """Names of the scope's streams, sorted; those of the system itself only with ``internal``."""
+        check_text(scope)
         found: list[str] = []
         after = ""
         while page := await self.controller.list_streams(scope, tag=tag, after=after):
@@ -352,6 +355,7 @@ class AsyncStore:
         names = [self.stream(item).name for item in streams]
         if not names:
             raise InvalidArgumentError("a reader group reads at least one stream", group=name)
+        check_text(name)
         scope, _, short = name.rpartition("/")
         scope = scope or names[0].scope
         check_name("stream", short)
@@ -378,8 +382,10 @@ class AsyncStore:
     async def open_reader_group(self, name: str, *, lease_s: float = 10.0, refresh_s: float = 1.0) -> AsyncReaderGroup:
         """The group ``scope/name``. Its deleted streams leave it, which is logged.
 
-        Raises ReaderGroupNotFoundError, GenerationMismatchError (a stream of it was deleted and made anew since).
+        Raises ReaderGroupNotFoundError, GenerationMismatchError (a stream of it was deleted and made anew since),
+        InvalidArgumentError (a name of another form).
         """
+        check_text(name)
         scope, slash, short = name.rpartition("/")
         if not slash:
             raise InvalidArgumentError("a reader group is written SCOPE/GROUP", name=name)
@@ -401,7 +407,8 @@ class AsyncStore:
         return AsyncErasures(name, self.segments, self.controller, self.rng)
 
     async def reader_groups(self, scope: str) -> Sequence[str]:
-        """Names of the scope's reader groups."""
+        """Names of the scope's reader groups. Raises InvalidNameError (no text)."""
+        check_text(scope)
         return await self.controller.list_reader_groups(scope)
 
     async def _open(self, config: ReaderGroupConfig, *, lease_s: float, refresh_s: float) -> AsyncReaderGroup:

@@ -26,6 +26,12 @@ KEY_VALUE_TABLES = f"{SYSTEM_SCOPE}/_tables/keyvaluetables"
 """The table with the records of key-value tables, under ``scope/name``."""
 
 
+def check_text(name: object) -> None:
+    """Raise ``InvalidNameError`` for a name that is no ``str``."""
+    if not isinstance(name, str):
+        raise InvalidNameError("a name is text", type=type(name).__name__)
+
+
 def check_name(kind: str, name: str, *, internal: bool = False) -> str:
     """Return ``name`` if it is legal for ``kind`` ("scope" or "stream"), else raise ``InvalidNameError``.
 
@@ -33,6 +39,7 @@ def check_name(kind: str, name: str, *, internal: bool = False) -> str:
     ``..`` is refused: HTTP clients shorten ``streams/..`` in a path, and the request would reach the scope. ``.`` is
     refused for scopes only. No name ever becomes a file name.
     """
+    check_text(name)
     limit = SCOPE_NAME_MAX if kind == "scope" else STREAM_NAME_MAX
     pattern = _ANY_NAME if internal else _USER_NAME
     refused = (".", "..") if kind == "scope" else ("..",)
@@ -55,7 +62,8 @@ class StreamName:
 
     @classmethod
     def parse(cls, text: str) -> StreamName:
-        """Parse ``scope/stream``. Raises ``InvalidNameError`` where it has not exactly two parts."""
+        """Parse ``scope/stream``. Raises ``InvalidNameError`` where it is no text or has not exactly two parts."""
+        check_text(text)
         scope, slash, stream = text.partition("/")
         if not slash or not scope or not stream or "/" in stream:
             raise InvalidNameError("a stream is written SCOPE/STREAM", name=repr(text[:80]))

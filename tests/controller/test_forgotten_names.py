@@ -208,7 +208,7 @@ def test_digests_that_cannot_be_read_stop_no_other_name() -> None:
             for writer in others:
                 assert await commit(controller, segments, writer, 0, b"x")
             # All that are old are forgotten, but the one whose digest has no place.
-            assert await controller.last_batch(STREAM, writer=kept) == 0
+            assert await controller.last_batch(STREAM, writer=kept, source=QuerySource(query=f"q-{kept}", run="r")) == 0
             assert kinds(segments)["batch"] == len(others) + 1
             assert entries[key][0] == b"rot"
             found = await controller.repair_stream(STREAM)

@@ -113,7 +113,10 @@ class Retention(LevelPolicy):
         return self._thread.call(self._inner.undo())
 
     def undo_since(self, since_ms: int | None) -> Mapping[str, Any]:
-        """As ``AsyncRetention.undo_since``."""
+        """Take back all truncations since that time (wall clock; None: the last one) whose grace has not ended.
+
+        See ``ControllerService.undo_truncations`` for the answer. Raises ConflictError.
+        """
         return self._thread.call(self._inner.undo_since(since_ms))
 
     def evictions(self) -> Sequence[Mapping[str, Any]]:

@@ -122,7 +122,7 @@ def test_the_loop_looks_again_although_the_answer_was_lost(call: str) -> None:
             with pytest.raises(UnavailableError):
                 await change
             async with asyncio.timeout(10):
-                while segments.segments[name_of(ONE)].start != 90:
+                while segments.segments[name_of(ONE)].start != 100:
                     await asyncio.sleep(0)
                     clock.ms += 1000
                     await controller._loop.turn()

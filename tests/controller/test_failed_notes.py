@@ -56,7 +56,7 @@ def test_a_failed_read_makes_the_loop_forget_no_stream(key: bytes, error: Pensto
                     assert segments.prefix is None
                 clock.ms += 700_000
             assert segments.prefix is None
-            assert [segments.segments[name_of(seg(0, 0), name)].start for name in (U, V)] == [90, 90]
+            assert [segments.segments[name_of(seg(0, 0), name)].start for name in (U, V)] == [100, 100]
 
     asyncio.run(work())
 

@@ -62,20 +62,3 @@ def test_a_lost_row_with_a_copy_is_reported_and_loses_nothing(pristine: Path, da
 def test_the_doctor_reports_a_store_whose_row_and_copy_are_lost(data: Path) -> None:
     lose(data, records.STORE_KEY, records.STORE_COPY_KEY)
     reported(data)
-
-
-@pytest.mark.parametrize("tag", [records.TAG_SEGMENT, records.TAG_NAME])
-def test_a_lost_row_of_a_segment_or_of_its_name_is_reported(data: Path, tag: bytes) -> None:
-    connection = sqlite3.connect(data / "metadata/store.db")
-    names = [key for (key,) in connection.execute("SELECT key FROM kv ORDER BY key") if key[:1] == records.TAG_NAME]
-    name = next(key for key in names if not key[3:].startswith(b"_"))
-    (value,) = connection.execute("SELECT value FROM kv WHERE key = ?", (name,)).fetchone()
-    connection.close()
-    container = int.from_bytes(name[1:3], "big")
-    uid = records.parse_number(value[-8:])
-    lost = name if tag == records.TAG_NAME else records.uid_key(tag, container, uid)
-    lose(data, lost)
-    for command in ("scrub", "doctor"):
-        result = CliRunner().invoke(app, [command, "--data", str(data)])
-        assert result.exit_code == 7, (command, result.output, result.exception)
-        assert lost.hex() in result.output, (command, result.output)

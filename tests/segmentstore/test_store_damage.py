@@ -305,7 +305,3 @@ def test_bytes_whose_chunk_row_is_lost_are_corrupt_for_reads_counts_and_erasures
         await world.store.close(checkpoint=False)
 
     asyncio.run(main())
-
-
-def test_a_lost_row_of_a_segment_or_of_its_name_affects_only_that_segment():
-    assert lose_rows(b"sn") >= 2 * len([*SEGMENTS, *TABLES])

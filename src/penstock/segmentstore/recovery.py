@@ -160,7 +160,6 @@ class Recovery:
         await container.writers.recover()
         await container.reclaimer.recover()
         await self._aside.recover(self._complete_upto)
-        await self._aside.find_lost_rows()
 
     async def replay(self, address: int, header: frames.FrameHeader, frame: bytes) -> None:
         """Take up one frame of the container; frames come in order."""

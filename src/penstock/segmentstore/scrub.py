@@ -24,7 +24,6 @@ from penstock.segmentstore.blocks import checksum_of
 from penstock.segmentstore.chunk_gaps import missing_chunk, missing_ranges
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.rebuild import blocks_of, list_catalogue, read_object
-from penstock.segmentstore.row_pairs import missing_segment, unmatched
 
 _ROWS = 2000
 _ROW_BYTES = 100
@@ -210,8 +209,6 @@ class Scrubber:
             later = [index for index in self._rows if index > at.container]
             return replace(at, container=min(later), first=0, second=0, third=0) if later else None
         index = at.container
-        if not (at.first or at.second or at.third):
-            await self._check_pairs(rows, index, tally)
         start = records.uid_key(records.TAG_SEGMENT, index, at.first)
         _, end = records.range_of(records.prefix(records.TAG_SEGMENT, index))
         try:
@@ -234,13 +231,6 @@ class Scrubber:
             if bad is None:
                 return replace(at, first=uid + 1, second=0, third=0)
             return replace(at, second=records.parse_number(bad[-8:]) + 1, third=0)
-
-    async def _check_pairs(self, rows: MetadataRows, index: int, tally: _Tally) -> None:
-        try:
-            found = await unmatched(rows, index)
-        except CorruptDataError:
-            return  # Reported among the rows.
-        tally.damage += [missing_segment(index, uid, name) for uid, name in found.segments.items()]
 
     def _next_container(self, at: _Cursor) -> _Cursor:
         return replace(at, container=at.container + 1, first=0, second=0, third=0)

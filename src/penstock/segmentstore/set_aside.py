@@ -14,7 +14,6 @@ from penstock.codec import operation_frames as frames
 from penstock.codec import operations as codec
 from penstock.codec import records
 from penstock.model.errors import CorruptDataError
-from penstock.segmentstore.row_pairs import unmatched
 
 if TYPE_CHECKING:
     from penstock.segmentstore.container import Container
@@ -52,25 +51,6 @@ class SetAside:
                 uid = records.parse_number(key[3:11])
                 self._before[uid] = self._container.segments.aside[uid] = None
                 start = max(start, records.range_of(records.aside_key(index, uid))[1])
-
-    async def find_lost_rows(self) -> None:
-        """Set segments aside whose row is lost, so that no caller takes them for deleted. A lost name row is put back: the
-        segment's row has its name. So is a table's row, from its copy."""
-        rows, index = self._container.rows, self._container.index
-        found = await unmatched(rows, index)
-        for uid, name in found.segments.items():
-            key = records.uid_key(records.TAG_SEGMENT, index, uid)
-            (copy,) = await rows.get_many([records.copy_key(key)], damaged=[])
-            if copy is not None:
-                rows.put(key, copy)
-                _log.error("row of a segment is missing, its copy is used", extra={"key": key.hex(), "segment": name})
-            elif uid not in self:
-                self.add(uid, CorruptDataError("row of the segment is missing", segment=name))
-        for uid, name in found.names.items():
-            if uid not in self:
-                # Of a segment that was set aside, the name is free once it was merged or deleted.
-                rows.put(records.name_key(index, name), records.number(uid))
-                _log.error("name row of a segment is missing and put back", extra={"container": index, "segment": name})
 
     def add(self, uid: int, error: CorruptDataError) -> None:
         """Set the segment aside from here on."""

@@ -22,7 +22,6 @@ from penstock.ports.offload import Offload
 from penstock.segmentstore.chunk_gaps import missing_chunk, missing_ranges
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.rebuild import list_catalogue, load_container
-from penstock.segmentstore.row_pairs import missing_name, missing_segment, unmatched
 from penstock.storage.data_directory import DataDirectory, check_directory
 from penstock.storage.real_files import RealFiles
 from penstock.storage.tier_claim import RECORD, load_record
@@ -240,10 +239,6 @@ async def _segments(store: Offline, found: Diagnosis) -> None:
                 if len(page) < _PAGE:
                     break
                 start = page[-1][0] + b"\0"
-            pairs = await unmatched(rows, index)
-            lost = [missing_segment(index, uid, name) for uid, name in pairs.segments.items()]
-            lost += [missing_name(index, name) for name in pairs.names.values()]
-            found.damage += [item for item in lost if item not in found.damage]
             bounds = records.range_of(records.prefix(records.TAG_FREE, index))
             named |= {key[3:].decode(): None for key, _ in await rows.scan_all(bounds)}
         except CorruptDataError as error:

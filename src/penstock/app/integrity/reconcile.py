@@ -93,7 +93,7 @@ async def _controller_table(segments: SegmentStore) -> Mapping[bytes, bytes] | N
     while True:
         try:
             page = await segments.table_scan(keys.TABLE, after=after, limit=_PAGE)
-        except (NotFoundError, CorruptDataError):
+        except NotFoundError:
             return None
         table.update((entry.key, entry.value) for entry in page)
         if len(page) < _PAGE:

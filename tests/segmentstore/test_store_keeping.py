@@ -215,11 +215,12 @@ def test_kept_bytes_that_live_in_the_log_alone_are_found_again_or_missed() -> No
         frames = list(world.log_state.frames)
         world.log_state.frames.clear()
         world.log_state.frames.extend(item for item in frames if b"1111" not in item[1])
+        # Bytes behind the gap are there, so the store starts; it refuses the gap and nothing else.
+        store = await world.open()
+        assert await store.restore(SEGMENT, 0) == 0
         with pytest.raises(CorruptDataError):
-            await world.open()
-        world.log_state.frames.clear()
-        world.log_state.frames.extend(frames)
-        await world.open()
+            await content(store, SEGMENT)
+        assert bytes((await store.read(SEGMENT, 3500, 100, wait=False)).parts[0])[:10] == b"3" * 10
 
     run(body, containers=1)
 

@@ -27,6 +27,7 @@ def test_fifty_kills_of_everything_lose_and_repeat_nothing(tmp_path: Path) -> No
     assert set(summary["killed"]) == set(VICTIMS)
 
 
+@pytest.mark.slow
 def test_kills_under_old_and_new_checkpoints_lose_and_repeat_nothing(tmp_path: Path) -> None:
     summary = kill_owners.run(tmp_path, times=3, seed=3, engine="small")
     assert is_sound(summary), summary

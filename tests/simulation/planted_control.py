@@ -188,7 +188,7 @@ def recovery_expects_sound_rows() -> Any:
 
 
 def freeing_expects_sound_rows() -> Any:
-    """Where the blocks of a truncated chunk cannot be read, whoever gives space back fails."""
+    """The code that frees space fails where the blocks of a truncated chunk cannot be read."""
     return patch.object(reclaimer, "CorruptDataError", KeyboardInterrupt)
 
 

@@ -37,7 +37,7 @@ def a_head_is_freed_for_an_object_that_left_memory() -> Any:
 
 
 def dead_headers_are_blanked() -> Any:
-    """What nobody can read is blanked whole, headers included: whoever counts events in its block is out of step."""
+    """What nobody can read is blanked whole, headers included, so that counts of events in its block are wrong."""
     return patch.object(eraser, "dead_payloads", lambda data, events, end: [(0, end)])
 
 

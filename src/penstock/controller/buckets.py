@@ -124,9 +124,9 @@ class Buckets:
             try:
                 await self.turn()
             except PenstockError as error:
-                log.warning("controller could not beat", extra={"error": str(error)})
+                log.warning("heartbeat of the controller failed", extra={"error": str(error)})
             except Exception:
-                log.exception("controller could not beat, by an unexpected error")
+                log.exception("heartbeat of the controller failed with an unexpected error")
 
     async def turn(self) -> None:
         """One beat and one look at the others."""

@@ -129,7 +129,7 @@ class RetentionLoop:
             except PenstockError as error:
                 log.warning("retention cycle was cut short", extra={"error": str(error)})
             except Exception:
-                log.exception("retention cycle was cut short, by an unexpected error")
+                log.exception("retention cycle ended early because of an unexpected error")
 
     async def run_dirty(self) -> None:
         """Look at streams soon after they were called dirty."""
@@ -170,7 +170,7 @@ class RetentionLoop:
                 await asyncio.sleep(max(pause_s, 1.0))
                 continue
             except Exception:
-                log.exception("limits cannot be watched, by an unexpected error")
+                log.exception("limits cannot be watched because of an unexpected error")
                 await asyncio.sleep(max(pause_s, 1.0))
                 continue
             now_s = loop.time()
@@ -291,7 +291,7 @@ class RetentionLoop:
                 self._scopes[scope] = None
                 failed = failed or error
             except Exception:
-                log.exception("streams could not be listed, by an unexpected error", extra={"scope": scope})
+                log.exception("streams could not be listed because of an unexpected error", extra={"scope": scope})
                 self._scopes[scope] = None
             except BaseException:
                 self._scopes |= scopes

@@ -58,7 +58,7 @@ class Sweeper:
             except PenstockError as error:
                 log.warning("sweep was cut short", extra={"error": str(error)})
             except Exception:
-                log.exception("sweep was cut short, by an unexpected error")
+                log.exception("sweep ended early because of an unexpected error")
 
     async def sweep(self) -> None:
         """One pass. When it returns, expired transactions are aborted, and decided ones are finished if possible.
@@ -81,7 +81,7 @@ class Sweeper:
             except PenstockError as error:
                 failed = failed or error
             except Exception:
-                log.exception("part of a sweep failed, by an unexpected error", extra={"part": part.__name__})
+                log.exception("part of a sweep failed with an unexpected error", extra={"part": part.__name__})
         if failed is not None:
             raise failed
 
@@ -149,7 +149,7 @@ class Sweeper:
             self._ctx.telemetry.add("workflow_failures")
         except Exception:
             # A defect that one stream meets must not keep the store from starting, nor stop the sweeps of all others.
-            log.exception("workflow could not be finished, by an unexpected error", extra={"name_of": name})
+            log.exception("workflow could not be finished because of an unexpected error", extra={"name_of": name})
             self._ctx.telemetry.add("workflow_failures")
 
     async def _forget_old(self) -> None:

@@ -151,7 +151,7 @@ def check_subscriber(query: str, source: QuerySource | None, *, subscriber: str,
             return
         raise WriterInUseError(
             _about_given(source)
-            + "subscriber is a reader group that no query has made, and whoever reads it would lose data: use another "
+            + "subscriber is a reader group that no query has made, and its readers would lose data: use another "
             "subscriber; or, if nobody else needs it, take it over with replaces_query=unknown",
             subscriber=subscriber,
             owner=UNKNOWN_QUERY,

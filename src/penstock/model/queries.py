@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from penstock.model.errors import InvalidArgumentError
 
 UNKNOWN_QUERY = "unknown"
-"""As ``replaces``: whoever used the name without a query, such as an earlier version, a job, or a reader group."""
+"""As ``replaces``: every user of the name that is no query, such as an earlier version, a job, or a reader group."""
 ANY_QUERY = "any"
 """As ``replaces`` for a subscriber: whichever query owns it."""
 SOURCE_MAX_BYTES = 256

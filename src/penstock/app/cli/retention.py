@@ -395,7 +395,10 @@ def undo(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Undo the last truncation, or all since a time, while their grace period lasts."""
+    """Undo the last truncation, or all since a time, while their grace period lasts.
+
+    One retention cycle can truncate in several steps: --since takes all of them back.
+    """
     since_ms = None if since is None else parse_moment(since, now_ms=RealClock().now_ms())
     with open_target(controller, data) as store:
         found = store.stream(stream).retention.undo_since(since_ms)

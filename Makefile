@@ -26,7 +26,7 @@ demo: setup
 	@$(BIN)/penstock demo --data ./data
 
 test: setup lint
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-fast: setup
 	$(BIN)/python -m pytest -q -m "not spark and not server"

@@ -341,7 +341,7 @@ class Store:
 
     Raises what the opener raises. Safe to use from several threads; writers and readers belong to one at a time. A store
     that is still open when the process ends is closed then. ``place`` is where it is, for its ``repr``. ``local``: the opener
-    gives a store in this process, whose loop it leaves to us.
+    gives a store in this process, which runs in the loop that we start.
     """
 
     def __init__(
@@ -354,7 +354,7 @@ class Store:
         local: bool = False,
     ) -> None:
         self._place = place
-        self._thread = LoopThread(opener, visited=local)
+        self._thread = LoopThread(opener, local=local)
         self._rng = rng or _SystemRng()
         segments, controller = self._thread.services
         self._inner = AsyncStore(segments, controller, clock or _SystemClock(), self._rng)

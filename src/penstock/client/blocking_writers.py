@@ -45,7 +45,7 @@ class Writer:
         self._settings = settings
         self._changed = threading.Event()
         segments = thread.services[0]
-        dial = direct_lines(thread.loop, segments)
+        dial = direct_lines(thread.loop, segments, local=thread.is_local)
         self._core = WriterCore(layout, segments, rng, settings, on_change=self._on_change, open_direct=dial)
         self._lanes = self._core.lanes
         self._closed = False

@@ -1,24 +1,39 @@
-"""Single appends to a store in this process: the writing thread performs each one itself, on a visit to the store's loop."""
+"""Single appends to a store in this process: the writing thread hands each one to the store's loop and waits."""
 
 from __future__ import annotations
 
-import threading  # noqa: TID251 - the writing thread may wait for an answer that the loop's gives
+import threading  # noqa: TID251 - the writing thread waits for an answer that the loop gives
 from asyncio import AbstractEventLoop
 from typing import cast
 from uuid import UUID
 
-from penstock.client.visited_loop import VisitedLoop
 from penstock.model.errors import NotConnectedError, PenstockError
 from penstock.ports.direct_appends import OpenDirect
 from penstock.ports.files import Buffer
 from penstock.ports.segment_service import Append, Appended, LocalSegmentService, SegmentService
 
 
+class _Sent:
+    """One append, and what came of it. A line that goes on to the next append leaves this one to the loop."""
+
+    __slots__ = ("answered", "outcome", "request")
+
+    def __init__(self, request: Append) -> None:
+        self.request: Append | None = request
+        self.outcome: Appended | PenstockError | None = None
+        self.answered = threading.Lock()
+        self.answered.acquire()
+
+    def done(self, outcome: Appended | PenstockError) -> None:
+        self.outcome = outcome
+        self.answered.release()
+
+
 class LocalLine:
-    """Implements ``ports.direct_appends.DirectLine``. What is sent is performed once its acknowledgement is waited for."""
+    """Implements ``ports.direct_appends.DirectLine``, without a socket: two switches of threads, no task and no frame."""
 
     def __init__(
-        self, loop: VisitedLoop, segments: LocalSegmentService, segment: str, writer: UUID, last_number: int
+        self, loop: AbstractEventLoop, segments: LocalSegmentService, segment: str, writer: UUID, last_number: int
     ) -> None:
         self.last_number = last_number
         self._loop = loop
@@ -26,15 +41,10 @@ class LocalLine:
         self._segment = segment
         self._writer = writer
         self._sent_number = last_number
-        self._request: Append | None = None
-        self._outcome: Appended | PenstockError | None = None
-        self._answered = threading.Lock()
+        self._sent: _Sent | None = None
 
     def send(self, data: Buffer, count: int, number: int) -> None:
-        self._outcome = None
-        self._answered = threading.Lock()
-        self._answered.acquire()
-        self._request = Append(
+        request = Append(
             segment=self._segment,
             writer=self._writer,
             data=data,
@@ -43,37 +53,38 @@ class LocalLine:
             previous=self._sent_number,
         )
         self._sent_number = number
+        self._sent = sent = _Sent(request)
+        try:
+            self._loop.call_soon_threadsafe(self._perform, sent)
+        except RuntimeError as error:
+            raise NotConnectedError("store is closed") from error
 
     def acknowledged(self, timeout_s: float) -> bool:
-        if self._request is not None and (timeout_s <= 0 or not self._loop.visit(self._perform, timeout_s)):
+        sent = self._sent
+        if sent is None:
             return False
-        if self._outcome is None and timeout_s > 0:
-            self._answered.acquire(timeout=timeout_s)
-        if isinstance(self._outcome, PenstockError):
-            raise NotConnectedError("append was refused", reason=str(self._outcome))
-        return self._outcome is not None
+        if sent.outcome is None and timeout_s > 0 and sent.answered.acquire(timeout=timeout_s):
+            sent.answered.release()  # an interrupted wait asks again
+        if isinstance(sent.outcome, PenstockError):
+            raise NotConnectedError("append was refused", reason=str(sent.outcome))
+        return sent.outcome is not None
 
-    def _perform(self) -> None:
-        request, self._request = self._request, None
-        if request is None:
-            return
-        answered = self._answered
-
-        def done(outcome: Appended | PenstockError) -> None:
-            if self._answered is answered:
-                self._outcome = outcome
-                answered.release()
-
-        self._segments.submit_append(request, done)
+    def _perform(self, sent: _Sent) -> None:
+        """In the loop."""
+        request, sent.request = sent.request, None
+        if request is not None:
+            self._segments.submit_append(request, sent.done)
 
     def close(self) -> None:
-        self._request = None
+        """As in the port. In the loop: what it has not come to by now is never performed."""
+        if self._sent is not None:
+            self._sent.request = None
 
 
 class LocalLines:
-    """Lines to the segments of a store in this process, whose loop lets visitors in."""
+    """Lines to the segments of a store in this process, which runs in ``loop``."""
 
-    def __init__(self, loop: VisitedLoop, segments: LocalSegmentService) -> None:
+    def __init__(self, loop: AbstractEventLoop, segments: LocalSegmentService) -> None:
         self._loop = loop
         self._segments = segments
 
@@ -83,8 +94,11 @@ class LocalLines:
         return LocalLine(self._loop, self._segments, segment, writer, last_number)
 
 
-def direct_lines(loop: AbstractEventLoop, segments: SegmentService) -> OpenDirect | None:
-    """How a thread of the caller's may append to the store by itself; None: it may not."""
-    if isinstance(loop, VisitedLoop):
+def direct_lines(loop: AbstractEventLoop, segments: SegmentService, *, local: bool) -> OpenDirect | None:
+    """How a thread of the caller's may append to the store by itself; None: it may not.
+
+    ``local``: the store runs in ``loop`` itself.
+    """
+    if local:
         return LocalLines(loop, cast("LocalSegmentService", segments)).open
     return getattr(segments, "open_direct", None)

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from penstock.client.answer import Answer
-from penstock.client.visited_loop import VisitedLoop
 from penstock.model.errors import InternalError, InvalidArgumentError, NotConnectedError, PenstockError
 from penstock.ports import forks
 from penstock.ports.controller_service import ControllerService
@@ -47,9 +46,10 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 class LoopThread:
     """One event loop in one daemon thread, with the services open for as long as it runs."""
 
-    def __init__(self, opener: Opener, *, visited: bool = False) -> None:
-        """``visited``: the services are this process's own, and other threads may do their work (``visited_loop``)."""
-        self.loop = VisitedLoop() if visited else _new_loop()
+    def __init__(self, opener: Opener, *, local: bool = False) -> None:
+        """``local``: the services are this process's own, and run in this loop."""
+        self.loop = _new_loop()
+        self.is_local = local
         self._opened: Future[Services] = Future()
         self._closing = False
         self._failure: BaseException | None = None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.client.blocks import Event
     from penstock.client.store import AsyncStore
     from penstock.model import errors
+    from penstock.model.callers import Caller, calling
     from penstock.model.cuts import StreamCut
     from penstock.model.errors import PenstockError
     from penstock.model.names import StreamName
@@ -32,6 +33,7 @@ _HOMES = {
     "INHERIT": "model.retention",
     "AsyncStore": "client.store",
     "Backlog": "model.retention",
+    "Caller": "model.callers",
     "Event": "client.blocks",
     "Idle": "model.retention",
     "KeyRange": "model.segments",
@@ -44,6 +46,7 @@ _HOMES = {
     "Store": "client.blocking",
     "StreamCut": "model.cuts",
     "StreamName": "model.names",
+    "calling": "model.callers",
 }
 
 __version__ = "0.1.0"
@@ -51,6 +54,7 @@ __all__ = [
     "INHERIT",
     "AsyncStore",
     "Backlog",
+    "Caller",
     "Event",
     "Idle",
     "KeyRange",
@@ -64,6 +68,7 @@ __all__ = [
     "StreamCut",
     "StreamName",
     "__version__",
+    "calling",
     "connect",
     "connect_async",
     "errors",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import os
 import subprocess
 import sys
@@ -179,3 +180,17 @@ def test_help_says_something_of_every_method(kind):
         assert text is not None, name
         assert len(text.split()) >= 4, (name, text)
         assert "Async" not in text, (name, text)
+
+
+def test_the_audit_names_the_caller_of_an_embedded_store(tmp_path):
+    with penstock.open(tmp_path / "data", memory_bytes=64 << 20) as store:
+        stream = store.create_stream("a/s", create_scope=True)
+        with stream.writer() as writer:
+            writer.write("x")
+        with penstock.calling(penstock.Caller(who="ann", why="ticket 7")):
+            stream.truncate(stream.tail())
+        stream.delete(seal=True)
+        with store.stream("_system/audit").reader(until_tail=True, start="head") as reader:
+            found = [json.loads(event.data) for event in reader]
+    callers = {entry["kind"]: entry.get("caller") for entry in found}
+    assert callers == {"truncate": {"who": "ann", "why": "ticket 7"}, "delete": None}

@@ -304,6 +304,10 @@ def test_unknown_parameters_are_refused_where_data_is_at_stake() -> None:
             ("GET", "/v1/holds?streams=s/events"),
             ("GET", "/v1/holds?scope=s&stream=s/events"),
             ("DELETE", f"{STREAM}/subscribers/g?dry_run=true"),
+            ("DELETE", f"{STREAM}?dryrun=true"),
+            ("DELETE", f"{STREAM}?dry_run=yes"),
+            ("DELETE", "/v1/scopes/s?dry_run=true"),
+            ("DELETE", "/v1/scopes/s/readergroups/g?dry_run=true"),
         ):
             assert (await run.expect(400, method, path))["class"] == "InvalidArgumentError"
 

@@ -25,6 +25,7 @@ from penstock.controller.set_aside import UNREADABLE, SetAside
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import OwnedTasks
 from penstock.core.writer_memory import FIXED_IDS
+from penstock.model.callers import current_caller
 from penstock.model.errors import InvalidArgumentError, PenstockError, WriterFencedError
 from penstock.model.names import SYSTEM_SCOPE, StreamName, segment_name
 from penstock.model.policies import RetentionPolicy, RetentionType, StreamConfig
@@ -55,6 +56,13 @@ def audit_policy(settings: ControllerSettings) -> RetentionPolicy:
     """What applies to the audit stream, whatever other levels say: everything stays that long, and no longer."""
     age_ms = settings.audit_max_age_ms
     return RetentionPolicy(type=RetentionType.TIME, minimum=age_ms, maximum=age_ms)
+
+
+def _with_caller(entry: AuditEntry) -> AuditEntry:
+    caller = current_caller()
+    if caller is None:
+        return entry
+    return replace(entry, fields={**entry.fields, "caller": caller.as_fields()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +160,16 @@ class Audit:
     # --- in ------------------------------------------------------------------------------------------------------
 
     def puts(self, entries: Sequence[AuditEntry]) -> list[TablePut]:
-        """What makes the entries part of a decision: to be written in the same step. Made anew for each attempt."""
+        """What makes the entries part of a decision: to be written in the same step. Made anew for each attempt.
+
+        Each entry names the caller that the decision was made for, where one is known.
+        """
         found: list[TablePut] = []
         now_ms = self._clock.now_ms()
         room = max(0, self._settings.audit_outbox_max - len(self._waiting))
         for entry in entries[:room]:
             self._next += 1
-            event = encode_entry(entry, at_ms=now_ms).decode()
+            event = encode_entry(_with_caller(entry), at_ms=now_ms).decode()
             found.append(create(retention_keys.outbox(self._life, self._next), OutboxRecord(event=event)))
         if len(entries) > room:
             found.append(self._counting(len(entries) - room, now_ms))

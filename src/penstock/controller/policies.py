@@ -289,6 +289,23 @@ def _key(target: str | None) -> bytes:
     return keys.SERVER_POLICY if target is None else keys.scope_policy(target)
 
 
+def policy_change(name: StreamName, before: StreamRecord, after: StreamRecord) -> list[AuditEntry]:
+    """The audit entry of a change that came with the stream's whole configuration; none where the policy stays, and none of
+    internal streams. Raises as ``document_of`` for ``after``."""
+    if name.is_internal or (before.policy, before.config.retention) == (after.policy, after.config.retention):
+        return []
+    return [_entry(name, _shown(before), document_of(after), None)]
+
+
+async def shown_scope_policy(ctx: Context, scope: str) -> Mapping[str, Any]:
+    """The document of a scope as JSON, also where it cannot be read."""
+    (entry,) = await ctx.metadata.entries([keys.scope_policy(scope)])
+    try:
+        return encode_document(_document(entry))
+    except UNREADABLE as error:
+        return {"unreadable": str(error)}
+
+
 def _or_empty(entry: TableEntry) -> PolicyDocument:
     try:
         return _document(entry)

@@ -11,6 +11,7 @@ from penstock.codec.reader_metadata import GroupRecord, GroupState
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import Stored, changing, create, overwrite
+from penstock.controller.removals import group_deletion
 from penstock.controller.streams import Streams
 from penstock.controller.subscribers import Subscribers
 from penstock.core.cut_check import check_same_stream
@@ -162,8 +163,10 @@ class ReaderGroups:
             await self._ctx.metadata.put(
                 found.put(replace(record, state=GroupState.DELETING)),
                 overwrite(keys.group_work(full_name), MarkerRecord()),
+                *self._ctx.audit.puts([group_deletion(scope, full_name, sorted(record.start_cuts))]),
             )
             await self._finish(scope, name)
+            self._ctx.audit.soon()
 
     async def _finish_deletion(self, scope: str, name: str, record: GroupRecord) -> None:
         full_name = f"{scope}/{name}"

@@ -57,6 +57,17 @@ async def truncation_puts(
     return [known.put((known.value or PastTruncationsRecord()).with_(past)), *ctx.audit.puts([entry])]
 
 
+def scope_deletion(scope: str, document: Mapping[str, Any]) -> AuditEntry:
+    """The audit entry of an empty scope's deletion, with the policy ``document`` that is deleted with it."""
+    return AuditEntry(kind=AuditKind.DELETE, target=scope, fields={"rule": MANUAL, "document": dict(document)})
+
+
+def group_deletion(scope: str, full_name: str, streams: Sequence[str]) -> AuditEntry:
+    """The audit entry of a reader group's deletion. Each stream that it subscribed to has an entry of its own beside it."""
+    fields = {"rule": MANUAL, "group": full_name, "streams": list(streams)}
+    return AuditEntry(kind=AuditKind.DELETE, target=scope, fields=fields)
+
+
 async def deletion_puts(ctx: Context, view: StreamView, *, rule: str, policy: Mapping[str, Any]) -> list[TablePut]:
     """The audit entry of a stream's deletion, with everything that is deleted. Internal streams have none. ``bytes`` and
     ``events`` are None if the record of an epoch is lost: nobody knows what its segments held."""

@@ -9,8 +9,11 @@ from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.holds import forget_ended, holds_of_scope
 from penstock.controller.metadata import changing, create, overwrite
+from penstock.controller.policies import shown_scope_policy
+from penstock.controller.removals import scope_deletion
 from penstock.model.errors import AlreadyExistsError, NotEmptyError, ScopeNotFoundError, SegmentNotFoundError
 from penstock.model.names import KEY_VALUE_TABLES, check_name
+from penstock.ports.segment_service import TableRemoval
 
 
 class Scopes:
@@ -82,9 +85,10 @@ class Scopes:
         if found.value is not None and found.value.deleting:
             if empty:
                 # Its policy and what ended holds have left go first: a later scope of the name starts afresh.
-                await ctx.metadata.remove_keys([keys.scope_policy(scope)])
                 await forget_ended(ctx, scope)
-                await ctx.metadata.remove(found.remove())
+                puts = ctx.audit.puts([scope_deletion(scope, await shown_scope_policy(ctx, scope))])
+                await ctx.metadata.change(puts, [TableRemoval(key=keys.scope_policy(scope)), found.remove()])
+                ctx.audit.soon()
             else:
                 await ctx.metadata.put(found.put(ScopeRecord()))
         await ctx.metadata.remove_keys([keys.scope_work(scope)])

@@ -16,7 +16,7 @@ from penstock.controller.holds import guard_of
 from penstock.controller.lifecycle import creation_puts, finish_creation, finish_deletion, finish_sealing, mark_stream
 from penstock.controller.metadata import changing, stored
 from penstock.controller.numbers import first_number
-from penstock.controller.policies import load_levels, own_policy_puts, shown_policy, with_retention
+from penstock.controller.policies import load_levels, own_policy_puts, policy_change, shown_policy, with_retention
 from penstock.controller.removals import MANUAL, deletion_puts, truncation_puts
 from penstock.controller.tails import head_positions
 from penstock.controller.truncation import begin_truncation, finish_truncation
@@ -153,12 +153,15 @@ class Streams:
         kept = with_retention(view.record, config.retention)
         record = replace(kept, config=replace(config, retention=kept.config.retention))
         marker = own_policy_puts(view.name, record)
+        told = ctx.audit.puts(policy_change(view.name, view.record, record))
         changed = replace(view, record=record)
         following = _resized(history, had.scaling, config.scaling, view.record.next_number, ctx.clock.now_ms())
         if following is None:
-            await put_stream(ctx, view, changed.record, *marker)
+            await put_stream(ctx, view, changed.record, *marker, *told)
         else:
-            await finish_scale(ctx, await begin_scale(ctx, changed, following, *marker))
+            await finish_scale(ctx, await begin_scale(ctx, changed, following, *marker, *told))
+        if told:
+            ctx.audit.soon()
         if not marker and had.retention is not None:
             # Last: a stream listed without a policy costs a look, one with a policy and not listed would never be cut.
             await ctx.metadata.remove_keys([keys.policy(view.name)])

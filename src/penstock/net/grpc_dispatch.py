@@ -6,16 +6,22 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor  # type: ignore[import-untyped]
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
 
+from penstock.model.callers import Caller, calling, current_caller
 from penstock.model.errors import CorruptDataError, InternalError, PenstockError, UnsupportedError
 from penstock.net.grpc_errors import ERROR_KEY, code_of, details_of, encode_error, status_of
 
 log = logging.getLogger(__name__)
+
+WHO_KEY = "penstock-who-bin"
+WHY_KEY = "penstock-why-bin"
+"""Metadata of a request, UTF-8: who makes it, and why. Both may be absent."""
 
 
 class Annotated(NamedTuple):
@@ -50,6 +56,31 @@ def service_handler(service: ServiceDescriptor, handlers: Mapping[str, Handler])
     return grpc.method_handlers_generic_handler(service.full_name, methods)
 
 
+def caller_metadata() -> tuple[tuple[str, bytes], ...] | None:
+    """What a call carries of who makes it, and why; None where nobody said."""
+    caller = current_caller()
+    if caller is None:
+        return None
+    return tuple((key, text.encode()) for key, text in ((WHO_KEY, caller.who), (WHY_KEY, caller.why)) if text) or None
+
+
+def _caller_of(context: Any) -> Caller:
+    """Who makes the call, by its metadata and its connection. Raises InvalidArgumentError."""
+    stated = {key: value for key, value in context.invocation_metadata() or () if key in (WHO_KEY, WHY_KEY)}
+    who, why = (_text(stated.get(key, b"")) for key in (WHO_KEY, WHY_KEY))
+    return Caller(who=who, why=why, via="grpc", peer=_host(context.peer()))
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _host(peer: str) -> str:
+    """The address in ``ipv4:127.0.0.1:5000`` or ``ipv6:%5B::1%5D:5000``, without the port, which means nothing later."""
+    kind, _, address = unquote(peer or "").partition(":")
+    return address.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else kind
+
+
 def status_field(message: type[Message] | Message) -> str | None:
     """The name of the field in which a reply carries its outcome, if it has one."""
     return next((name for name in _STATUS_FIELDS if name in message.DESCRIPTOR.fields_by_name), None)
@@ -70,7 +101,8 @@ def _guarded(method: MethodDescriptor, handler: Handler) -> Callable[[Message, A
 
     async def call(request: Message, context: Any) -> Message:
         try:
-            reply = await handler(request)
+            with calling(_caller_of(context)):
+                reply = await handler(request)
             if isinstance(reply, Annotated):
                 context.set_trailing_metadata((reply.metadata,))
                 return reply.message

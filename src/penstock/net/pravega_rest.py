@@ -16,7 +16,8 @@ from starlette.routing import Route
 from penstock.model.errors import InvalidArgumentError, NotFoundError, ScopeNotFoundError
 from penstock.model.names import StreamName, check_name
 from penstock.net import pravega_rest_mapping as mapping
-from penstock.net.rest_requests import Handler, json_body, json_response, nothing, path_route, stream_of
+from penstock.net.removal_plan import plan_removal
+from penstock.net.rest_requests import Handler, Query, json_body, json_response, nothing, path_route, stream_of
 from penstock.net.tasks import together
 from penstock.ports.controller_service import ControllerService, EpochHistory
 
@@ -77,6 +78,7 @@ class PravegaRest:
         return json_response({"scopeName": scope})
 
     async def delete_scope(self, request: Request) -> Response:
+        Query(request)
         scope = await self._scope(request)
         await self._controller.delete_scope(scope)
         return nothing()
@@ -145,7 +147,11 @@ class PravegaRest:
         return json_response(mapping.stream_document(stream, config))
 
     async def delete_stream(self, request: Request) -> Response:
-        await self._controller.delete_stream(stream_of(request))
+        """Deletes a sealed stream; with ``dry_run`` the answer is what would be deleted, and nothing happens."""
+        stream = stream_of(request)
+        if Query(request, "dry_run").flag("dry_run"):
+            return json_response(await plan_removal(self._controller, stream, None))
+        await self._controller.delete_stream(stream)
         return nothing()
 
     async def update_state(self, request: Request) -> Response:
@@ -176,6 +182,7 @@ class PravegaRest:
         return json_response(mapping.group_document(group, await self._readers_of(scope, name)))
 
     async def delete_group(self, request: Request) -> Response:
+        Query(request)
         await self._controller.delete_reader_group(request.path_params["scope"], request.path_params["group"])
         return nothing()
 

@@ -16,6 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from penstock.model.callers import Caller, calling
 from penstock.model.errors import (
     CorruptDataError,
     DeadlineExceededError,
@@ -29,6 +30,10 @@ from penstock.net.rest_limits import RestLimits
 log = logging.getLogger(__name__)
 
 _SMALL_BYTES = 64 << 10
+
+WHO_HEADER = "penstock-who"
+WHY_HEADER = "penstock-why"
+"""Headers of a request, UTF-8: who makes it, and why. Both may be absent."""
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -60,8 +65,9 @@ class Guard:
         try:
             self._check(headers, body)
             _check_path(scope)
-            async with limit:
-                await self._app(scope, body.receive, reply.send)
+            with calling(_caller_of(scope, headers)):
+                async with limit:
+                    await self._app(scope, body.receive, reply.send)
         except ClientDisconnect:
             return
         except Exception as error:
@@ -95,6 +101,13 @@ class Guard:
             raise refused(403, "pages of another origin may not use this server", origin=origin[:120])
         if body.declared and headers.get("content-type") and not is_json(headers["content-type"]):
             raise refused(415, "the body of a request is JSON", content_type=headers["content-type"][:120])
+
+
+def _caller_of(scope: Scope, headers: Headers) -> Caller:
+    """Who makes the request, by its headers and its connection. Raises InvalidArgumentError."""
+    who, why = (headers.get(name, "").encode("latin-1").decode("utf-8", "replace") for name in (WHO_HEADER, WHY_HEADER))
+    client = scope.get("client")
+    return Caller(who=who, why=why, via="http", peer=str(client[0]) if client else "")
 
 
 def _check_path(scope: Scope) -> None:

@@ -20,6 +20,7 @@ from penstock.model.errors import InvalidArgumentError, SubscriberNotFoundError
 from penstock.model.names import StreamName
 from penstock.model.retention import EMPTY, PolicyTarget
 from penstock.net import retention_rest_mapping as mapping
+from penstock.net.removal_plan import plan_removal
 from penstock.net.rest_requests import Handler, Query, json_body, json_response, nothing, path_route, stream_of
 from penstock.ports.controller_service import ControllerService
 
@@ -117,16 +118,24 @@ class RetentionRest:
         return json_response(await self._controller.run_retention(stream_of(request)))
 
     async def undo(self, request: Request) -> Response:
-        Query(request)
-        return json_response(mapping.cut_document(await self._controller.undo_truncation(stream_of(request))))
+        """Takes back the last truncation, or with ``since_ms`` all from then on. The answer is the head after, and who and
+        what did not come back."""
+        since_ms = Query(request, "since_ms").whole("since_ms")
+        found = dict(await self._controller.undo_truncations(stream_of(request), since_ms=since_ms))
+        head = {"cut": found.pop("head_cut"), "positions": found.pop("head")}
+        return json_response(head | found)
 
     async def truncate(self, request: Request) -> Response:
-        """Truncates by hand. The answer is the head after; at the head already, nothing happens."""
-        Query(request)
+        """Truncates by hand. The answer is the head after; at the head already, nothing happens. With ``dry_run``, in the
+        body or the query, the answer is what would be deleted, and nothing happens."""
+        query = Query(request, "dry_run")
         stream, body = stream_of(request), await json_body(request)
-        said = body.take("cut")
+        said, dry_run = body.take("cut"), body.flag("dry_run") or query.flag("dry_run")
         body.finish()
-        await self._controller.truncate_stream(stream, await self._position(stream, said, field="cut"))
+        cut = await self._position(stream, said, field="cut")
+        if dry_run:
+            return json_response(await plan_removal(self._controller, stream, cut))
+        await self._controller.truncate_stream(stream, cut)
         return json_response(mapping.cut_document(await self._controller.head(stream)))
 
     async def _position(self, stream: StreamName, value: object, *, field: str) -> StreamCut:

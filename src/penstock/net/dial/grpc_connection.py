@@ -19,7 +19,7 @@ from penstock.model.errors import (
     PenstockError,
     UnsupportedError,
 )
-from penstock.net.grpc_dispatch import status_field
+from penstock.net.grpc_dispatch import caller_metadata, status_field
 from penstock.net.grpc_errors import ERROR_KEY, class_of_code, class_of_status, decode_error
 from penstock.net.proto import Controller_pb2_grpc, native_pb2_grpc
 from penstock.ports import forks
@@ -55,7 +55,9 @@ _OPTIONS = (
 class Rpc(Protocol):
     """One call of a generated stub."""
 
-    def __call__(self, request: Any, /, *, timeout: float) -> Any: ...
+    def __call__(
+        self, request: Any, /, *, timeout: float, metadata: Sequence[tuple[str, str | bytes]] | None
+    ) -> Any: ...
 
 
 def parse_address(address: str) -> str:
@@ -138,7 +140,7 @@ class GrpcConnection:
         deadline = loop.time() + self.patience_s
         pause = _FIRST_PAUSE_S
         while True:
-            call = method(request, timeout=self._call_s)
+            call = method(request, timeout=self._call_s, metadata=caller_metadata())
             try:
                 reply = await call
             except grpc.aio.AioRpcError as error:

@@ -144,6 +144,8 @@ def _row(fields: Mapping[str, Any]) -> dict[str, Any]:
     scope, _, stream = str(fields["target"]).partition("/")
     size, events = _whole(fields.get("bytes")), _whole(fields.get("events"))
     subscribers = _subscribers(kind, fields)
+    caller = fields.get("caller")
+    asked = caller if isinstance(caller, Mapping) else {}
     return {
         "at": _micros(fields["at_ms"]),
         "kind": kind,
@@ -159,8 +161,8 @@ def _row(fields: Mapping[str, Any]) -> dict[str, Any]:
         **_lost(kind, subscribers),
         "would": _text(fields.get("would")),
         "holds": _holds(kind, fields),
-        "who": _text(fields.get("who") or fields.get("by")),
-        "why": _text(fields.get("why") or fields.get("unreadable") or fields.get("reason")),
+        "who": _text(fields.get("who") or fields.get("by") or asked.get("who")),
+        "why": _text(fields.get("why") or fields.get("unreadable") or fields.get("reason") or asked.get("why")),
         "truncated_at": _micros(fields.get("truncated_at_ms")),
         "missing": _whole(fields.get("entries")) or 0 if kind == AuditKind.GAP.value else 0,
     }

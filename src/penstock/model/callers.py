@@ -1,0 +1,56 @@
+"""Who asks for a change, and why: carried beside a call to the audit entry that the change leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from penstock.model.errors import InvalidArgumentError
+
+TEXT_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who makes a call. ``who`` and ``why`` are what the caller states: nothing verifies them. ``via``: the way the call
+    came, such as ``cli``, ``grpc`` or ``http``; ``peer``: the address it came from. An empty field is not known.
+
+    Raises InvalidArgumentError: a field is not text, or longer than 1,000 characters.
+    """
+
+    who: str = ""
+    why: str = ""
+    via: str = ""
+    peer: str = ""
+
+    def __post_init__(self) -> None:
+        for name, value in self.as_fields().items():
+            if not isinstance(value, str) or not value.isprintable():
+                raise InvalidArgumentError("who calls, and why, is one line of text", field=name)
+            if len(value) > TEXT_MAX:
+                raise InvalidArgumentError("text is too long", field=name, length=len(value), limit=TEXT_MAX)
+
+    def as_fields(self) -> dict[str, str]:
+        """What is known, for JSON."""
+        fields = {"who": self.who, "why": self.why, "via": self.via, "peer": self.peer}
+        return {name: value for name, value in fields.items() if value}
+
+
+_CURRENT: ContextVar[Caller | None] = ContextVar("penstock_caller", default=None)
+
+
+def current_caller() -> Caller | None:
+    """Who makes the call that runs now; None: the store itself, or nobody said."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def calling(caller: Caller) -> Iterator[None]:
+    """Within the block, calls of this thread or task are made by ``caller``, tasks that they start included."""
+    token = _CURRENT.set(caller)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)

@@ -1,0 +1,71 @@
+"""What a truncation by hand, or the deletion of a stream, would take: the dry run of the command line and of HTTP.
+
+It adds nothing up that the controller does not report: sizes are those of ``measure``, losses of subscribers those of
+``describe_subscribers`` and of a move that is only tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.core.retention_json import encode_cut
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import CorruptDataError, SubscriberNotFoundError
+from penstock.model.names import StreamName
+from penstock.ports.controller_service import ControllerService
+
+
+async def plan_removal(controller: ControllerService, stream: StreamName, cut: StreamCut | None) -> Mapping[str, Any]:
+    """What a truncation at ``cut`` would delete, or the deletion of the whole stream (None). Changes nothing.
+
+    ``from``, ``to``: cuts, offsets by ``number#epoch``. ``bytes`` and ``events``: exact at the time of asking; ``events`` is
+    None where a cut is no boundary of events. ``subscribers``: those that have not read all of it, as ``subscriber``,
+    ``bytes``, ``events``. ``grace_s``, of a truncation: how long it can be undone. If the record of an epoch is lost, nobody
+    knows what a stream holds: ``bytes``, ``events`` and ``subscribers`` of its deletion are None.
+    Raises StreamNotFoundError; InvalidCutError (not a cut of the stream, or before its head).
+    """
+    head = await controller.head(stream)
+    end = await controller.tail(stream) if cut is None else cut
+    found: dict[str, Any] = {
+        "stream": str(stream),
+        "from": encode_cut(head.positions),
+        "to": encode_cut(end.positions),
+    }
+    if cut is not None:
+        found["grace_s"] = (await controller.effective_policy(stream)).grace_ms / 1000
+    try:
+        spans = await controller.measure(stream, head, end)
+        subscribers = await _losses(controller, stream, cut)
+    except CorruptDataError:
+        if cut is not None:
+            raise
+        # Deletion is the way out of such a stream, so it must stay possible.
+        return found | {"bytes": None, "events": None, "subscribers": None}
+    counts = [span.events for span in spans]
+    return found | {
+        "bytes": sum(span.end - span.start for span in spans),
+        "events": None if None in counts else sum(count or 0 for count in counts),
+        "subscribers": subscribers,
+    }
+
+
+async def _losses(
+    controller: ControllerService, stream: StreamName, cut: StreamCut | None
+) -> Sequence[Mapping[str, Any]]:
+    """What each subscriber would lose unread, by name; only those that would lose something."""
+    found: list[Mapping[str, Any]] = []
+    for item in await controller.describe_subscribers(stream):
+        if item.cut is None:
+            continue  # It has published nothing, and nothing is kept for it.
+        if cut is None:
+            lost, events = item.lag_bytes, None if item.lag_events < 0 else item.lag_events
+        else:
+            try:
+                passed = await controller.move_subscriber(stream, item.name, cut, dry_run=True)
+            except SubscriberNotFoundError:
+                continue  # It has just left.
+            lost, events = passed["bytes"], passed["events"]
+        if lost > 0:
+            found.append({"subscriber": item.name, "bytes": lost, "events": events})
+    return sorted(found, key=lambda item: item["subscriber"])

@@ -1,0 +1,161 @@
+"""Every deed that takes data or a promise away leaves an audit entry, with who asked for it and why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from controller_world import STREAM, audit_entries, cut_at, join, name_of, seg, with_stream
+from memory_segments import MemorySegments
+
+from penstock.controller.controller import Controller
+from penstock.model.callers import Caller, calling
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.policies import RetentionPolicy, RetentionType
+from penstock.model.retention import PolicyDocument, Retain
+from penstock.ports.controller_service import ReaderGroupConfig
+
+ANN = Caller(who="ann", why="ticket 7", via="cli")
+DAY_MS = 86_400_000
+POLICY = RetentionPolicy(type=RetentionType.TIME, minimum=DAY_MS)
+LIMITS = PolicyDocument(retain=Retain(max_age_s=86_400))
+
+Deed = Callable[[Controller], Awaitable[object]]
+
+
+async def truncate(controller: Controller) -> None:
+    await controller.truncate_stream(STREAM, cut_at({seg(0, 0): 50}))
+
+
+async def delete_stream(controller: Controller) -> None:
+    await controller.delete_stream(STREAM, seal=True)
+
+
+async def delete_scope(controller: Controller) -> None:
+    await controller.delete_scope("empty")
+
+
+async def delete_group(controller: Controller) -> None:
+    await controller.delete_reader_group("s", "plain")
+
+
+async def delete_subscribing_group(controller: Controller) -> None:
+    await controller.delete_reader_group("s", "g")
+
+
+async def remove_subscriber(controller: Controller) -> None:
+    await controller.remove_subscriber(STREAM, "s/g")
+
+
+async def move_subscriber(controller: Controller) -> None:
+    await controller.move_subscriber(STREAM, "s/g", await controller.tail(STREAM))
+
+
+async def set_policy(controller: Controller) -> None:
+    await controller.set_policy(STREAM, LIMITS)
+
+
+async def set_scope_policy(controller: Controller) -> None:
+    await controller.set_policy("s", LIMITS)
+
+
+async def update(controller: Controller) -> None:
+    """As Pravega's clients and the REST interface change a policy: with the whole configuration."""
+    await controller.update_stream(STREAM, replace(await controller.get_config(STREAM), retention=POLICY))
+
+
+async def release_hold(controller: Controller) -> None:
+    await controller.release_hold("case-7", owner="legal")
+
+
+DEEDS: Mapping[str, tuple[Deed, str, str]] = {
+    "truncate": (truncate, "truncate", "s/t"),
+    "delete a stream": (delete_stream, "delete", "s/t"),
+    "delete a scope": (delete_scope, "delete", "empty"),
+    "delete a group": (delete_group, "delete", "s"),
+    "delete a group that subscribes": (delete_subscribing_group, "drop", "s/t"),
+    "remove a subscriber": (remove_subscriber, "drop", "s/t"),
+    "move a subscriber": (move_subscriber, "move", "s/t"),
+    "set the policy of a stream": (set_policy, "policy", "s/t"),
+    "set the policy of a scope": (set_scope_policy, "policy", "s"),
+    "update the configuration": (update, "policy", "s/t"),
+    "release a hold": (release_hold, "unhold", "s/held"),
+}
+
+
+@pytest.mark.parametrize("name", DEEDS)
+def test_every_deed_leaves_one_entry_with_who_and_why(name: str) -> None:
+    deed, kind, target = DEEDS[name]
+
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments) as controller:
+            segments.write(name_of(seg(0, 0)), b"x" * 100)
+            await controller.create_scope("empty")
+            await controller.set_policy("empty", LIMITS)
+            await join(controller, "g")
+            await controller.create_reader_group(ReaderGroupConfig(scope="s", name="plain", id=UUID(int=5)))
+            held = replace(STREAM, stream="held")
+            await controller.create_stream(held, await controller.get_config(STREAM))
+            await controller.add_hold(held, owner="legal", reason="case 7", hold_id="case-7")
+            before = len(await audit_entries(controller, segments))
+            with calling(ANN):
+                await deed(controller)
+            entries = (await audit_entries(controller, segments))[before:]
+            found = [item for item in entries if (item["kind"], item["target"]) == (kind, target)]
+            assert len(found) == 1, entries
+            assert [item["caller"] for item in entries] == [{"who": "ann", "why": "ticket 7", "via": "cli"}] * len(
+                entries
+            )
+
+    asyncio.run(run())
+
+
+def test_what_a_rule_does_names_no_caller() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments) as controller:
+            await controller.set_policy(STREAM, PolicyDocument(retain=Retain(max_bytes=0)))
+            segments.write(name_of(seg(0, 0)), b"x" * 100)
+            await controller.run_retention_cycles()
+            (entry,) = await audit_entries(controller, segments, "truncate")
+            assert "caller" not in entry
+
+    asyncio.run(run())
+
+
+def test_an_update_that_leaves_the_policy_alone_tells_nothing() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, retention=POLICY) as controller:
+            await controller.update_stream(STREAM, replace(await controller.get_config(STREAM), tags=("new",)))
+            assert await audit_entries(controller, segments, "policy") == []
+            await controller.update_stream(STREAM, replace(await controller.get_config(STREAM), retention=None))
+            (entry,) = await audit_entries(controller, segments, "policy")
+            assert entry["before"]["retain"]["min_age_s"] == 86_400
+            assert "min_age_s" not in entry["after"].get("retain", {})
+
+    asyncio.run(run())
+
+
+def test_the_entry_of_a_scope_keeps_the_policy_that_went_with_it() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments) as controller:
+            await controller.create_scope("empty")
+            await controller.set_policy("empty", LIMITS)
+            await controller.delete_scope("empty")
+            (entry,) = await audit_entries(controller, segments, "delete")
+            assert (entry["target"], entry["rule"]) == ("empty", "manual")
+            assert entry["document"] == {"retain": {"max_age_s": 86_400}}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("text", ["x" * 1_001, "two\nlines", "\0"])
+def test_a_caller_is_named_in_one_short_line(text: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        Caller(who=text)

@@ -322,6 +322,14 @@ def test_order_and_count_hold_over_every_switch_and_every_loss(world, seed):
                     writer.flush()
             if kind == "rest":
                 threading.Event().wait(rng.random() / 20)
+        # How many appends there were depends on the threads, and so does what fate they met: go on until both came.
+        for _ in range(1000):
+            if world.faulty.met["lose request"] and world.faulty.met["lose answer"]:
+                break
+            written["a"].append(b"a-%06d" % number)
+            writer.write(written["a"][-1], "a")
+            writer.flush()
+            number += 1
     world.faulty.fate = lambda request: "store"
     found = world.events("s/a")
     assert len(found) == number

@@ -6,8 +6,10 @@ import asyncio
 import multiprocessing
 import os
 import random
+import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -230,6 +232,54 @@ def liars(bench: Bench) -> None:
         )
 
 
+_CHUNKED = (
+    b"POST /v1/scopes HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+
+
+def chunked(bench: Bench) -> None:
+    """HTTP clients that send bodies without an end, in chunks of 64 KiB and of one byte, and connect again when refused."""
+    for label, size in (("64 KiB", 64 << 10), ("1 byte", 1)):
+        chunks = (b"%x\r\n%s\r\n" % (size, bytes(size))) * max(1, (32 << 10) // size)
+        for count in (1, bench.count(100)):
+            with bench.server("chunked") as server:
+                answered: list[float] = []
+                with bench.peak(
+                    server, "chunked", f"{count:,} HTTP clients send bodies without end, in chunks of {label}"
+                ):
+                    _send_bodies(server.http_port, chunks, count, answered)
+            slowest = max(answered)
+            bench.show("chunked", "slowest of 10 requests beside them", f"{slowest:.2f} s", "<= 5 s", met=slowest <= 5)
+
+
+def _send_bodies(port: int, chunks: bytes, count: int, answered: list[float]) -> None:
+    """Abuse the port from so many threads while ten requests are made; adds what each of these took, in seconds."""
+    done = threading.Event()
+
+    def send() -> None:
+        while not done.is_set():
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as peer:
+                peer.sendall(_CHUNKED)
+                while not done.is_set():
+                    peer.sendall(chunks)
+
+    threads = [threading.Thread(target=send) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(10):
+            time.sleep(0.5)
+            began = time.monotonic()
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/scopes", timeout=30) as answer:
+                answer.read()
+            answered.append(time.monotonic() - began)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
 def written(bench: Bench) -> None:
     """A gigabyte in appends of many sizes, over 8 connections, as fast as it goes."""
     total = bench.count(1 << 30)
@@ -368,6 +418,7 @@ SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "unread": unread,
     "liars": liars,
     "stallers": stallers,
+    "chunked": chunked,
     "written": written,
     "recovery": recovery,
 }

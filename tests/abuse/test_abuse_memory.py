@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.app.memory_watch import MemoryWatch
-from penstock.app.segments import store_settings
+from penstock.app.segments import rest_limits, store_settings, wire_limits
 from penstock.app.settings import MEMORY_MIN_BYTES, SERVER_MEMORY_MIN_BYTES, EmbeddedSettings, StandaloneSettings
-from penstock.app.standalone import wire_limits
 from penstock.core.throttle import cache_allowance
 from penstock.model.errors import InvalidArgumentError
 from penstock.ports.segment_service import AppendLimit, LimitAction
@@ -117,14 +116,17 @@ def test_where_the_system_does_not_tell_the_shares_stay(tmp_path):
 @pytest.mark.parametrize("memory", [MEMORY_MIN_BYTES, SERVER_MEMORY_MIN_BYTES, 256 * MIB, 512 * MIB, 4096 * MIB])
 def test_the_shares_of_a_budget_fit_into_it(tmp_path, memory):
     given = EmbeddedSettings(data=tmp_path, memory_bytes=memory)
-    settings, limits = store_settings(given), wire_limits(given)
+    settings, limits, http = store_settings(given), wire_limits(given), rest_limits(given)
     shares = (
         max(settings.cache_bytes, settings.max_unflushed_bytes)
         + settings.containers * (settings.read_cache_bytes + settings.max_loaded_segments * 3072)
         + limits.arena_bytes
         + limits.replies_bytes
+        + http.bodies_bytes
     )
     assert shares <= given.working_bytes * 1.1 + 8 * MIB
+    # A body of JSON takes thirty times its size while it is parsed, one at a time.
+    assert 30 * http.body_bytes <= given.working_bytes
     # All containers may write a snapshot of their catalogue at a time.
     assert settings.containers * settings.catalogue_part_bytes <= max(MIB, given.working_bytes // 16)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
+import tracemalloc
 from contextlib import suppress
 
 from rest_support import Running, exchange, head, play
@@ -102,6 +104,39 @@ def test_a_body_is_counted_as_it_comes_whatever_its_length_is_said_to_be() -> No
         assert b"connection: close" in got
 
     play(scene, limits=RestLimits(body_bytes=10_000, drained_bytes=20_000, idle_s=1))
+
+
+def test_a_refused_body_is_freed_with_its_answer() -> None:
+    """An error that is kept in a name holds the frames it passed, and they hold the body until the next collection."""
+
+    async def scene(run: Running) -> None:
+        begin = head("POST", "/v1/scopes", "content-type: application/json", "transfer-encoding: chunked")
+        sent = begin + (b"%x\r\n" % 50_000 + b" " * 50_000 + b"\r\n") * 22 + b"0\r\n\r\n"
+        await exchange(run, sent)
+        tracemalloc.start()
+        gc.disable()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            for _ in range(5):
+                assert (await exchange(run, sent)).startswith(b"HTTP/1.1 413")
+            assert tracemalloc.get_traced_memory()[0] - before < 500_000
+        finally:
+            gc.enable()
+            tracemalloc.stop()
+
+    play(scene, limits=RestLimits(idle_s=1))
+
+
+def test_a_body_of_tiny_chunks_is_cut_off_and_one_of_small_chunks_is_not() -> None:
+    async def scene(run: Running) -> None:
+        begin = head("POST", "/v1/scopes", "content-type: application/json", "transfer-encoding: chunked")
+        end = b"%x\r\n%s\r\n0\r\n\r\n" % (len(SCOPE), SCOPE)
+        assert await exchange(run, begin + b"1\r\n \r\n" * 100_000 + end) == b""
+        for size in (100, 4000):
+            chunks = (b"%x\r\n" % size + b" " * size + b"\r\n") * (900_000 // size)
+            assert (await exchange(run, begin + chunks + end)).startswith((b"HTTP/1.1 201", b"HTTP/1.1 409"))
+
+    play(scene, limits=RestLimits(idle_s=1))
 
 
 def test_many_bodies_that_stop_half_way_take_no_more_than_their_share_and_keep_no_question_out() -> None:
@@ -320,6 +355,21 @@ def test_who_connects_and_says_nothing_gives_way_to_who_asks() -> None:
             writer.close()
 
     play(scene, limits=RestLimits(connections=2))
+
+
+def test_who_sends_a_body_that_does_not_end_gives_way_to_who_asks() -> None:
+    async def scene(run: Running) -> None:
+        begin = head("POST", "/v1/scopes", "content-type: application/json", "content-length: 1000")
+        stuck = []
+        for _ in range(4):
+            stuck.append(await asyncio.open_connection("127.0.0.1", run.server.port))
+            stuck[-1][1].write(begin + b"{")
+        for _ in range(5):
+            assert (await run.get("/v1/scopes")).status == 200
+        for _, writer in stuck:
+            writer.close()
+
+    play(scene, limits=RestLimits(connections=2, body_s=3600))
 
 
 def test_connections_beyond_the_bound_are_refused_and_then_closed() -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from penstock.app.integrity.start_check import check_start
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import for_tier2, open_tier
+from penstock.net.rest_limits import RestLimits
 from penstock.net.wire_limits import WireLimits
 from penstock.ports import forks
 from penstock.ports.clock import Clock
@@ -37,6 +38,9 @@ _UNFLUSHED_MIN_BYTES = 8 << 20
 _CONNECTIONS_MAX = 4096
 _CONNECTION_BYTES = 96 << 10
 """A connection that is in use: its objects, and a small receive buffer."""
+
+_HTTP_CONNECTION_BYTES = 256 << 10
+"""An HTTP connection with a small body: what is received of it, gathered, and parsed."""
 
 
 def store_settings(settings: EmbeddedSettings) -> StoreSettings:
@@ -84,6 +88,17 @@ def wire_limits(settings: EmbeddedSettings, *, connections: int = _CONNECTIONS_M
         writers_total=max(16_384, settings.working_bytes // 8 // _WRITER_BYTES),
         replies_bytes=max(1 << 20, settings.working_bytes // 16),
         write_buffer_bytes=4 << 20,
+    )
+
+
+def rest_limits(settings: EmbeddedSettings) -> RestLimits:
+    """A sixteenth of what the process does not need for itself for bodies. Parsed, one takes thirty times its size."""
+    working = settings.working_bytes
+    most = RestLimits()
+    return RestLimits(
+        body_bytes=min(most.body_bytes, working // 32),
+        bodies_bytes=min(most.bodies_bytes, working // 16),
+        connections=max(64, min(most.connections, working // _HTTP_CONNECTION_BYTES)),
     )
 
 

@@ -22,7 +22,7 @@ from penstock.app.integrity.start_check import check_workers
 from penstock.app.logs import log_to_stderr
 from penstock.app.memory_watch import MemoryWatch
 from penstock.app.process_memory import tune_allocator, tune_collector
-from penstock.app.segments import wire_limits
+from penstock.app.segments import rest_limits, wire_limits
 from penstock.app.settings import StandaloneSettings
 from penstock.app.telemetry import Counters
 from penstock.app.tier2 import check_place
@@ -89,6 +89,7 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
                 host=settings.host,
                 port=settings.http_port,
                 hosts=settings.http_names,
+                limits=rest_limits(settings.store),
                 readers_of=partial(online_readers, runtime),
                 checks=Checks(
                     vital={"segmentstore": partial(store_failure, runtime.failure, processes)},

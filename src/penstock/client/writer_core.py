@@ -385,7 +385,10 @@ class WriterCore:
         finally:
             if not mine.done():
                 mine.set_result(None)
-        done(result)
+        try:
+            done(result)
+        finally:
+            del result  # An error's traceback holds this frame, and the frame would hold the error, and the block.
 
     def new_writer(self, *, least_ms: int = 0) -> UUID:
         return self.layout.writer_id(self.rng.uuid(), least_ms=least_ms)

@@ -103,24 +103,27 @@ def _guarded(method: MethodDescriptor, handler: Handler) -> Callable[[Message, A
         try:
             with calling(_caller_of(context)):
                 reply = await handler(request)
-            if isinstance(reply, Annotated):
-                context.set_trailing_metadata((reply.metadata,))
-                return reply.message
-            return reply
         except asyncio.CancelledError:
             raise
         except PenstockError as error:
-            failure = error
             if isinstance(error, InternalError | CorruptDataError):
                 log.exception("call failed", extra={"rpc": name})
+            # Given away here: a name in this frame, which the error's traceback holds, would keep the request in a cycle.
+            return await refuse(error, context)
         except Exception:
             log.exception("call failed unexpectedly", extra={"rpc": name})
-            failure = InternalError("the server failed; its log says why", rpc=name)
+            return await refuse(InternalError("the server failed; its log says why", rpc=name), context)
+        if isinstance(reply, Annotated):
+            context.set_trailing_metadata((reply.metadata,))
+            return reply.message
+        return reply
+
+    async def refuse(failure: PenstockError, context: Any) -> Message:
         metadata = ((ERROR_KEY, encode_error(failure)),)
         status = status_of(name, failure) if field is not None else None
         if field is None or status is None:
             await context.abort(code_of(failure), details_of(failure), metadata)
-            raise failure  # never reached: abort raises
+            raise InternalError("a call went on after it was aborted", rpc=name)  # never reached: abort raises
         context.set_trailing_metadata(metadata)
         return reply_class(**{field: status})
 

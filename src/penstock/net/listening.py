@@ -8,10 +8,14 @@ import socket
 from penstock.model.errors import AddressInUseError
 
 
-async def listen_on(host: str, port: int, *, what: str, backlog: int = 1) -> list[socket.socket]:
+async def listen_on(
+    host: str, port: int, *, what: str, backlog: int = 1, receive_bytes: int | None = None
+) -> list[socket.socket]:
     """A listening socket for every address that the host stands for, all on one port; 0 takes a free one.
 
-    The caller closes them. ``what`` names the address in the error. Raises AddressInUseError, with none left open.
+    The caller closes them. ``what`` names the address in the error. ``receive_bytes`` is the
+    kernel's receive buffer of each accepted connection; None: the system's choice. Raises AddressInUseError, with none left
+    open.
     """
     loop = asyncio.get_running_loop()
     bound: list[socket.socket] = []
@@ -23,6 +27,8 @@ async def listen_on(host: str, port: int, *, what: str, backlog: int = 1) -> lis
             bound.append(item)
             item.setblocking(False)
             item.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if receive_bytes is not None:
+                item.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
             if family == socket.AF_INET6:
                 item.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             item.bind((address[0], chosen, *address[2:]))

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.model.callers import Caller, calling
@@ -62,21 +63,27 @@ class Guard:
             scope["path"] = scope["path"].rstrip("/")
         scope["app"] = self  # what makes starlette's routes raise their refusals instead of answering in plain text
         limit = asyncio.timeout(self._limits.request_s)
+        refused_with: Response | None = None
         try:
-            self._check(headers, body)
-            _check_path(scope)
-            with calling(_caller_of(scope, headers)):
-                async with limit:
-                    await self._app(scope, body.receive, reply.send)
-        except ClientDisconnect:
-            return
-        except Exception as error:
-            late = DeadlineExceededError("the request took too long", limit_s=self._limits.request_s)
-            refusal = self._refusal(late if limit.expired() else error, scope["path"])
-            if reply.started:
-                raise  # half an answer is out: the connection is closed, and nothing else would be honest
-            await body.drain()
-            await refusal_response(refusal)(scope, receive, reply.send)
+            try:
+                self._check(headers, body)
+                _check_path(scope)
+                with calling(_caller_of(scope, headers)):
+                    async with limit:
+                        await self._app(scope, body.receive, reply.send)
+            except ClientDisconnect:
+                return
+            except Exception as error:
+                if reply.started:
+                    raise  # half an answer is out: the connection is closed, and nothing else would be honest
+                late = DeadlineExceededError("the request took too long", limit_s=self._limits.request_s)
+                refused_with = refusal_response(self._refusal(late if limit.expired() else error, scope["path"]))
+            if refused_with is not None:
+                # No name keeps the error beyond the handler above: its frames hold the body, and a cycle through them
+                # would hold it until the next collection.
+                body.let_go()
+                await body.drain()
+                await refused_with(scope, receive, reply.send)
         finally:
             body.let_go()
 

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 9091
 _BACKLOG = 512
+_RECEIVE_BYTES = 16 << 10
+"""Of the kernel, for each connection. It bounds what one pass of the loop takes from a peer, which is 8 MiB otherwise."""
 # The page's own script and style are inline; it loads nothing but the description beside it.
 _PAGE_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"
 
@@ -115,7 +117,9 @@ class RestServer:
 
     async def __aenter__(self) -> Self:
         """Raises AddressInUseError."""
-        sockets = await listen_on(self._host, self._wanted_port, what="HTTP", backlog=_BACKLOG)
+        sockets = await listen_on(
+            self._host, self._wanted_port, what="HTTP", backlog=_BACKLOG, receive_bytes=_RECEIVE_BYTES
+        )
         config = Config(
             self._guard,
             http=connection_class(self._limits),
@@ -131,7 +135,6 @@ class RestServer:
             proxy_headers=False,
             server_header=False,
             backlog=_BACKLOG,
-            limit_concurrency=self._limits.connections + 1,
             timeout_keep_alive=self._limits.idle_s,
             timeout_graceful_shutdown=self._limits.drain_s,
             h11_max_incomplete_event_size=self._limits.head_bytes,

@@ -65,16 +65,15 @@ def _call(method: MethodDescriptor, handler: Handler) -> ControllerCall:
         except asyncio.CancelledError:
             raise
         except PenstockError as error:
-            failure = error
             if isinstance(error, InternalError | CorruptDataError):
                 log.exception("call failed", extra={"call": name})
+            return c.ControllerRefused(command.rid, encode_error(error))
         except Exception:
             log.exception("call failed unexpectedly", extra={"call": name})
             failure = InternalError("the server failed; its log says why", call=name)
-        else:
-            if isinstance(reply, Annotated):
-                return c.ControllerAnswered(command.rid, reply.message.SerializeToString(), reply.metadata[1])
-            return c.ControllerAnswered(command.rid, reply.SerializeToString())
-        return c.ControllerRefused(command.rid, encode_error(failure))
+            return c.ControllerRefused(command.rid, encode_error(failure))
+        if isinstance(reply, Annotated):
+            return c.ControllerAnswered(command.rid, reply.message.SerializeToString(), reply.metadata[1])
+        return c.ControllerAnswered(command.rid, reply.SerializeToString())
 
     return answer

@@ -157,8 +157,11 @@ class WorkerLink(asyncio.Protocol):
         except Exception as error:
             log.error("call between processes failed", extra={"line": self.name}, exc_info=error)
             outcome = InternalError("call failed", reason=repr(error)[:500])
-        await self._writable.wait()
-        self._reply(number, outcome)
+        try:
+            await self._writable.wait()
+            self._reply(number, outcome)
+        finally:
+            del outcome  # An error's traceback holds this frame, and the frame would hold the error, and the arguments.
 
     def _reply(self, number: int, outcome: object) -> None:
         try:

@@ -179,15 +179,18 @@ class MemorySegments:
             there = [self.segments[other] for other in limit.segments if other in self.segments]
             bytes_after = sum(len(item.data) for item in there) + size
             events_after = sum(len(item.ends) for item in there) + events
-            over = limit.total_bytes is not None and bytes_after > limit.total_bytes
-            if not over and (limit.total_events is None or events_after <= limit.total_events):
-                continue
-            self._reached[limit.stream] = None
-            self._met.set()
-            if limit.action is LimitAction.HOLD:
-                raise QuotaHeldError("backlog quota is reached", **limit.reason)
-            if limit.action is LimitAction.REJECT:
-                raise QuotaExceededError("backlog quota is reached", **limit.reason)
+            for total, after, action in (
+                (limit.total_bytes, bytes_after, limit.action),
+                (limit.total_events, events_after, limit.events_action or limit.action),
+            ):
+                if total is None or after <= total:
+                    continue
+                self._reached[limit.stream] = None
+                self._met.set()
+                if action is LimitAction.HOLD:
+                    raise QuotaHeldError("backlog quota is reached", **limit.reason)
+                if action is LimitAction.REJECT:
+                    raise QuotaExceededError("backlog quota is reached", **limit.reason)
 
     async def setup_append(self, name: str, writer: UUID) -> int:
         self._check()

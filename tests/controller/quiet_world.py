@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
@@ -11,7 +12,13 @@ from controller_world import STREAM, FakeClock, cut_at, join, name_of, publish, 
 from memory_segments import MemorySegments
 
 from penstock.controller.controller import Controller
-from penstock.model.errors import InvalidArgumentError, InvalidCutError, PenstockError
+from penstock.model.errors import (
+    InvalidArgumentError,
+    InvalidCutError,
+    PenstockError,
+    QuotaExceededError,
+    QuotaHeldError,
+)
 from penstock.model.retention import (
     INHERIT,
     Backlog,
@@ -55,6 +62,9 @@ def some_document(chance: Random, total: int) -> PolicyDocument:
             max_age_s=chance.choice([INHERIT, chance.randint(1, 60)]),
             on_exceed=OnExceed.EVICT,
             evict_to=chance.choice([INHERIT, 1.0, 0.5]),
+            on_exceed_bytes=chance.choice([INHERIT, INHERIT, *OnExceed]),
+            on_exceed_age=chance.choice([INHERIT, INHERIT, *OnExceed]),
+            on_exceed_events=chance.choice([INHERIT, INHERIT, *OnExceed]),
         ),
         idle=Idle(subscriber_s=chance.choice([INHERIT, INHERIT, chance.randint(1, 60)])),
     )
@@ -80,8 +90,10 @@ class QuietWorld:
         for _ in range(chance.randint(2, 6)):
             for item in await controller.current_segments(STREAM):
                 size = chance.choice([0, chance.randint(1, 4000)])
-                self.segments.write(name_of(item.segment), b"x" * size, event_bytes=chance.choice(EVENT_BYTES))
-                self.total += size
+                event_bytes = chance.choice(EVENT_BYTES)
+                with suppress(QuotaHeldError, QuotaExceededError):
+                    self.segments.write(name_of(item.segment), b"x" * size, event_bytes=event_bytes)
+                    self.total += size
             self.clock.ms += chance.randint(1, 15_000)
             if chance.random() < 0.3:
                 await scale_to(controller, chance.randint(len(start), 3))
@@ -125,6 +137,7 @@ class QuietWorld:
         assert sum(item["bytes"] for item in explained["ranges"]) == before.size_bytes
         done = await controller.run_retention(STREAM)
         assert {name: done[name] for name in TAKEN[:7]} == {name: plan[name] for name in TAKEN[:7]}
+        await self._check_actions(done)
         for _ in range(2):
             after = await controller.describe_stream(STREAM)
             assert before.size_bytes - after.size_bytes == plan["frees_bytes"]
@@ -136,6 +149,21 @@ class QuietWorld:
             assert all(item["kind"] != "due" for item in ranges)
             assert (await controller.run_retention(STREAM))["steps"] == []
         return len(plan["steps"])
+
+    async def _check_actions(self, done: Mapping[str, Any]) -> None:
+        """Each quota does what is said of it, and nothing that is said of another."""
+        policy = await self.controller.effective_policy(STREAM)
+        own = {
+            "backlog-bytes": policy.bytes_action,
+            "backlog-events": policy.events_action,
+            "backlog-age": policy.age_action,
+        }
+        for item in done["evict"]:
+            assert own.get(item["rule"], OnExceed.EVICT) is OnExceed.EVICT, item
+        writers = done["writers"]
+        if writers["exceeded"]:
+            state = "notify" if own[writers["rule"]] is OnExceed.EVICT else own[writers["rule"]].value
+            assert writers["state"] == state
 
 
 def _cut(words: dict[str, int]) -> dict[int, int]:

@@ -115,7 +115,7 @@ def test_a_full_backlog_takes_from_the_slowest_as_many_bytes_as_were_asked_for()
             assert (lost["subscriber"], lost["rule"], lost["events"]) == ("s/slow", "backlog-bytes", 24)
             (told,) = await audit_entries(controller, segments, "evict")
             assert told["subscribers"][0]["name"] == "s/slow"
-            assert set(told["policy"]) == {"backlog.max_bytes", "backlog.on_exceed", "backlog.evict_to"}
+            assert set(told["policy"]) == {"backlog.max_bytes", "backlog.on_exceed_bytes", "backlog.evict_to"}
             await check_invariants(controller, segments)
 
     run(work)

@@ -14,6 +14,8 @@ from retention_model_stream import ModelStream, Place, Recorded
 
 from penstock.model.retention import Combine, IdleWhen, Measure, OnExceed, Unsubscribed
 
+STATES = {OnExceed.HOLD: "hold", OnExceed.REJECT: "reject", OnExceed.EVICT: "notify"}
+
 
 @dataclass
 class Decided:
@@ -27,6 +29,8 @@ class Decided:
     head: Place = ()
     total_bytes: int | None = None
     total_events: int | None = None
+    bytes_state: str = "open"
+    events_state: str = "open"
     deletes: bool = False
     truncated: bool = False
 
@@ -58,6 +62,7 @@ class Model(ModelStream):
                 self._move(after, name, done.head, counts, oldest)
         self._writers(after, counts, oldest)
         done.total_bytes, done.total_events = after.total_bytes, after.total_events
+        done.bytes_state, done.events_state = after.bytes_state, after.events_state
         return done
 
     def _lost(self, place: Place, target: Place) -> tuple[int, int]:
@@ -99,15 +104,15 @@ class Model(ModelStream):
 
     def _quotas(self, done: Decided, counts: dict, oldest: dict) -> None:
         policy = self.policy
-        if policy.on_exceed is not OnExceed.EVICT:
-            return
-        if policy.backlog_bytes is not None:
+        evicts = {name for name in ("bytes", "events", "age") if self.action(name) is OnExceed.EVICT}
+        if policy.backlog_bytes is not None and "bytes" in evicts:
             sizes = {name: self.left(place) for name, place in done.acked.items()}
             self._evict(done, "backlog-bytes", policy.backlog_bytes, sizes, self.left, counts, oldest)
-        if policy.backlog_events is not None:
+        if policy.backlog_events is not None and "events" in evicts:
             sizes = {name: count for name, count in counts.items() if count is not None}
             self._evict(done, "backlog-events", policy.backlog_events, sizes, self.events_left, counts, oldest)
-        if policy.backlog_age_ms is not None and self._too_old(done, policy.backlog_age_ms, oldest):
+        aged = policy.backlog_age_ms is not None and "age" in evicts
+        if aged and self._too_old(done, policy.backlog_age_ms, oldest):
             age_ms = math.ceil(policy.backlog_age_ms * policy.evict_to)
             target = self._newest_aged(age_ms)
             if target is not None:
@@ -167,12 +172,17 @@ class Model(ModelStream):
         end = self.bytes_before(self.tail)
         if policy.backlog_bytes is not None:
             done.total_bytes = min(self.bytes_before(place) for place in done.acked.values()) + policy.backlog_bytes
+            done.bytes_state = STATES[self.action("bytes")]
         known = [counts[name] for name in done.acked if counts[name] is not None]
         if policy.backlog_events is not None and known:
             done.total_events = len(self.events) - max(known) + policy.backlog_events
-        waits = policy.backlog_age_ms is not None and policy.on_exceed is not OnExceed.EVICT
+            done.events_state = STATES[self.action("events")]
+        waits = policy.backlog_age_ms is not None and self.action("age") is not OnExceed.EVICT
         if waits and facts.tail is not None and self._too_old(done, policy.backlog_age_ms or 0, oldest):
-            done.total_bytes = end if done.total_bytes is None else min(end, done.total_bytes)
+            # A bound that only evicts gives way to one that stops writers.
+            evicts = done.total_bytes is None or self.action("bytes") is OnExceed.EVICT
+            if evicts or end < done.total_bytes:
+                done.total_bytes, done.bytes_state = end, STATES[self.action("age")]
 
     def _deletes(self, done: Decided) -> bool:
         policy, facts = self.policy, self.facts

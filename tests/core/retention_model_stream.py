@@ -51,9 +51,15 @@ class ModelStream:
 
     def wants_records(self) -> bool:
         policy = self.policy
-        evicts = policy.on_exceed is OnExceed.EVICT and policy.limits_backlog
+        limits = {"bytes": policy.backlog_bytes, "events": policy.backlog_events, "age": policy.backlog_age_ms}
+        evicts = any(limit is not None and self.action(name) is OnExceed.EVICT for name, limit in limits.items())
         truncates = policy.truncates and not self.keeps_all()
         return truncates or policy.ttl_ms is not None or policy.backlog_age_ms is not None or evicts
+
+    def action(self, quota: str) -> OnExceed:
+        """What the quota of ``bytes``, ``events`` or ``age`` does."""
+        own = getattr(self.policy, f"on_exceed_{quota}")
+        return self.policy.on_exceed if own is None else own
 
     # --- cuts ---------------------------------------------------------------------------------------------------
 

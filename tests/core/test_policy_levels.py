@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.codec.effective_policy import decode_effective, encode_effective
 from penstock.codec.policy_document import BY_PATH, FIELDS, decode_document, value_of
 from penstock.core import policy_levels as levels
 from penstock.model.errors import InvalidArgumentError
@@ -206,6 +208,7 @@ def test_two_levels_that_contradict_each_other_are_both_named() -> None:
         ({"retain": {"max_bytes": 0}}, "before anybody can read"),
         ({"backlog": {"max_events": 0}}, "always exceeded"),
         ({"backlog": {"on_exceed": "hold"}}, "no effect"),
+        ({"backlog": {"max_age_s": 5, "on_exceed_bytes": "evict"}}, "no effect without backlog.max_bytes"),
         ({"retain": {"max_age_s": 9}, "backlog": {"ttl_s": 9}}, "ttl_s is never reached"),
         ({"backlog": {"ttl_s": 9, "max_age_s": 9}}, "max_age_s is never reached"),
         ({"backlog": {"ttl_s": 9}}, "frees nothing"),
@@ -323,5 +326,46 @@ def policy_documents(draw: st.DrawFn) -> PolicyDocument:
 @given(policy_documents(), policy_documents())
 def test_two_levels_in_one_document_apply_as_the_two_do(stream: PolicyDocument, scope: PolicyDocument) -> None:
     both = levels.resolve(levels.merged(stream, scope), EMPTY, EMPTY)
-    assert replace(both, origins={}) == replace(levels.resolve(stream, scope, EMPTY), origins={})
+    assert _decided(both) == _decided(levels.resolve(stream, scope, EMPTY))
     assert levels.merged(stream, EMPTY) == stream
+
+
+def _decided(policy: EffectivePolicy) -> EffectivePolicy:
+    """The policy with what each quota does, wherever that is said."""
+    return replace(
+        policy,
+        origins={},
+        on_exceed_bytes=policy.bytes_action,
+        on_exceed_age=policy.age_action,
+        on_exceed_events=policy.events_action,
+    )
+
+
+@given(policy_documents(), policy_documents(), policy_documents())
+def test_each_quota_acts_as_the_first_level_says_that_names_its_action(
+    stream: PolicyDocument, scope: PolicyDocument, server: PolicyDocument
+) -> None:
+    found = levels.resolve(stream, scope, server)
+    named = {"on_exceed_bytes": found.bytes_action, "on_exceed_age": found.age_action}
+    for name, action in {**named, "on_exceed_events": found.events_action}.items():
+        said = [
+            value
+            for document in (stream, scope, server)
+            for value in (getattr(document.backlog, name), document.backlog.on_exceed)
+            if value is not INHERIT
+        ]
+        assert action is (said[0] if said else OnExceed.HOLD)
+
+
+@given(policy_documents(), policy_documents())
+def test_an_effective_policy_survives_its_document_and_its_json(stream: PolicyDocument, scope: PolicyDocument) -> None:
+    found = levels.resolve(stream, scope, EMPTY)
+    again = levels.resolve(levels.document_of(found), EMPTY, EMPTY)
+    assert (again.bytes_action, again.age_action) == (found.bytes_action, found.age_action)
+    assert again.events_action is found.events_action
+    shown = encode_effective(found)
+    assert decode_effective(json.loads(json.dumps(shown))) == found
+    for name in ("on_exceed_bytes", "on_exceed_age", "on_exceed_events"):
+        del shown["backlog"][name]
+    # An older server shows one action.
+    assert decode_effective(shown).bytes_action is found.on_exceed

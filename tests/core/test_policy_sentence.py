@@ -112,6 +112,11 @@ R7D50 = {"min_age_s": 7 * DAY, "min_bytes": 50 * GB}
             "kept for ever; writers are refused once 1 event is unread or unread data is 1.5 min old",
         ),
         (
+            {"backlog": {"max_bytes": GB, "max_age_s": 60, "max_events": 9, "on_exceed_bytes": "evict"}},
+            "kept for ever; writers wait once 9 events are unread or unread data is 1 min old; the slowest subscribers "
+            "are moved past unread data once 1 GB are unread, down to 90 %",
+        ),
+        (
             {"retain": {"min_bytes": 5}, "backlog": {"max_bytes": GB, "max_events": 1000, "on_exceed": "evict"}},
             "kept at least 5 B; consumed data beyond that goes within 3 s; the slowest subscribers are moved past unread "
             "data once 1 GB are unread or 1,000 events are unread, down to 90 %",
@@ -212,7 +217,8 @@ def policies(draw: st.DrawFn) -> EffectivePolicy:
         min_bytes=draw(MAYBE), min_age_ms=draw(MAYBE), combine=draw(st.sampled_from(Combine)), max_bytes=draw(MAYBE),
         max_age_ms=draw(MAYBE), measure=draw(st.sampled_from(Measure)), unsubscribed=draw(st.sampled_from(Unsubscribed)),
         ttl_ms=draw(MAYBE), backlog_bytes=draw(MAYBE), backlog_age_ms=draw(MAYBE), backlog_events=draw(MAYBE),
-        on_exceed=draw(st.sampled_from(OnExceed)), evict_to=draw(st.floats(0.01, 1)), subscriber_idle_ms=draw(MAYBE),
+        on_exceed=draw(st.sampled_from(OnExceed)), on_exceed_bytes=draw(st.none() | st.sampled_from(OnExceed)),
+        on_exceed_age=draw(st.none() | st.sampled_from(OnExceed)), evict_to=draw(st.floats(0.01, 1)), subscriber_idle_ms=draw(MAYBE),
         stream_idle_ms=draw(MAYBE), stream_idle_when=draw(st.sampled_from(IdleWhen)),
         grace_ms=draw(st.integers(0, 10**13)), truncates=draw(st.booleans()),
     )  # fmt: skip
@@ -239,7 +245,10 @@ def test_it_says_that_data_goes_only_where_some_rule_removes_data(policy: Effect
     if policy.ttl_ms is not None and "unread data goes after" in text:
         # Then the floor lets go of it by its age alone, however little lies behind it.
         assert floor.lets_go_at(age_ms=policy.ttl_ms)
-    assert ("writers" in text) == (policy.limits_backlog and policy.on_exceed is not OnExceed.EVICT)
+    actions = set(policy.quota_actions)
+    assert ("writers wait" in text) == (OnExceed.HOLD in actions)
+    assert ("writers are refused" in text) == (OnExceed.REJECT in actions)
+    assert ("are moved past unread data" in text) == (OnExceed.EVICT in actions)
     assert ("is dropped" in text) == (policy.subscriber_idle_ms is not None)
     assert ("is deleted" in text) == (policy.stream_idle_ms is not None)
     assert ("brought back" in text) == (policy.grace_ms > 0)

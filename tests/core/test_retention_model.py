@@ -76,6 +76,9 @@ def some_policy(random: Random, size: int, span_ms: int) -> EffectivePolicy:
             max_age_s=random.choice([INHERIT, positive(span_ms, 0.001)]),
             max_events=random.choice([INHERIT, positive(20)]),
             on_exceed=random.choice(list(OnExceed)),
+            on_exceed_bytes=random.choice([INHERIT, INHERIT, *OnExceed]),
+            on_exceed_age=random.choice([INHERIT, INHERIT, *OnExceed]),
+            on_exceed_events=random.choice([INHERIT, INHERIT, *OnExceed]),
             evict_to=random.choice([INHERIT, 1.0, 0.5, 0.1]),
         ),
         idle=Idle()
@@ -198,6 +201,7 @@ def check(facts: RetentionFacts, world: LivingWorld, now_ms: int) -> RetentionDe
     assert decision.deletes_stream is expected.deletes
     verdict = decision.writers
     assert (verdict.total_bytes, verdict.total_events) == (expected.total_bytes, expected.total_events)
+    assert (verdict.bytes_state.word, verdict.events_state.word) == (expected.bytes_state, expected.events_state)
     assert (verdict.state is WriterState.OPEN) is (expected.total_bytes is None and expected.total_events is None)
     _check_moves(model, expected, decision)
     _check_holders(model, expected, decision, facts, now_ms)

@@ -19,6 +19,7 @@ from penstock.core.retention import (
     decide,
     explain,
 )
+from penstock.core.retention_json import encode_verdict
 from penstock.model.retention import (
     EMPTY,
     Backlog,
@@ -154,6 +155,33 @@ def test_a_quota_of_events_counts_events() -> None:
     verdict = decide(replace(facts, activity=activity), now_ms=6000).writers
     assert (verdict.total_events, verdict.exceeded, verdict.subscriber) == (30, True, "a")
     assert decide(facts, now_ms=6000).writers.state is WriterState.OPEN
+
+
+def test_each_quota_acts_by_itself() -> None:
+    limits = {"max_bytes": 50, "max_age_s": 3, "on_exceed_bytes": OnExceed.EVICT, "evict_to": 0.5}
+    facts = stream(policy(**limits, on_exceed=OnExceed.HOLD), subscribers={"a": at(30)})
+    young = decide(facts, now_ms=4999)
+    assert [(item.rule, item.bytes) for item in young.evictions] == [(RetentionRule.BACKLOG_BYTES, 50)]
+    assert (young.writers.bytes_state, young.writers.total_bytes) == (WriterState.NOTIFY, 130)
+    # What is left is too old for the other quota, which holds writers before the first one's bound.
+    old = decide(facts, now_ms=9000)
+    assert [item.rule for item in old.evictions] == [RetentionRule.BACKLOG_BYTES]
+    assert (old.writers.bytes_state, old.writers.total_bytes) == (WriterState.HOLD, 100)
+    assert (old.writers.rule, old.writers.state) == (RetentionRule.BACKLOG_AGE, WriterState.HOLD)
+
+
+def test_bounds_of_bytes_and_events_do_what_each_quota_says() -> None:
+    tail = replace(record(6000, 120), event_count=30)
+    applied = policy(max_events=10, max_bytes=200, on_exceed_events=OnExceed.REJECT)
+    facts = stream(applied, tail=tail, subscribers={"a": at(100)})
+    facts = replace(facts, activity={"a": SubscriberActivity(backlog_events=10)})
+    verdict = decide(facts, now_ms=6000).writers
+    assert (verdict.bytes_state, verdict.events_state) == (WriterState.HOLD, WriterState.REJECT)
+    assert (verdict.state, verdict.rule) == (WriterState.REJECT, RetentionRule.BACKLOG_EVENTS)
+    told = encode_verdict(verdict)
+    assert (told["bytes_state"], told["events_state"]) == ("hold", "reject")
+    one = decide(replace(facts, policy=policy(max_events=10, max_bytes=200)), now_ms=6000).writers
+    assert "bytes_state" not in encode_verdict(one)
 
 
 def test_a_backlog_is_too_old_only_where_that_is_certain() -> None:

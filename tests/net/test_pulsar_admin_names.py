@@ -8,10 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.policy_levels import resolve
 from penstock.model.errors import InvalidNameError
 from penstock.model.names import check_name
-from penstock.model.retention import INHERIT, Backlog, Idle, IdleWhen, OnExceed, Retain
+from penstock.model.retention import (
+    EMPTY,
+    INHERIT,
+    Backlog,
+    EffectivePolicy,
+    Idle,
+    IdleWhen,
+    OnExceed,
+    PolicyDocument,
+    Retain,
+)
 from penstock.net.pulsar_admin_bodies import (
+    POLICY_NAMES,
     AdminError,
     Quota,
     Retention,
@@ -113,31 +125,22 @@ def test_a_maximum_survives_whatever_is_done_to_the_minimum() -> None:
     assert retention_of(no_retain(before)) is None
 
 
-@pytest.mark.parametrize(
-    ("own", "below", "action"),
-    [
-        ("producer_request_hold", None, OnExceed.HOLD),
-        ("producer_exception", None, OnExceed.REJECT),
-        ("consumer_backlog_eviction", None, OnExceed.EVICT),
-        ("consumer_backlog_eviction", "producer_request_hold", OnExceed.HOLD),
-        ("producer_request_hold", "producer_exception", OnExceed.REJECT),
-        ("consumer_backlog_eviction", "consumer_backlog_eviction", OnExceed.EVICT),
-    ],
-)
-def test_no_data_is_evicted_for_a_quota_whose_owner_asked_for_writers_to_stop(
-    own: str, below: str, action: OnExceed
-) -> None:
-    lower = {} if below is None else {"destination_storage": Quota(10, -1, below)}
-    found = backlog_of({"message_age": Quota(-1, 5, own)}, lower, Backlog(ttl_s=3))
-    assert found == Backlog(ttl_s=3, max_bytes=INHERIT, max_age_s=5, on_exceed=action, evict_to=0.9)
+@pytest.mark.parametrize("action", list(OnExceed))
+def test_each_quota_has_the_action_that_was_asked_for_it(action: OnExceed) -> None:
+    before = Backlog(ttl_s=3, max_events=9, on_exceed=OnExceed.REJECT, on_exceed_bytes=OnExceed.HOLD, max_bytes=7)
+    found = backlog_of({"message_age": Quota(-1, 5, POLICY_NAMES[action])}, before)
+    assert found == Backlog(
+        ttl_s=3, max_events=9, max_age_s=5, on_exceed=OnExceed.REJECT, on_exceed_age=action, evict_to=0.9
+    )
 
 
 def test_quotas_set_elsewhere_are_shown_in_pulsars_words() -> None:
-    assert quotas_of(Backlog(max_bytes=5, max_age_s=1.5, on_exceed=OnExceed.EVICT)) == {
+    backlog = Backlog(max_bytes=5, max_age_s=1.5, on_exceed=OnExceed.EVICT, on_exceed_age=OnExceed.REJECT)
+    assert quotas_of(backlog, resolve(PolicyDocument(backlog=backlog), EMPTY, EMPTY)) == {
         "destination_storage": Quota(5, -1, "consumer_backlog_eviction"),
-        "message_age": Quota(-1, 2, "consumer_backlog_eviction"),
+        "message_age": Quota(-1, 2, "producer_exception"),
     }
-    assert quotas_of(Backlog(max_bytes=None)) == {}
+    assert quotas_of(Backlog(max_bytes=None), EffectivePolicy()) == {}
 
 
 def test_idleness_set_elsewhere_is_shown_in_pulsars_words() -> None:

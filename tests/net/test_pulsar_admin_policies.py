@@ -315,7 +315,8 @@ def test_quota_actions(level: str, policy: str, action: OnExceed) -> None:
         }
         target = NS.scope if level == N else TOPIC.stream
         unset = RELEASED.backlog if level == N else Backlog()
-        wanted = replace(unset, max_bytes=4096, max_age_s=60, on_exceed=action, evict_to=0.9)
+        wanted = replace(unset, max_bytes=4096, max_age_s=60, on_exceed_bytes=action, on_exceed_age=action)
+        wanted = replace(wanted, evict_to=0.9)
         assert (await w.controller.get_policy(target)).backlog == wanted
         await w.ok("DELETE", f"{level}/backlogQuota")
         assert list(await w.ok("GET", f"{level}/backlogQuotaMap")) == ["message_age"]
@@ -358,15 +359,38 @@ def test_quota_sharp_edges_an_omitted_size_is_0_and_always_exceeded_and_negative
     play(story)
 
 
-def test_quota_of_a_topic_follows_the_action_that_its_namespace_asks_for() -> None:
+def test_quota_that_an_earlier_version_set_is_shown_with_what_it_does_and_replaced_whole() -> None:
     async def story(w: World) -> None:
-        evict = "consumer_backlog_eviction"
-        await w.ok("POST", f"{P}/backlogQuota?backlogQuotaType=message_age", quota(time=60, policy=evict))
-        assert (await w.controller.effective_policy(TOPIC.stream)).on_exceed is OnExceed.EVICT
-        await w.ok("POST", f"{N}/backlogQuota", quota(1000, policy=HOLD))
-        assert (await w.controller.effective_policy(TOPIC.stream)).on_exceed is OnExceed.HOLD
-        await w.ok("DELETE", f"{N}/backlogQuota")
-        assert (await w.controller.effective_policy(TOPIC.stream)).on_exceed is OnExceed.EVICT
+        evict, age = "consumer_backlog_eviction", f"{P}/backlogQuota?backlogQuotaType=message_age"
+        await w.ok("POST", f"{N}/backlogQuota", quota(1000, policy=evict))
+        await w.ok("POST", age, quota(time=60, policy=evict))
+        # One action for both, as it was: neither quota evicts.
+        earlier = Backlog(max_age_s=60, max_events=7, on_exceed=OnExceed.HOLD, evict_to=0.9)
+        await w.controller.set_policy(TOPIC.stream, PolicyDocument(backlog=earlier))
+        assert await w.ok("GET", f"{P}/backlogQuotaMap") == {"message_age": shown(time=60)}
+        await w.ok("POST", age, quota(time=60, policy="producer_exception"))
+        policy = await w.controller.effective_policy(TOPIC.stream)
+        assert (policy.bytes_action, policy.age_action) == (OnExceed.EVICT, OnExceed.REJECT)
+        assert policy.events_action is OnExceed.HOLD
+
+    play(story, topic=True)
+
+
+def test_quota_of_ours_is_shown_with_the_action_of_the_level_that_names_it() -> None:
+    async def story(w: World) -> None:
+        await w.controller.set_policy(TOPIC.stream, PolicyDocument(backlog=Backlog(max_bytes=5, max_age_s=6)))
+        assert (await w.ok("GET", f"{P}/backlogQuotaMap"))["message_age"] == shown(time=6)
+        backlog = Backlog(on_exceed=OnExceed.REJECT, on_exceed_age=OnExceed.EVICT)
+        await w.controller.set_policy(NS.scope, PolicyDocument(backlog=backlog))
+        for query in ("", "?applied=true"):
+            assert await w.ok("GET", f"{P}/backlogQuotaMap{query}") == {
+                "destination_storage": shown(5, policy="producer_exception"),
+                "message_age": shown(time=6, policy="consumer_backlog_eviction"),
+            }
+        # An action of the topic applies to the limits of its namespace, and shows there.
+        await w.controller.set_policy(NS.scope, PolicyDocument(backlog=replace(backlog, max_bytes=5)))
+        await w.controller.set_policy(TOPIC.stream, PolicyDocument(backlog=Backlog(on_exceed=OnExceed.HOLD)))
+        assert await w.ok("GET", f"{P}/backlogQuotaMap?applied=true") == {"destination_storage": shown(5)}
 
     play(story, topic=True)
 

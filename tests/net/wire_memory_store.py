@@ -571,13 +571,17 @@ class MemorySegments:
                 size, events = size + len(request.data), events + request.event_count
             else:
                 size, events = size + 1, events + 1
-            over_bytes = limit.total_bytes is not None and size > limit.total_bytes
-            if over_bytes or (limit.total_events is not None and events > limit.total_events):
+            for total, after, action in (
+                (limit.total_bytes, size, limit.action),
+                (limit.total_events, events, limit.events_action or limit.action),
+            ):
+                if total is None or after <= total:
+                    continue
                 if stream not in self.told:
                     self.told[stream] = self.reached[stream] = None
                     self.limit_met.set()
-                if limit.action is not LimitAction.NOTIFY:
-                    kind = QuotaHeldError if limit.action is LimitAction.HOLD else QuotaExceededError
+                if action is not LimitAction.NOTIFY:
+                    kind = QuotaHeldError if action is LimitAction.HOLD else QuotaExceededError
                     return kind("limit", **{"stream": stream} | limit.reason)
         return None
 
@@ -606,7 +610,9 @@ class MemorySegments:
                 found = [self._counts(name, known) for name, known in counted.items()]
                 past_bytes = limit.total_bytes is not None and sum(item[0] for item in found) > limit.total_bytes
                 past_events = limit.total_events is not None and sum(item[1] for item in found) > limit.total_events
-                if limit.action is LimitAction.NOTIFY and (past_bytes or past_events):
+                events_action = limit.events_action or limit.action
+                past_bytes = past_bytes and limit.action is LimitAction.NOTIFY
+                if past_bytes or (past_events and events_action is LimitAction.NOTIFY):
                     self.told[limit.stream] = self.reached[limit.stream] = None
                     self.limit_met.set()
 

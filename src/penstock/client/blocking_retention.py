@@ -28,8 +28,9 @@ class LevelPolicy:
 
         Sizes are in bytes and ages in seconds (their names end in ``_s``). Of ``retain``: ``min_bytes``, ``min_age_s``,
         ``max_bytes``, ``max_age_s``, ``combine``, ``measure``; of ``backlog``: ``ttl_s``, ``max_bytes``, ``max_age_s``,
-        ``max_events``, ``on_exceed``, ``evict_to``; of ``idle``: ``subscriber_s``, ``stream_s``, ``stream_when``; and
-        ``unsubscribed`` and ``grace_s``: docs/formats/policy.md. It does not ask: what the document lets go may go with the
+        ``max_events``, ``on_exceed``, ``on_exceed_bytes``, ``on_exceed_age``, ``on_exceed_events``, ``evict_to``; of
+        ``idle``: ``subscriber_s``, ``stream_s``, ``stream_when``; and ``unsubscribed`` and ``grace_s``:
+        docs/formats/policy.md. It does not ask: what the document lets go may go with the
         next cycle; ``plan`` of a stream's retention tells before what that is.
 
         Raises InvalidArgumentError, with ``field``, ``value``, ``rule`` and ``level``; the old document stays then.

@@ -1,7 +1,8 @@
 """What applies to a stream, as JSON: the fields of the policy document, each with its value and the level it is from.
 
 ``{"retain": {"min_bytes": {"value": 10, "from": "stream"}, …}, …, "truncates": true}``; seconds and bytes as in the document,
-``null`` for unlimited. Source: docs/formats/policy.md.
+``null`` for unlimited. The action of each quota is shown with the level that decides it, be it by ``on_exceed``.
+Source: docs/formats/policy.md.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.codec.policy_document import QUOTA_ACTIONS
 from penstock.model.errors import CorruptDataError
 from penstock.model.retention import Combine, EffectivePolicy, IdleWhen, Level, Measure, OnExceed, Unsubscribed
 
@@ -27,6 +29,9 @@ _FIELDS: Mapping[str, tuple[str, type[enum.Enum] | None]] = {
     "backlog.max_age_s": ("backlog_age_ms", None),
     "backlog.max_events": ("backlog_events", None),
     "backlog.on_exceed": ("on_exceed", OnExceed),
+    "backlog.on_exceed_bytes": ("on_exceed_bytes", OnExceed),
+    "backlog.on_exceed_age": ("on_exceed_age", OnExceed),
+    "backlog.on_exceed_events": ("on_exceed_events", OnExceed),
     "backlog.evict_to": ("evict_to", None),
     "idle.subscriber_s": ("subscriber_idle_ms", None),
     "idle.stream_s": ("stream_idle_ms", None),
@@ -42,8 +47,15 @@ def value_at(policy: EffectivePolicy, path: str) -> Any:
     name, kind = _FIELDS[path]
     value = getattr(policy, name)
     if kind is not None:
-        return value.value
+        return (policy.on_exceed if value is None else value).value
     return _seconds(value) if path.endswith("_s") else value
+
+
+def origin_at(policy: EffectivePolicy, path: str) -> Level:
+    """The level that the value is from."""
+    name, _ = _FIELDS[path]
+    by_default = path in QUOTA_ACTIONS and getattr(policy, name) is None
+    return policy.origins.get("backlog.on_exceed" if by_default else path, Level.DEFAULT)
 
 
 def encode_effective(policy: EffectivePolicy) -> dict[str, Any]:
@@ -52,20 +64,24 @@ def encode_effective(policy: EffectivePolicy) -> dict[str, Any]:
     for path in PATHS:
         group, _, leaf = path.rpartition(".")
         holder = found.setdefault(group, {}) if group else found
-        origin = policy.origins.get(path, Level.DEFAULT)
-        holder[leaf] = {"value": value_at(policy, path), "from": origin.value}
+        holder[leaf] = {"value": value_at(policy, path), "from": origin_at(policy, path).value}
     found["truncates"] = policy.truncates
     return found
 
 
 def decode_effective(fields: Mapping[str, Any]) -> EffectivePolicy:
-    """What ``encode_effective`` was given. Raises CorruptDataError."""
+    """What ``encode_effective`` was given; a quota without an action has that of all. Raises CorruptDataError."""
     values: dict[str, Any] = {}
     origins: dict[str, Level] = {}
     try:
         for path, (name, kind) in _FIELDS.items():
             group, _, leaf = path.rpartition(".")
-            item = (fields[group] if group else fields)[leaf]
+            holder = fields[group] if group else fields
+            if path in QUOTA_ACTIONS and holder.get(leaf, holder["on_exceed"]) == holder["on_exceed"]:
+                # Of an older server, or decided by the action of all.
+                origins[path] = Level.DEFAULT
+                continue
+            item = holder[leaf]
             value = item["value"]
             if kind is not None:
                 value = kind(value)

@@ -97,12 +97,21 @@ FIELDS: Final[Sequence[Field]] = (
     Field(path="backlog.max_age_s", kind=Kind.SECONDS, zero=False),
     Field(path="backlog.max_events", kind=Kind.EVENTS),
     Field(path="backlog.on_exceed", kind=Kind.CHOICE, null=False, choices=OnExceed),
+    Field(path="backlog.on_exceed_bytes", kind=Kind.CHOICE, null=False, choices=OnExceed),
+    Field(path="backlog.on_exceed_age", kind=Kind.CHOICE, null=False, choices=OnExceed),
+    Field(path="backlog.on_exceed_events", kind=Kind.CHOICE, null=False, choices=OnExceed),
     Field(path="backlog.evict_to", kind=Kind.SHARE, null=False),
     Field(path="idle.subscriber_s", kind=Kind.SECONDS, zero=False),
     Field(path="idle.stream_s", kind=Kind.SECONDS, zero=False),
     Field(path="idle.stream_when", kind=Kind.CHOICE, null=False, choices=IdleWhen),
     Field(path="grace_s", kind=Kind.SECONDS, null=False),
 )
+QUOTA_ACTIONS: Final[Mapping[str, str]] = {
+    "backlog.on_exceed_bytes": "backlog.max_bytes",
+    "backlog.on_exceed_age": "backlog.max_age_s",
+    "backlog.on_exceed_events": "backlog.max_events",
+}
+"""The action of one quota, with its limit. In one document it wins over ``on_exceed``, which is the action of the others."""
 BY_PATH: Final[Mapping[str, Field]] = {item.path: item for item in FIELDS}
 SECTIONS: Final[Mapping[str, type[Retain] | type[Backlog] | type[Idle]]] = {
     "retain": Retain,

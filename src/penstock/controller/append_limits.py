@@ -159,7 +159,8 @@ def _limit(found: Snapshot, verdict: WriterVerdict) -> AppendLimit:
         total_events=total_events,
         quota_bytes=None if by_age else found.policy.backlog_bytes,
         quota_events=None if by_age else found.policy.backlog_events,
-        action=_ACTIONS[verdict.state],
+        action=_ACTIONS.get(verdict.bytes_state, _ACTIONS[verdict.state]),
+        events_action=_ACTIONS.get(verdict.events_state),
         reason=_reason(found, verdict),
     )
 

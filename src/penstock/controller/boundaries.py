@@ -55,14 +55,16 @@ async def _of_quotas(
     activity: Mapping[str, SubscriberActivity],
 ) -> list[StreamCutRecord]:
     """Where a quota that is exceeded wants subscribers to be. None where nobody loses data by it."""
-    if policy.on_exceed is not OnExceed.EVICT or not published:
+    evicts_bytes = policy.backlog_bytes is not None and policy.bytes_action is OnExceed.EVICT
+    evicts_events = policy.backlog_events is not None and policy.events_action is OnExceed.EVICT
+    if not (evicts_bytes or evicts_events) or not published:
         return []
     tail = finder.tail
     found: list[StreamCutRecord | None] = []
     slowest = min(size_till(finder.history, cut) for cut in published.values())
-    if policy.backlog_bytes is not None and tail.size_bytes - slowest >= policy.backlog_bytes:
+    if evicts_bytes and policy.backlog_bytes is not None and tail.size_bytes - slowest >= policy.backlog_bytes:
         found.append(await finder.leaving_bytes(math.floor(policy.backlog_bytes * policy.evict_to)))
-    if policy.backlog_events is not None and tail.event_count is not None:
+    if evicts_events and policy.backlog_events is not None and tail.event_count is not None:
         behind = max((activity[name].backlog_events or 0 for name in published if name in activity), default=0)
         if behind >= policy.backlog_events:
             found.append(await finder.leaving_events(math.floor(policy.backlog_events * policy.evict_to)))

@@ -63,6 +63,10 @@ def without_moves(policy: EffectivePolicy) -> EffectivePolicy:
     """The policy without the rules that move or drop subscribers: an undo gives people time to correct them. A cycle that
     applied them meanwhile would delete the restored data again. Quotas that stop writers stay."""
     changed = replace(policy, ttl_ms=None, subscriber_idle_ms=None)
-    if policy.on_exceed is not OnExceed.EVICT:
-        return changed
-    return replace(changed, backlog_bytes=None, backlog_age_ms=None, backlog_events=None)
+    if policy.bytes_action is OnExceed.EVICT:
+        changed = replace(changed, backlog_bytes=None)
+    if policy.age_action is OnExceed.EVICT:
+        changed = replace(changed, backlog_age_ms=None)
+    if policy.events_action is OnExceed.EVICT:
+        changed = replace(changed, backlog_events=None)
+    return changed

@@ -44,9 +44,9 @@ _POSITIONS_KEPT = 10_000
 
 _MATTERS: Mapping[RetentionRule, Sequence[str]] = {
     RetentionRule.TTL: ("backlog.ttl_s",),
-    RetentionRule.BACKLOG_BYTES: ("backlog.max_bytes", "backlog.on_exceed", "backlog.evict_to"),
-    RetentionRule.BACKLOG_EVENTS: ("backlog.max_events", "backlog.on_exceed", "backlog.evict_to"),
-    RetentionRule.BACKLOG_AGE: ("backlog.max_age_s", "backlog.on_exceed", "backlog.evict_to"),
+    RetentionRule.BACKLOG_BYTES: ("backlog.max_bytes", "backlog.on_exceed_bytes", "backlog.evict_to"),
+    RetentionRule.BACKLOG_EVENTS: ("backlog.max_events", "backlog.on_exceed_events", "backlog.evict_to"),
+    RetentionRule.BACKLOG_AGE: ("backlog.max_age_s", "backlog.on_exceed_age", "backlog.evict_to"),
     RetentionRule.IDLE_SUBSCRIBER: ("idle.subscriber_s",),
     RetentionRule.IDLE_STREAM: ("idle.stream_s", "idle.stream_when"),
 }

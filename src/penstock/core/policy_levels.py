@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, Final
 
-from penstock.codec.policy_document import FIELDS, SECTIONS, check_value, value_of
+from penstock.codec.policy_document import FIELDS, QUOTA_ACTIONS, SECTIONS, check_value, value_of
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.policies import LONG_MAX, RetentionPolicy, RetentionType
@@ -51,6 +51,9 @@ _NAMES: Final[Mapping[str, str]] = {
     "backlog.max_age_s": "backlog_age_ms",
     "backlog.max_events": "backlog_events",
     "backlog.on_exceed": "on_exceed",
+    "backlog.on_exceed_bytes": "on_exceed_bytes",
+    "backlog.on_exceed_age": "on_exceed_age",
+    "backlog.on_exceed_events": "on_exceed_events",
     "backlog.evict_to": "evict_to",
     "idle.subscriber_s": "subscriber_idle_ms",
     "idle.stream_s": "stream_idle_ms",
@@ -79,7 +82,10 @@ def seconds(value_ms: int) -> int | float:
 
 
 def resolve(stream: PolicyDocument, scope: PolicyDocument, server: PolicyDocument) -> EffectivePolicy:
-    """What applies to the stream: for each field the first level that names it, else the default. Checks nothing."""
+    """What applies to the stream: for each field the first level that names it, else the default. Checks nothing.
+
+    The action of a quota is that of the first level that names it, or ``on_exceed``; in one document its own wins.
+    """
     levels = ((Level.STREAM, stream), (Level.SCOPE, scope), (Level.SERVER, server))
     values: dict[str, Any] = {}
     origins: dict[str, Level] = {}
@@ -91,11 +97,24 @@ def resolve(stream: PolicyDocument, scope: PolicyDocument, server: PolicyDocumen
                 origins[item.path] = level
                 values[_NAMES[item.path]] = _converted(item.path, value)
                 break
+    _settle_actions(values, origins)
     truncates = any(origins[path] is not Level.DEFAULT for path in LIMITS)
     # Who names only what must not stay has not said that the rest may go.
     releases = any(origins[path] is not Level.DEFAULT and values[_NAMES[path]] is not None for path in MINIMUMS)
     values.setdefault("unsubscribed", Unsubscribed.RELEASE if releases else Unsubscribed.KEEP)
     return EffectivePolicy(**values, truncates=truncates, origins=origins)
+
+
+def _settle_actions(values: dict[str, Any], origins: dict[str, Level]) -> None:
+    """Leave out the action of a quota where ``on_exceed`` of a level before it decides, or says the same."""
+    order = (Level.STREAM, Level.SCOPE, Level.SERVER, Level.DEFAULT)
+    shared = order.index(origins["backlog.on_exceed"])
+    for path in QUOTA_ACTIONS:
+        place = order.index(origins[path])
+        same = place == shared and values.get(_NAMES[path]) == values.get("on_exceed")
+        if place > shared or same:
+            values.pop(_NAMES[path], None)
+            origins[path] = Level.DEFAULT
 
 
 def document_of(policy: EffectivePolicy) -> PolicyDocument:
@@ -116,8 +135,9 @@ def document_of(policy: EffectivePolicy) -> PolicyDocument:
 def merged(stream: PolicyDocument, above: PolicyDocument) -> PolicyDocument:
     """One document that says what the two levels say together: the stream's word where it has one, else the other's."""
     found = stream
+    acts = not isinstance(stream.backlog.on_exceed, Inherit)
     for item in FIELDS:
-        if isinstance(value_of(stream, item.path), Inherit):
+        if isinstance(value_of(stream, item.path), Inherit) and not (acts and item.path in QUOTA_ACTIONS):
             found = with_value(found, item.path, value_of(above, item.path))
     return found
 
@@ -310,6 +330,9 @@ def remarks(policy: EffectivePolicy) -> Sequence[str]:
         found.append("a backlog quota of 0 is always exceeded")
     if policy.given("backlog.on_exceed") and not policy.limits_backlog:
         found.append("backlog.on_exceed has no effect without a quota")
+    for action, limit in QUOTA_ACTIONS.items():
+        if policy.given(action) and getattr(policy, _NAMES[limit]) is None:
+            found.append(f"{action} has no effect without {limit}")
     if policy.ttl_ms is not None and policy.max_age_ms is not None and policy.ttl_ms >= policy.max_age_ms:
         found.append("backlog.ttl_s is never reached: retain.max_age_s comes first")
     if policy.ttl_ms is not None and policy.backlog_age_ms is not None and policy.ttl_ms <= policy.backlog_age_ms:

@@ -144,7 +144,7 @@ def _unread(policy: EffectivePolicy, floor: Floor) -> str:
     ttl = policy.ttl_ms
     capped = policy.max_bytes is not None or policy.max_age_ms is not None
     if ttl is None:
-        evicts = policy.limits_backlog and policy.on_exceed is OnExceed.EVICT
+        evicts = OnExceed.EVICT in policy.quota_actions
         stays = not (floor.unlimited or capped or evicts)
         return "what a subscriber has not read stays" if stays else ""
     shown = exact_duration(ttl)
@@ -157,18 +157,20 @@ def _unread(policy: EffectivePolicy, floor: Floor) -> str:
 
 
 def _quota(policy: EffectivePolicy) -> str:
-    if not policy.limits_backlog:
-        return ""
-    limits = []
+    """Each action with its quotas: writers first, as they meet them."""
+    said: dict[OnExceed, list[str]] = {action: [] for action in OnExceed}
     if policy.backlog_bytes is not None:
-        limits.append(f"{exact_size(policy.backlog_bytes)} are unread")
+        said[policy.bytes_action].append(f"{exact_size(policy.backlog_bytes)} are unread")
     if policy.backlog_events is not None:
         noun = "event is" if policy.backlog_events == 1 else "events are"
-        limits.append(f"{policy.backlog_events:,} {noun} unread")
+        said[policy.events_action].append(f"{policy.backlog_events:,} {noun} unread")
     if policy.backlog_age_ms is not None:
-        limits.append(f"unread data is {exact_duration(policy.backlog_age_ms)} old")
-    once = " or ".join(limits)
-    match policy.on_exceed:
+        said[policy.age_action].append(f"unread data is {exact_duration(policy.backlog_age_ms)} old")
+    return "; ".join(_acts(action, " or ".join(limits), policy) for action, limits in said.items() if limits)
+
+
+def _acts(action: OnExceed, once: str, policy: EffectivePolicy) -> str:
+    match action:
         case OnExceed.HOLD:
             return f"writers wait once {once}"
         case OnExceed.REJECT:

@@ -333,14 +333,17 @@ class WriterVerdict:
     """How far writers may go, after what this decision does.
 
     ``total_bytes`` and ``total_events`` bound the whole history's bytes and events, truncated ones included; None: no bound;
-    both None exactly where ``state`` is ``OPEN``. ``exceeded``: a quota is reached already. ``rule``: that quota, or the
-    one that is reached first, bytes before events before age; ``subscriber``: the one furthest behind by it. Both empty
-    where there is no quota, or nobody has published.
+    both None exactly where ``state`` is ``OPEN``. ``bytes_state`` and ``events_state``: what an append meets that passes
+    this bound; ``OPEN`` where there is none. ``exceeded``: a quota is reached already. ``rule``: that quota, one that stops
+    writers before one that evicts; or the one that is reached first, bytes before events before age. ``state``: what it
+    does; ``subscriber``: the one furthest behind by it. Both empty where there is no quota, or nobody has published.
     """
 
     state: WriterState = WriterState.OPEN
     total_bytes: int | None = None
     total_events: int | None = None
+    bytes_state: WriterState = WriterState.OPEN
+    events_state: WriterState = WriterState.OPEN
     exceeded: bool = False
     rule: RetentionRule | None = None
     subscriber: str = ""

@@ -22,6 +22,7 @@ from penstock.core.retention_facts import (
     RetentionFacts,
     StreamCutRecord,
     SubscriberActivity,
+    WriterState,
     WriterVerdict,
 )
 from penstock.core.retention_json_stream import Cuts, name_of, take_stream
@@ -264,8 +265,8 @@ def encode_drop(item: Drop) -> dict[str, Any]:
 
 
 def encode_verdict(item: WriterVerdict) -> dict[str, Any]:
-    """How far writers may go."""
-    return {
+    """How far writers may go; what each bound does only where the two differ."""
+    body: dict[str, Any] = {
         "state": item.state.word,
         "total_bytes": item.total_bytes,
         "total_events": item.total_events,
@@ -273,6 +274,10 @@ def encode_verdict(item: WriterVerdict) -> dict[str, Any]:
         "rule": None if item.rule is None else item.rule.word,
         "subscriber": item.subscriber,
     }
+    states = {item.bytes_state, item.events_state} - {WriterState.OPEN}
+    if states <= {item.state}:
+        return body
+    return {**body, "bytes_state": item.bytes_state.word, "events_state": item.events_state.word}
 
 
 def encode_ranges(ranges: Sequence[HeldRange]) -> list[dict[str, Any]]:

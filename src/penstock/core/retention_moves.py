@@ -18,16 +18,14 @@ from penstock.core.retention_facts import (
     Drop,
     RetentionRule,
     StreamCutRecord,
-    WriterState,
     WriterVerdict,
 )
 from penstock.core.retention_outlook import Outlook
+from penstock.core.retention_writers import Bound, verdict_of
 from penstock.model.retention import Combine, EffectivePolicy, IdleWhen, OnExceed
 
 PRUNE_BATCH = 64
 """Records that are forgotten together where nothing is truncated."""
-
-_STATES = {OnExceed.HOLD: WriterState.HOLD, OnExceed.REJECT: WriterState.REJECT, OnExceed.EVICT: WriterState.NOTIFY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +147,9 @@ def prunable(outlook: Outlook, policy: EffectivePolicy) -> tuple[int | None, int
         return None, None
     end = outlook.tail.size_bytes
     places = [len(records) - 1]
-    if policy.on_exceed is OnExceed.EVICT and policy.backlog_bytes is not None:
+    if policy.bytes_action is OnExceed.EVICT and policy.backlog_bytes is not None:
         places.append(outlook.until_size(end - policy.backlog_bytes) - 1)
-    if policy.on_exceed is OnExceed.EVICT and policy.backlog_events is not None:
+    if policy.events_action is OnExceed.EVICT and policy.backlog_events is not None:
         # Without a count for each record nothing is known of the oldest one that eviction would take.
         return None, None
     free = min(places)
@@ -305,8 +303,7 @@ class _Mover:
     def _quotas(self) -> list[Advance]:
         policy = self.policy
         found: list[Advance] = []
-        evicts = policy.on_exceed is OnExceed.EVICT
-        if evicts and policy.backlog_bytes is not None:
+        if policy.backlog_bytes is not None and policy.bytes_action is OnExceed.EVICT:
             found += self._evict(
                 RetentionRule.BACKLOG_BYTES,
                 policy.backlog_bytes,
@@ -314,7 +311,7 @@ class _Mover:
                 self._left_bytes,
                 self._records_around,
             )
-        if evicts and policy.backlog_events is not None:
+        if policy.backlog_events is not None and policy.events_action is OnExceed.EVICT:
             found += self._evict(
                 RetentionRule.BACKLOG_EVENTS,
                 policy.backlog_events,
@@ -324,6 +321,7 @@ class _Mover:
                 lambda share: self.outlook.records,
             )
         if policy.backlog_age_ms is not None:
+            evicts = policy.age_action is OnExceed.EVICT
             found += self._evict_aged(policy.backlog_age_ms, evicts=evicts)
         return found
 
@@ -433,32 +431,25 @@ class _Mover:
         slowest = min(self.cuts, key=lambda name: (self.sizes[name], name))
         # What was acknowledged beyond the tail gives nobody room: those bytes are not written yet.
         read = min(self.sizes[slowest], self.end) if tail is not None else self.sizes[slowest]
-        verdicts: list[tuple[bool, RetentionRule, str]] = []
-        total_bytes = total_events = None
+        found: list[Bound] = []
+
+        def bound(rule: RetentionRule, action: OnExceed, total: int, name: str, *, reached: bool) -> None:
+            found.append(Bound(rule=rule, action=action, total=total, reached=reached, subscriber=name))
+
         if policy.backlog_bytes is not None:
-            total_bytes = read + policy.backlog_bytes
             over = tail is not None and self._backlog(slowest) >= policy.backlog_bytes
-            verdicts.append((over, RetentionRule.BACKLOG_BYTES, slowest))
+            total = read + policy.backlog_bytes
+            bound(RetentionRule.BACKLOG_BYTES, policy.bytes_action, total, slowest, reached=over)
         known = {name: count for name in self.cuts if (count := self.events.get(name)) is not None}
         if policy.backlog_events is not None and known and tail is not None and tail.event_count is not None:
             behind = min(known, key=lambda name: (-known[name], name))
-            total_events = tail.event_count - known[behind] + policy.backlog_events
-            verdicts.append((known[behind] >= policy.backlog_events, RetentionRule.BACKLOG_EVENTS, behind))
-        waits = policy.backlog_age_ms is not None and policy.on_exceed is not OnExceed.EVICT
+            over = known[behind] >= policy.backlog_events
+            total = tail.event_count - known[behind] + policy.backlog_events
+            bound(RetentionRule.BACKLOG_EVENTS, policy.events_action, total, behind, reached=over)
+        waits = policy.backlog_age_ms is not None and policy.age_action is not OnExceed.EVICT
         if waits and tail is not None and self._is_aged(policy.backlog_age_ms or 0):
-            total_bytes = tail.size_bytes if total_bytes is None else min(total_bytes, tail.size_bytes)
-            verdicts.append((True, RetentionRule.BACKLOG_AGE, slowest))
-        if total_bytes is None and total_events is None:
-            return OPEN
-        over, rule, name = next((item for item in verdicts if item[0]), verdicts[0])
-        return WriterVerdict(
-            state=_STATES[policy.on_exceed],
-            total_bytes=total_bytes,
-            total_events=total_events,
-            exceeded=over,
-            rule=rule,
-            subscriber=name,
-        )
+            bound(RetentionRule.BACKLOG_AGE, policy.age_action, tail.size_bytes, slowest, reached=True)
+        return verdict_of(found)
 
     def _deletes_stream(self) -> bool:
         policy, outlook, facts = self.policy, self.outlook, self.outlook.facts

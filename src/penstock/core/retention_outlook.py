@@ -85,7 +85,7 @@ def shape_of(policy: EffectivePolicy) -> PolicyShape:
 
 def _shape(policy: EffectivePolicy) -> PolicyShape:
     floor = floor_of(policy)
-    evicts = policy.limits_backlog and policy.on_exceed is OnExceed.EVICT
+    evicts = OnExceed.EVICT in policy.quota_actions
     pravega = _pravega(policy)
     ages: Ages | None = Ages(minimum=floor.age_ms, maximum=policy.max_age_ms)
     if pravega is not None and not pravega.by_size:

@@ -79,13 +79,16 @@ class Retain:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
     """What may be unread. ``ttl_s``: unread data older than that counts as read. ``evict_to``: share of the limit that
-    eviction goes down to."""
+    eviction goes down to. ``on_exceed``: what each of the three quotas does, save one that has an action of its own."""
 
     ttl_s: Limit = INHERIT
     max_bytes: Limit = INHERIT
     max_age_s: Limit = INHERIT
     max_events: Limit = INHERIT
     on_exceed: OnExceed | Inherit = INHERIT
+    on_exceed_bytes: OnExceed | Inherit = INHERIT
+    on_exceed_age: OnExceed | Inherit = INHERIT
+    on_exceed_events: OnExceed | Inherit = INHERIT
     evict_to: float | Inherit = INHERIT
 
 
@@ -138,6 +141,7 @@ class EffectivePolicy:
     ``min_bytes`` and ``min_age_ms``: infinite where None; of a dimension that no level names they are 0 and not in
     ``given``, and take no part in ``combine``. ``truncates`` is False where no level says anything of ``retain``: then all
     data is kept. ``origins`` maps each field of the document (``retain.min_bytes``) to the level that its value is from.
+    ``on_exceed_bytes``, ``on_exceed_age`` and ``on_exceed_events`` are None where ``on_exceed`` decides.
     """
 
     min_bytes: int | None = 0
@@ -152,6 +156,9 @@ class EffectivePolicy:
     backlog_age_ms: int | None = None
     backlog_events: int | None = None
     on_exceed: OnExceed = OnExceed.HOLD
+    on_exceed_bytes: OnExceed | None = None
+    on_exceed_age: OnExceed | None = None
+    on_exceed_events: OnExceed | None = None
     evict_to: float = 0.9
     subscriber_idle_ms: int | None = None
     stream_idle_ms: int | None = None
@@ -168,6 +175,31 @@ class EffectivePolicy:
     def limits_backlog(self) -> bool:
         """Whether any backlog quota is set."""
         return not (self.backlog_bytes is None and self.backlog_age_ms is None and self.backlog_events is None)
+
+    @property
+    def bytes_action(self) -> OnExceed:
+        """What the quota of bytes does."""
+        return self.on_exceed_bytes or self.on_exceed
+
+    @property
+    def age_action(self) -> OnExceed:
+        """What the quota of age does."""
+        return self.on_exceed_age or self.on_exceed
+
+    @property
+    def events_action(self) -> OnExceed:
+        """What the quota of events does."""
+        return self.on_exceed_events or self.on_exceed
+
+    @property
+    def quota_actions(self) -> tuple[OnExceed, ...]:
+        """What each quota that is set does: bytes, events, age."""
+        quotas = (
+            (self.backlog_bytes, self.bytes_action),
+            (self.backlog_events, self.events_action),
+            (self.backlog_age_ms, self.age_action),
+        )
+        return tuple([action for limit, action in quotas if limit is not None])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,22 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.model.errors import PenstockError
-from penstock.model.retention import INHERIT, Backlog, Combine, Idle, IdleWhen, Limit, Measure, OnExceed, Retain
+from penstock.model.retention import (
+    INHERIT,
+    Backlog,
+    Combine,
+    EffectivePolicy,
+    Idle,
+    IdleWhen,
+    Limit,
+    Measure,
+    OnExceed,
+    Retain,
+)
 
 MIB = 1 << 20
 INT_MAX = (1 << 31) - 1
@@ -211,38 +222,35 @@ def quota_type(text: str | None) -> str:
     return text or QUOTA_TYPES[0]
 
 
-def backlog_of(own: Mapping[str, Quota], below: Mapping[str, Quota], before: Backlog) -> Backlog:
-    """The backlog limits that say the same as the quotas ``own`` of a level, over those of the level ``below``.
-
-    One action serves both limits here. Where the types that apply ask for different ones, none is evicted: a limit whose
-    owner asked for writers to be stopped must not take data.
-    """
+def backlog_of(own: Mapping[str, Quota], before: Backlog) -> Backlog:
+    """The backlog limits that say the same as the quotas ``own`` of a level, each with its own action. The time to live, a
+    quota of events and an action that was set for all quotas stay."""
     size, time = own.get("destination_storage"), own.get("message_age")
-    applied = {**below, **own}
-    actions = {_ON_EXCEED[quota.policy] for quota in applied.values()} if own else set()
-    action: OnExceed | Any = INHERIT
-    for candidate in (OnExceed.EVICT, OnExceed.HOLD, OnExceed.REJECT):
-        if candidate in actions:
-            action = candidate
-    return Backlog(
-        ttl_s=before.ttl_s,
+    return replace(
+        before,
         max_bytes=INHERIT if size is None else None if size.size < 0 else size.size,
         max_age_s=INHERIT if time is None else None if time.time <= 0 else time.time,
-        max_events=before.max_events,
-        on_exceed=action,
+        on_exceed_bytes=INHERIT if size is None else _ON_EXCEED[size.policy],
+        on_exceed_age=INHERIT if time is None else _ON_EXCEED[time.policy],
         evict_to=0.9 if own else INHERIT,
     )
 
 
-def quotas_of(backlog: Backlog) -> dict[str, Quota]:
-    """Quotas in Pulsar's words, for limits that were not set in them. Seconds are rounded up."""
-    action = backlog.on_exceed if isinstance(backlog.on_exceed, OnExceed) else OnExceed.HOLD
+def quotas_of(backlog: Backlog, applied: EffectivePolicy) -> dict[str, Quota]:
+    """Quotas in Pulsar's words, for limits that were not set in them. Seconds are rounded up. ``applied``: what the level
+    comes to with those above it, which may decide what a quota does."""
     found: dict[str, Quota] = {}
     if isinstance(backlog.max_bytes, (int, float)):
-        found["destination_storage"] = Quota(math.ceil(backlog.max_bytes), -1, POLICY_NAMES[action])
+        found["destination_storage"] = Quota(math.ceil(backlog.max_bytes), -1, POLICY_NAMES[applied.bytes_action])
     if isinstance(backlog.max_age_s, (int, float)):
-        found["message_age"] = Quota(-1, math.ceil(backlog.max_age_s), POLICY_NAMES[action])
+        found["message_age"] = Quota(-1, math.ceil(backlog.max_age_s), POLICY_NAMES[applied.age_action])
     return found
+
+
+def with_action(kind: str, quota: Quota, applied: EffectivePolicy) -> Quota:
+    """The quota with the action that is in force."""
+    action = applied.bytes_action if kind == "destination_storage" else applied.age_action
+    return replace(quota, policy=POLICY_NAMES[action])
 
 
 def conflicts(retention: Retention | None, quota: Quota | None) -> bool:

@@ -10,9 +10,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.model.errors import InvalidArgumentError, NotFoundError, ScopeNotFoundError, StreamNotFoundError
+from penstock.core.policy_levels import resolve
+from penstock.model.errors import InvalidArgumentError, ScopeNotFoundError, StreamNotFoundError
 from penstock.model.names import StreamName
-from penstock.model.retention import INHERIT, Backlog, PolicyDocument, Unsubscribed
+from penstock.model.retention import (
+    EMPTY,
+    INHERIT,
+    Backlog,
+    EffectivePolicy,
+    Inherit,
+    OnExceed,
+    PolicyDocument,
+    Unsubscribed,
+)
 from penstock.net.pulsar_admin_bodies import (
     INACTIVE_DEFAULT,
     AdminError,
@@ -31,10 +41,11 @@ from penstock.net.pulsar_admin_bodies import (
     refuse_retention,
     retain_of,
     retention_of,
+    with_action,
 )
 from penstock.net.pulsar_admin_context import RELEASED, Admin, Topic, closed
 from penstock.net.pulsar_admin_names import NamespaceName
-from penstock.net.pulsar_admin_records import Record, namespace_key, topic_key, topics_key
+from penstock.net.pulsar_admin_records import Record, namespace_key, topic_key
 
 NO_RETENTION = Retention(0, 0)
 NO_NAMESPACE = "Namespace policies does not exist"
@@ -64,10 +75,11 @@ def topic_level(topic: Topic) -> Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A level as it stands: its document, and what the facade remembers of it."""
+    """A level as it stands: its document, what the facade remembers of it, and what it comes to with the levels above."""
 
     document: PolicyDocument
     record: Record
+    applied: EffectivePolicy
 
     @property
     def made_here(self) -> bool:
@@ -92,13 +104,13 @@ class Stored:
 
     @property
     def quotas(self) -> dict[str, Quota]:
-        """By type, as given while the document says the same; else what it says."""
+        """By type, as given while the document has the same limits; else what it says. Each with the action in force."""
         given = {kind: read_quota(body) for kind, body in self.record.get("quotas", {}).items()}
         backlog = self.document.backlog
-        said = self.written(replace(self.document, backlog=backlog_of(given, {}, backlog))).backlog
+        said = self.written(replace(self.document, backlog=backlog_of(given, backlog))).backlog
         if (said.max_bytes, said.max_age_s) == (backlog.max_bytes, backlog.max_age_s):
-            return given
-        return quotas_of(backlog)
+            return {kind: with_action(kind, quota, self.applied) for kind, quota in given.items()}
+        return quotas_of(backlog, self.applied)
 
     @property
     def ttl_s(self) -> int | None:
@@ -156,7 +168,21 @@ class Policies:
             raise AdminError(404, f"Topic {level.topic} not found") from error
         except ScopeNotFoundError as error:
             raise AdminError(404, missing) from error
-        return Stored(document=document, record=await self._admin.records.get(level.key) or {})
+        record = await self._admin.records.get(level.key) or {}
+        return Stored(document=document, record=record, applied=await self._applied(level, document))
+
+    async def _applied(self, level: Level, document: PolicyDocument) -> EffectivePolicy:
+        """What the document comes to. The levels above are asked only where they decide what a quota does."""
+        backlog = document.backlog
+        open_ended = isinstance(backlog.on_exceed, Inherit) and (
+            (backlog.max_bytes is not INHERIT and backlog.on_exceed_bytes is INHERIT)
+            or (backlog.max_age_s is not INHERIT and backlog.on_exceed_age is INHERIT)
+        )
+        if not open_ended:
+            return resolve(document, EMPTY, EMPTY)
+        controller = self._admin.controller
+        above = EMPTY if level.topic is None else await controller.get_policy(level.namespace.scope)
+        return resolve(document, above, await controller.get_policy(None))
 
     async def _change(
         self,
@@ -216,9 +242,6 @@ class Policies:
         stored = await self.get(level, missing)
         if quota is not None and conflicts(await self._retention_against(level, kind, stored), quota):
             raise refuse_quota(level.word)
-        below: dict[str, Quota] = {}
-        if level.topic is not None:
-            below = (await self.get(namespace_level(level.namespace))).quotas
 
         def quotas(now: Mapping[str, Quota]) -> dict[str, Quota]:
             kept = {name: item for name, item in now.items() if name != kind}
@@ -229,41 +252,19 @@ class Policies:
         def change(now: Stored) -> PolicyDocument:
             decided.clear()
             decided.update(quotas(now.quotas))
-            return replace(now.document, backlog=backlog_of(decided, below, now.document.backlog))
+            return replace(now.document, backlog=backlog_of(decided, _without_shared_action(now)))
 
         def note(record: Record) -> Record:
             bodies = {name: item.to_json() for name, item in decided.items()}
             return _noting("quotas", bodies or None)(record)
 
         await self._change(level, change, note, missing=missing)
-        if level.topic is None:
-            await self._follow(level.namespace, decided)
 
     async def _retention_against(self, level: Level, kind: str, stored: Stored) -> Retention | None:
         """The retention that a new quota of the level is compared with: none for an age quota of a namespace."""
         if level.topic is None:
             return stored.retention if kind == "destination_storage" else None
         return stored.retention or (await self.get(namespace_level(level.namespace))).retention
-
-    async def _follow(self, namespace: NamespaceName, below: Mapping[str, Quota]) -> None:
-        """Topics with a quota of their own take over what the namespace now says of the other type's action."""
-        for local, record in await self._admin.records.under(topics_key(namespace)):
-            if not record.get("quotas"):
-                continue
-            topic = await self._admin.find(namespace, local)
-            if topic is None or topic.partition is not None:
-                continue
-
-            def change(now: Stored) -> PolicyDocument:
-                own = now.quotas
-                return replace(
-                    now.document, backlog=_with_action(now.document.backlog, backlog_of(own, below, Backlog()))
-                )
-
-            try:
-                await self._change(topic_level(topic), change, lambda record: record)
-            except (AdminError, NotFoundError):
-                continue  # deleted meanwhile
 
     # --- the rest ------------------------------------------------------------------------------------------
 
@@ -306,21 +307,33 @@ class Policies:
     async def applied(self, topic: Topic) -> dict[str, Any]:
         """Each policy as it applies to a topic: its own, else the namespace's, else that of a broker without settings."""
         own, below = await self.get(topic_level(topic)), await self.get(namespace_level(topic.name.namespace))
+        # As the broker answers: the map of the first level that has one. What is enforced is merged by type.
+        quotas = own.quotas or below.quotas
+        if quotas:
+            effective = await self._admin.controller.effective_policy(topic.stream)
+            quotas = {kind: with_action(kind, quota, effective) for kind, quota in quotas.items()}
+        else:
+            quotas = dict(_UNLIMITED)
         return {
             "retention": (own.retention or below.retention or NO_RETENTION).to_json(),
             "messageTTL": _first(own.ttl_s, below.ttl_s, 0),
             "subscriptionExpirationTime": _first(own.expiration_min, below.expiration_min, 0),
             "inactiveTopicPolicies": (own.inactive or below.inactive or INACTIVE_DEFAULT).to_json(),
             "persistence": own.persistence or below.persistence or PERSISTENCE_DEFAULT,
-            # As the broker answers: the map of the first level that has one. What is enforced is merged by type.
-            "backlogQuotaMap": {
-                kind: quota.to_json() for kind, quota in (own.quotas or below.quotas or _UNLIMITED).items()
-            },
+            "backlogQuotaMap": {kind: quota.to_json() for kind, quota in quotas.items()},
         }
 
 
-def _with_action(before: Backlog, said: Backlog) -> Backlog:
-    return replace(before, on_exceed=said.on_exceed)
+def _without_shared_action(stored: Stored) -> Backlog:
+    """The backlog limits without the one action for all quotas that earlier versions wrote for those of Pulsar."""
+    backlog = stored.document.backlog
+    own = (backlog.on_exceed_bytes, backlog.on_exceed_age)
+    if not stored.record.get("quotas") or any(isinstance(action, OnExceed) for action in own):
+        return backlog
+    events = backlog.on_exceed_events
+    if backlog.max_events is not INHERIT and events is INHERIT:
+        events = backlog.on_exceed
+    return replace(backlog, on_exceed=INHERIT, on_exceed_events=events)
 
 
 def _first(*values: int | None) -> int | None:

@@ -275,7 +275,8 @@ class AppendLimit:
 
     ``total_bytes`` bounds the sum of the lengths of ``segments`` (truncated bytes included), ``total_events`` that of their
     event counts; None: no bound. An append that would pass a bound is refused, whole; transactions count once merged, and
-    take no appends while the stream is at a bound. ``reason``: fields of the error. A limit without bounds lifts it.
+    take no appends while the stream is at a bound. ``action``: what an append meets that would pass ``total_bytes``, and
+    ``total_events`` too where ``events_action`` is None. ``reason``: fields of the error. A limit without bounds lifts it.
 
     Segments of the stream that are created after count as well, also for later limits that do not name them. One that is
     deleted counts on with the length it had, until a limit does not name it.
@@ -288,6 +289,7 @@ class AppendLimit:
     quota_bytes: int | None = None
     quota_events: int | None = None
     action: LimitAction = LimitAction.HOLD
+    events_action: LimitAction | None = None
     reason: Mapping[str, object] = field(default_factory=dict)
 
 

@@ -4,12 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from penstock.core.placement import parent_name
 from penstock.model.errors import PenstockError, QuotaExceededError, QuotaHeldError, ThrottledError
 from penstock.ports.segment_service import AppendLimit, LimitAction
 from penstock.ports.shared_counts import SharedCounts, StreamCounts
 from penstock.segmentstore.segment import Segment
+
+
+class _Bound(NamedTuple):
+    """One bound of a limit. ``quota``: how much may be unread, None where that is not known; ``used``: what is held now."""
+
+    rule: str
+    total: int
+    quota: int | None
+    used: int
+    action: LimitAction
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing before the bound is unread."""
+        return bool(self.quota) and self.used <= self.total - (self.quota or 0)
+
+    def unread(self) -> dict[str, object]:
+        """The quota, and how much of it is unread now; empty where it is not known."""
+        if self.quota is None:
+            return {}
+        return {"rule": self.rule, "limit": self.quota, "used": max(0, self.used - (self.total - self.quota))}
 
 
 class StreamGate:
@@ -68,9 +90,8 @@ class StreamGate:
             counts.unlock()
 
     def _take(self, segment: Segment, size_bytes: int, events: int) -> PenstockError | None:
-        would_bytes, would_events = self._all_bytes + size_bytes, self._all_events + events
-        if self._passed(would_bytes, would_events) and not self._nothing_unread(would_bytes, would_events):
-            error = self._refusal(segment, would_bytes)
+        for bound in self._met_bounds(self._all_bytes + size_bytes, self._all_events + events):
+            error = self._refusal(segment, bound)
             if error is not None:
                 return error
         self.used_bytes += size_bytes
@@ -86,12 +107,12 @@ class StreamGate:
 
     def take_part(self, segment: Segment) -> PenstockError | None:
         """May something grow that is to be merged into the stream? It counts then, and is refused while nothing fits."""
-        limit = self.limit
         self._look(self._counts)
-        if (limit.total_bytes is not None and self._all_bytes >= limit.total_bytes) or (
-            limit.total_events is not None and self._all_events >= limit.total_events
-        ):
-            return self._refusal(segment, self._all_bytes + 1)
+        for bound in self._bounds():
+            if bound.used >= bound.total:
+                error = self._refusal(segment, bound)
+                if error is not None:
+                    return error
         return None
 
     @property
@@ -106,50 +127,48 @@ class StreamGate:
         if counts is not None:
             self._other_bytes, self._other_events = counts.others()
 
+    def _bounds(self) -> Sequence[_Bound]:
+        """Bytes before events."""
+        limit = self.limit
+        found: list[_Bound] = []
+        if limit.total_bytes is not None:
+            used = self._all_bytes
+            found.append(_Bound("backlog-bytes", limit.total_bytes, limit.quota_bytes, used, limit.action))
+        if limit.total_events is not None:
+            action = limit.events_action or limit.action
+            found.append(_Bound("backlog-events", limit.total_events, limit.quota_events, self._all_events, action))
+        return found
+
     def _passed(self, used_bytes: int, used_events: int) -> bool:
         limit = self.limit
         return (limit.total_bytes is not None and used_bytes > limit.total_bytes) or (
             limit.total_events is not None and used_events > limit.total_events
         )
 
-    def _nothing_unread(self, would_bytes: int, would_events: int) -> bool:
-        """Whether each bound that the append would pass has nothing unread before it: more room than now there never is."""
-        limit = self.limit
-        for total, quota, would, used in (
-            (limit.total_bytes, limit.quota_bytes, would_bytes, self._all_bytes),
-            (limit.total_events, limit.quota_events, would_events, self._all_events),
-        ):
-            if total is not None and would > total and (not quota or used > total - quota):
-                return False
-        return True
+    def _met_bounds(self, would_bytes: int, would_events: int) -> Sequence[_Bound]:
+        """The bounds that an append meets. One with nothing unread before it is passed: more room there never is."""
+        if not self._passed(would_bytes, would_events):
+            return ()
+        return [
+            item
+            for item in self._bounds()
+            if (would_bytes if item.rule == "backlog-bytes" else would_events) > item.total and not item.is_empty
+        ]
 
-    def _unread(self, would_bytes: int) -> dict[str, object]:
-        """The quota that is met, and how much of it is unread now."""
-        limit = self.limit
-        if limit.total_bytes is not None and would_bytes > limit.total_bytes:
-            if limit.quota_bytes is not None:
-                used = max(0, self._all_bytes - (limit.total_bytes - limit.quota_bytes))
-                return {"rule": "backlog-bytes", "limit": limit.quota_bytes, "used": used}
-        elif limit.total_events is not None and limit.quota_events is not None:
-            used = max(0, self._all_events - (limit.total_events - limit.quota_events))
-            return {"rule": "backlog-events", "limit": limit.quota_events, "used": used}
-        return {}
-
-    def _refusal(self, segment: Segment, would_bytes: int) -> PenstockError | None:
+    def _refusal(self, segment: Segment, bound: _Bound) -> PenstockError | None:
         self._tell()
-        limit = self.limit
-        if limit.action is LimitAction.NOTIFY:
+        if bound.action is LimitAction.NOTIFY:
             return None
-        fields: dict[str, object] = {"stream": limit.stream, **limit.reason, **self._unread(would_bytes)}
+        fields: dict[str, object] = {"stream": self.limit.stream, **self.limit.reason, **bound.unread()}
         fields["segment"] = segment.name
-        if limit.action is LimitAction.HOLD:
+        if bound.action is LimitAction.HOLD:
             return QuotaHeldError("backlog quota is reached, the append has to wait", **fields)
         return QuotaExceededError("backlog quota is reached", **fields)
 
     def tell_if_past(self) -> None:
         """A notice that is past already when it is set: what was appended while it was decided would else go unnoticed."""
         self._look(self._counts)
-        if self.limit.action is LimitAction.NOTIFY and self._passed(self._all_bytes, self._all_events):
+        if any(item.action is LimitAction.NOTIFY and item.used > item.total for item in self._bounds()):
             self._tell()
 
     def _tell(self) -> None:

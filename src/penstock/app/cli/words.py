@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from penstock.app.units import counted, format_duration, format_size, parse_duration_ms
-from penstock.codec.effective_policy import PATHS, value_at
+from penstock.codec.effective_policy import PATHS, origin_at, value_at
 from penstock.codec.policy_document import BY_PATH, Kind
 from penstock.core.policy_sentence import exact_duration, exact_size
 from penstock.core.retention_facts import holder_in_words
@@ -55,7 +55,7 @@ def parse_moment(text: str, *, now_ms: int) -> int:
 
 def policy_rows(policy: EffectivePolicy) -> list[list[str]]:
     """Each field of the document with its value and the level that it is from."""
-    return [[path, _in_force(policy, path), policy.origins.get(path, Level.DEFAULT).value] for path in PATHS]
+    return [[path, _in_force(policy, path), origin_at(policy, path).value] for path in PATHS]
 
 
 def _in_force(policy: EffectivePolicy, path: str) -> str:

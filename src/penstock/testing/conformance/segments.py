@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from itertools import accumulate
 from uuid import UUID
 
@@ -228,6 +229,26 @@ class SegmentLaws:
             check(await sender.append(b"ab", count=2) is None, "there is room")
             check(type(await sender.append(b"cd", count=2)) is QuotaHeldError, "two are too many")
             check(await sender.append(b"c", count=1) is None, "one is not")
+
+    async def law_events_may_be_limited_by_another_action(self) -> None:
+        async with self.open() as store:
+            await store.create_segment(SEGMENT)
+            sender = await _sender(store, SEGMENT, 1)
+            limit = AppendLimit(
+                stream=STREAM,
+                segments=(SEGMENT,),
+                total_bytes=2,
+                action=LimitAction.NOTIFY,
+                total_events=3,
+                events_action=LimitAction.REJECT,
+            )
+            await store.limit_appends([limit])
+            check(await sender.append(b"abcd", count=2) is None, "bytes only notify")
+            check(list(await store.limits_reached()) == [STREAM], "the bytes are noticed")
+            check(type(await sender.append(b"ef", count=2)) is QuotaExceededError, "events are refused")
+            waiting = replace(limit, action=LimitAction.HOLD, total_events=2)
+            await store.limit_appends([waiting])
+            check(type(await sender.append(b"g", count=1)) is QuotaHeldError, "bytes before events")
 
     async def law_counters_are_exact_while_appends_are_in_flight(self) -> None:
         async with self.open() as store:

@@ -221,6 +221,7 @@ class Users:
                 ttl_s=maybe(0.3, 6 * _HOUR, 2 * _DAY),
                 max_bytes=maybe(0.4, 2000, 8000),
                 on_exceed=maybe(0.8, *OnExceed),
+                on_exceed_bytes=maybe(0.2, *OnExceed),
                 evict_to=maybe(0.3, 0.5, 0.9),
             ),
             idle=Idle(subscriber_s=maybe(0.2, _DAY, 4 * _DAY)),

@@ -232,7 +232,9 @@ class StreamModel:
             young = [event for event in events if not any((now_s - event.began_s) * 1000 >= limit for limit in limits)]
             self._tell("expired early", young, f"{item.subscriber} {limits}")
         elif item.rule.startswith("backlog"):
-            if not any(policy.limits_backlog and policy.on_exceed is OnExceed.EVICT for policy in policies):
+            if not any(
+                policy.backlog_bytes is not None and policy.bytes_action is OnExceed.EVICT for policy in policies
+            ):
                 self._tell("evicted though no quota evicts", events, item.subscriber)
         elif not any(policy.max_bytes is not None or policy.max_age_ms is not None for policy in policies):
             self._tell("overruled without a maximum", events, f"{item.subscriber} {item.rule}")
@@ -244,7 +246,7 @@ class StreamModel:
             item.policy.backlog_bytes
             for item in self.policies
             if item.policy.backlog_bytes is not None
-            and item.policy.on_exceed is not OnExceed.EVICT
+            and item.policy.bytes_action is not OnExceed.EVICT
             and item.span.throughout(began_s, acked_s)
         ]
         if not limits:

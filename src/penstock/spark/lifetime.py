@@ -10,6 +10,11 @@ _RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
 _LOOK_S = 1.0
 
 
+def is_source_runner() -> bool:
+    """Whether this is the process that Spark started for one streaming source."""
+    return getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", None) == _RUNNER
+
+
 def end_with_driver() -> None:
     """In Spark's runner of a streaming source: end this process within about a second of the JVM that started it.
 
@@ -17,8 +22,7 @@ def end_with_driver() -> None:
     the store answers or patience ends, and stays behind until then. Does nothing in any other process.
     """
     # Not PR_SET_PDEATHSIG: that follows the thread of the JVM that started us, which may end earlier than the query.
-    name = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", None)
-    if name == _RUNNER:
+    if is_source_runner():
         threading.Thread(target=_watch, args=(os.getppid(),), name="end-with-driver", daemon=True).start()
 
 

@@ -74,10 +74,12 @@ class PenstockSource(DataSource):  # type: ignore[misc]
 
     @readable
     def streamReader(self, schema: StructType) -> StreamReader:
+        from penstock.spark.peers import peers_of_driver
         from penstock.spark.stream import StreamReader
 
         end_with_driver()
-        return StreamReader(self._connector(), self._read_options(schema), schema)
+        options = self._read_options(schema)
+        return StreamReader(self._connector(), options, schema, peers_of_driver(options.controller))
 
     @readable
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:

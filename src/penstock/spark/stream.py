@@ -8,6 +8,7 @@ is in Spark's checkpoint and in the subscriber's cut, nothing else. Order of cal
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -24,15 +25,18 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, SegmentNotFoundError
+from penstock.model.names import segment_name
 from penstock.model.queries import QuerySource
 from penstock.model.segments import SegmentId
 from penstock.ports.controller_service import Successor
 from penstock.ports.segment_service import SegmentInfo
+from penstock.spark.bound import Bound
 from penstock.spark.boundaries import Boundaries, Limit
 from penstock.spark.connect import Connector, Link, Services, link
 from penstock.spark.following import check_offset, entered, later, repaired
 from penstock.spark.losses import DELETED, between, say
 from penstock.spark.options import Moment, ReadOptions
+from penstock.spark.peers import Peers, Report, Seen, State, Watch, has_changed, seen_of, with_news
 from penstock.spark.plan import Share
 from penstock.spark.planning import (
     check_loss,
@@ -55,7 +59,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LONG_POLL_S = 1.0
-"""How long ``latestOffset`` waits where nothing is new. Spark asks again every 10 ms otherwise."""
+"""How long after its last answer ``latestOffset`` waits where nothing is new. Spark asks again every 10 ms otherwise."""
+
+_APART_S = 0.04
+"""The same beside a source of another store, whose events this source does not see."""
 
 _PAUSES_S = (0.005, 0.01, 0.02, 0.04)
 _PAUSE_PER_SEGMENT_S = 0.001
@@ -65,7 +72,9 @@ _PAUSE_PER_SEGMENT_S = 0.001
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Micro-batches of a stream, with admission control, ``AvailableNow`` and, if asked for, a subscriber."""
 
-    def __init__(self, connector: Connector, options: ReadOptions, schema: StructType) -> None:
+    def __init__(
+        self, connector: Connector, options: ReadOptions, schema: StructType, peers: Peers | None = None
+    ) -> None:
         if isinstance(options.end, Moment):
             raise InvalidArgumentError(
                 "a streaming read ends at a cut or never; read a range of times with spark.read", option="end_timestamp"
@@ -78,6 +87,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._connector = connector
         self._options = options
         self._schema = schema
+        self._peers, self._watch = peers, Watch()
+        self._answered_at: float | None = None
+        self._known: dict[str, Seen] = {}
+        self._woken: tuple[str, ...] = ()
+        self._idle_at: dict[str, Any] | None = None
         self._initial: Positions | None = None
         self._subscription: Subscription | None = None
         self._bounds = [Bound(options.end)] if isinstance(options.end, StreamCut) else []
@@ -151,19 +165,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     @readable
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends. ``start`` itself where nothing is new, after waiting up to a second for it.
+        """Where the next batch ends. ``start`` itself where nothing is new, up to a second after the last answer.
+
+        Spark asks the sources of a query in turn. So this returns at once where another one has events, and where all of the
+        others were asked since the last answer, which takes a second if one of them waited.
 
         That a batch begins at ``start`` means that the one before is in Spark's commit log: it is published here, because
         Spark's own ``commit`` comes one batch late, and after the last batch of a run not at all.
         """
+        if self._is_spared(start):
+            return start
         begin = self._logged(start)
         server = self._server()
         self._publish(begin)
         self._release(server)
+        self._idle_at, self._woken = None, ()
+        self._report(State.ASKED)
         end = server.ask(lambda services: self._next(services, begin, self._limit(limit)))
+        self._answered_at = time.monotonic()
+        nothing = State.WOKEN if self._woken else State.NOTHING
+        self._report(nothing if end.positions == begin.positions else State.NEWS)
         if end.positions == begin.positions:
             if self._subscription is not None:
                 server.ask(self._subscription.renew)
+            self._idle_at = start
             return start
         self._sound = end.positions
         say(self._options.stream, end.lost)
@@ -194,24 +219,68 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     async def _next(self, services: Services, begin: Offset, limit: Limit) -> Offset:
         start = begin.positions
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + (0 if self._bounds else LONG_POLL_S)
+        give_up_at = self._give_up_at()
         if not all(bound.is_learned for bound in self._bounds):
             # Of a stream that was made again, which never had these segments, the bound is that of the new one.
             there, _, _ = await self._existing(services, start)
             for bound in self._bounds:
                 await bound.learn(services, to_cut(self._options.stream, there))
-        tries = 0
         while True:
             end = await self._advanced(services, begin, limit)
             if end.positions != start:
                 # What is in Spark's log cannot be taken back, so only a cut may go there.
                 await check_offset(services.controller, self._options.stream, end.positions)
                 return end
-            if loop.time() >= give_up_at:
+            if not await self._has_changed(services, give_up_at):
                 return end
-            await asyncio.sleep(max(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)], len(start) * _PAUSE_PER_SEGMENT_S))
+
+    def _give_up_at(self) -> float:
+        """Until when to wait. Where the other sources of the query took a second, one of them has waited for all."""
+        if self._bounds or self._answered_at is None:
+            return time.monotonic()
+        return self._answered_at + LONG_POLL_S
+
+    async def _has_changed(self, services: Services, give_up_at: float) -> bool:
+        """Wait until a segment of this source changes. False: it is time to answer, or another source has events."""
+        tries = 0
+        while time.monotonic() < give_up_at:
+            pending = self._pending()
+            if news := with_news(pending):
+                self._watch.answer(news)
+                return False
+            here = [peer for peer in pending if peer.address == self._options.controller]
+            if len(here) < len(pending):
+                give_up_at = min(give_up_at, time.monotonic() + _APART_S)
+            found = await services.segments.infos([*self._known, *(name for peer in here for name in peer.seen)])
+            if has_changed(self._known, found):
+                return True
+            if news := [peer for peer in here if has_changed(peer.seen, found)]:
+                self._watch.answer(news)
+                self._woken = tuple(peer.source for peer in news)
+                return False
+            segments = len(self._known) + sum(len(peer.seen) for peer in here)
+            await asyncio.sleep(max(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)], segments * _PAUSE_PER_SEGMENT_S))
             tries += 1
+        return False
+
+    def _pending(self) -> Sequence[Report]:
+        return () if self._peers is None else self._watch.pending(self._peers.others())
+
+    def _is_spared(self, start: dict[str, Any]) -> bool:
+        """Whether another source has just seen that there is nothing new here, but elsewhere."""
+        if self._peers is None or start != self._idle_at:
+            return False
+        news = with_news(self._pending())
+        if not news or not all(self._peers.clears(peer) for peer in news):
+            return False
+        self._watch.answer(news)
+        return True
+
+    def _report(self, state: State) -> None:
+        """Tell the other sources. A bound source waits for nothing, so nobody needs to look at its stream."""
+        if self._peers is not None:
+            idle = state in (State.NOTHING, State.WOKEN) and not self._bounds
+            self._peers.report(state, self._known if idle else {}, self._woken)
 
     async def _advanced(self, services: Services, begin: Offset, limit: Limit) -> Offset:
         stream, controller = self._options.stream, services.controller
@@ -225,6 +294,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             lost += more
         ends = self._ends(at, known)
         self._seen = Offset(at | ends).to_json(stream)
+        self._known = {segment_name(stream, segment): seen_of(known.get(segment)) for segment in at}
         self._turn += 1
         boundaries = Boundaries(services.segments, stream)
         reached = await boundaries.advance(at, ends, limit, turn=self._turn)
@@ -396,40 +466,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
 async def _released(services: Services, lease: UUID) -> None:
     await services.segments.release_lease(lease)
-
-
-class Bound:
-    """A cut beyond which a query does not read."""
-
-    def __init__(self, cut: StreamCut) -> None:
-        self._cut = cut
-        self._within: frozenset[SegmentId] | None = None
-
-    @property
-    def is_learned(self) -> bool:
-        """Whether ``learn`` has been called."""
-        return self._within is not None
-
-    async def learn(self, services: Services, start: StreamCut) -> None:
-        """Find out which segments lie between ``start`` and the cut. Done once; later positions lie between as well.
-
-        Raises: InvalidCutError where the cut lies before ``start`` at some keys and behind it at others.
-        """
-        if self._within is not None:
-            return
-        stream = self._cut.stream
-        here, there = await positions_of(services, start), await positions_of(services, self._cut)
-        if (await later(services.controller, stream, here, there))[0] == here:
-            self._within = frozenset()  # the query stands at the cut or behind it
-        else:
-            self._within = frozenset(await services.controller.segments_between(stream, start, self._cut))
-
-    def goes_on_behind(self, segment: SegmentId) -> bool:
-        """Whether successors of the finished segment are to be read."""
-        return self._within is not None and segment in self._within and segment not in self._cut.positions
-
-    def end_of(self, segment: SegmentId, length: int) -> int:
-        """How far the segment is to be read; 0 where it lies behind the cut."""
-        if self._within is None or segment not in self._within:
-            return 0
-        return max(0, self._cut.positions.get(segment, length))

@@ -1,0 +1,191 @@
+"""Sources of one query wait for events together, with the waits that they have in production."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from spark_driver import SCHEMA, logged
+from spark_world import World
+
+from penstock.model.names import StreamName
+from penstock.spark.connect import close_links, dial, link
+from penstock.spark.options import parse_read
+from penstock.spark.peers import Peers, Report, State, Watch, shared_directory
+from penstock.spark.stream import LONG_POLL_S, StreamReader
+
+STREAMS = 10
+
+
+def report(source: str, turn: int, state: State) -> Report:
+    return Report(source=source, pid=os.getpid(), turn=turn, state=state, address="here", seen={})
+
+
+class Query:
+    """Sources asked as Spark asks those of one query: one after another, over and over."""
+
+    def __init__(self, address: str, streams: Sequence[StreamName], directory: Path) -> None:
+        options = [
+            parse_read({"controller": address, "path": str(stream), "start_stream_cut": "earliest"})
+            for stream in streams
+        ]
+        self.readers = [StreamReader(dial, item, SCHEMA, Peers(directory, address)) for item in options]
+        self.at = [logged(reader.initialOffset()) for reader in self.readers]
+
+    def cycle(self) -> list[int]:
+        """Which sources had something new."""
+        ends = [
+            logged(reader.latestOffset(start, ReadAllAvailable()))
+            for reader, start in zip(self.readers, self.at, strict=True)
+        ]
+        moved = [number for number, (start, end) in enumerate(zip(self.at, ends, strict=True)) if start != end]
+        self.at = ends
+        return moved
+
+
+def test_one_idle_source_waits_for_all_of_them(address: str, world: World, tmp_path: Path) -> None:
+    query = Query(address, [world.create(f"idle-{n}") for n in range(STREAMS)], tmp_path)
+    assert query.cycle() == []
+    for _ in range(2):
+        began = time.monotonic()
+        assert query.cycle() == []
+        took = time.monotonic() - began
+        assert LONG_POLL_S / 2 < took < 2 * LONG_POLL_S
+
+
+@pytest.mark.parametrize("number", [0, 4, STREAMS - 1])
+def test_an_event_of_any_stream_ends_the_wait(address: str, world: World, tmp_path: Path, number: int) -> None:
+    streams = [world.create(f"woken-{number}-{n}") for n in range(STREAMS)]
+    query = Query(address, streams, tmp_path)
+    query.cycle()
+    written: list[float] = []
+
+    def write() -> None:
+        try:
+            World(link(dial, address)).write(streams[number], [b"k:0"])
+            written.append(time.monotonic())
+        finally:
+            close_links()
+
+    later = threading.Timer(0.2, write)
+    later.start()
+    while query.cycle() != [number]:
+        pass
+    found_at = time.monotonic()
+    later.join()
+    # A source that waited for its own stream alone would wait for all of the second.
+    assert found_at - written[0] < LONG_POLL_S / 2
+
+
+def test_a_source_of_another_query_does_not_end_the_wait_again_and_again(
+    address: str, world: World, tmp_path: Path
+) -> None:
+    query = Query(address, [world.create("alone")], tmp_path)
+    query.cycle()
+    stranger = Peers(tmp_path, address)
+    stranger.report(State.ASKED, {})
+    query.cycle()
+    stranger.report(State.NEWS, {})
+    began = time.monotonic()
+    query.cycle()
+    assert time.monotonic() - began > LONG_POLL_S / 2
+
+
+REPORTS = st.lists(
+    st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(1, 3), st.sampled_from(list(State))), max_size=6
+)
+
+
+@given(st.lists(REPORTS, max_size=8))
+def test_a_report_is_answered_once_and_a_stranger_never(rounds: list[list[tuple[str, int, State]]]) -> None:
+    watch = Watch()
+    answered: set[tuple[str, int]] = set()
+    strangers: set[str] = set()
+    last: dict[str, int] = {}
+    for found in rounds:
+        newest = {source: report(source, turn, state) for source, turn, state in found if turn >= last.get(source, 0)}
+        last |= {source: item.turn for source, item in newest.items()}
+        strangers |= {source for source, item in newest.items() if item.state is State.ASKED}
+        pending = watch.pending(newest.values())
+        expected = {(source, item.turn) for source, item in newest.items() if source not in strangers} - answered
+        assert {(item.source, item.turn) for item in pending} == expected
+        watch.answer(pending)
+        answered |= expected
+
+
+def test_reports_of_processes_that_ended_are_dropped(tmp_path: Path) -> None:
+    child = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from pathlib import Path; from penstock.spark.peers import *;"
+            "Peers(Path(sys.argv[1]), 'here').report(State.NEWS, {'s': (0, 5, False)})",
+            str(tmp_path),
+        ],
+        check=True,
+    )
+    assert child.returncode == 0
+    here, other = Peers(tmp_path, "here"), Peers(tmp_path, "here")
+    other.report(State.WOKEN, {"s": (0, 5, False)}, ("x",))
+    (found,) = here.others()
+    assert (found.state, found.seen, found.woken_by) == (State.WOKEN, {"s": (0, 5, False)}, ("x",))
+
+
+def test_a_drivers_directory_is_its_users_alone_and_goes_after_it(tmp_path: Path) -> None:
+    over = subprocess.Popen([sys.executable, "-c", ""])
+    old = shared_directory(tmp_path, over.pid)
+    (old / "report").write_text("{}")
+    over.wait()
+    found = shared_directory(tmp_path, os.getpid())
+    assert list(tmp_path.iterdir()) == [found]
+    found.chmod(0o777)
+    with pytest.raises(PermissionError):
+        shared_directory(tmp_path, os.getpid())
+
+
+def test_a_directory_that_cannot_be_used_ends_reporting_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    peers = Peers(tmp_path / "none", "here")
+    peers.report(State.NEWS, {})
+    peers.report(State.NEWS, {})
+    assert list(peers.others()) == []
+    assert len([item for item in caplog.records if "cannot report" in item.getMessage()]) == 1
+
+
+@pytest.mark.slow
+def test_spark_reads_several_idle_streams_without_waiting_for_each(
+    address: str, world: World, spark: Any, tmp_path: Path
+) -> None:
+    streams = [world.create(f"spark-{n}") for n in range(3)]
+    source = spark.readStream.format("penstock").option("controller", address).option("columns", "event")
+    frames = [source.option("start_stream_cut", "earliest").load(str(stream)) for stream in streams]
+    frame = frames[0].union(frames[1]).union(frames[2])
+    seen = threading.Semaphore(0)
+
+    def note(rows: Any, batch: int) -> None:
+        for _ in range(rows.count()):
+            seen.release()
+
+    query = frame.writeStream.foreachBatch(note).option("checkpointLocation", str(tmp_path)).start()
+    try:
+        took = []
+        for number in (0, 1, 2):
+            world.write(streams[number], [b"k:%d" % number])
+            began = time.monotonic()
+            assert seen.acquire(timeout=60)
+            took.append(time.monotonic() - began)
+        # Two idle sources, each waiting for its own stream, take two seconds. The first event waits for Spark's start.
+        assert min(took[1:]) < 1.5 * LONG_POLL_S
+    finally:
+        query.stop()

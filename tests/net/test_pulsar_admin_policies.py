@@ -474,14 +474,6 @@ def test_a_topic_policy_on_a_missing_topic_is_404() -> None:
     play(story)
 
 
-def test_a_global_topic_policy_is_405_for_there_is_one_cluster() -> None:
-    async def story(w: World) -> None:
-        await w.refused(405, "POST", f"{P}/retention?isGlobal=true", retention(1, 1))
-        assert (await w.ask("GET", f"{P}/retention?isGlobal=false")).status == 204
-
-    play(story, topic=True)
-
-
 def test_policies_outlive_the_server_and_are_shown_by_the_next_one() -> None:
     async def story(w: World) -> None:
         from starlette.routing import Router

@@ -321,6 +321,11 @@ def idle_of(inactive: Inactive | None, before: Idle) -> Idle:
     )
 
 
+def inactive_of_body(body: Mapping[str, Any]) -> Inactive:
+    """What ``Inactive.to_json`` gave."""
+    return Inactive(body["inactiveTopicDeleteMode"], body["maxInactiveDurationSeconds"], body["deleteWhileInactive"])
+
+
 def inactive_of(idle: Idle) -> Inactive | None:
     """In Pulsar's words, for limits that were not set in them; None where this level says nothing of them."""
     if idle.stream_s is INHERIT and idle.stream_when is INHERIT:

@@ -6,9 +6,10 @@ given, and gives it back as long as the document still says the same. Source: do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.core.policy_levels import resolve
 from penstock.model.errors import InvalidArgumentError, ScopeNotFoundError, StreamNotFoundError
@@ -33,6 +34,7 @@ from penstock.net.pulsar_admin_bodies import (
     conflicts,
     idle_of,
     inactive_of,
+    inactive_of_body,
     no_retain,
     number_of_limit,
     quotas_of,
@@ -44,21 +46,24 @@ from penstock.net.pulsar_admin_bodies import (
     with_action,
 )
 from penstock.net.pulsar_admin_context import RELEASED, Admin, Topic, closed
+from penstock.net.pulsar_admin_global import BEFORE, GLOBAL, global_document, joined, split, with_global
 from penstock.net.pulsar_admin_names import NamespaceName
 from penstock.net.pulsar_admin_records import Record, namespace_key, topic_key
 
+_Value = TypeVar("_Value")
 NO_RETENTION = Retention(0, 0)
 NO_NAMESPACE = "Namespace policies does not exist"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A namespace, or a topic, as the holder of policies."""
+    """A namespace, or a topic, as the holder of policies. ``is_global``: of a topic's global policies."""
 
     target: StreamName | str
     key: bytes
     namespace: NamespaceName
     topic: Topic | None = None
+    is_global: bool = False
 
     @property
     def word(self) -> str:
@@ -69,8 +74,14 @@ def namespace_level(namespace: NamespaceName) -> Level:
     return Level(target=namespace.scope, key=namespace_key(namespace), namespace=namespace)
 
 
-def topic_level(topic: Topic) -> Level:
-    return Level(target=topic.stream, key=topic_key(topic.name), namespace=topic.name.namespace, topic=topic)
+def topic_level(topic: Topic, *, is_global: bool = False) -> Level:
+    return Level(
+        target=topic.stream,
+        key=topic_key(topic.name),
+        namespace=topic.name.namespace,
+        topic=topic,
+        is_global=is_global,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +144,7 @@ class Stored:
         given = self.record.get("inactive")
         idle = self.document.idle
         if given is not None:
-            kept = Inactive(
-                given["inactiveTopicDeleteMode"], given["maxInactiveDurationSeconds"], given["deleteWhileInactive"]
-            )
+            kept = inactive_of_body(given)
             if idle_of(kept, idle) == idle:
                 return kept
         default = RELEASED.idle
@@ -169,7 +178,19 @@ class Policies:
         except ScopeNotFoundError as error:
             raise AdminError(404, missing) from error
         record = await self._admin.records.get(level.key) or {}
+        if level.topic is not None:
+            own, beneath, bodies = split(document, record)
+            document, record = (beneath, bodies) if level.is_global else (own, record)
         return Stored(document=document, record=record, applied=await self._applied(level, document))
+
+    async def _from(self, level: Level) -> list[Stored]:
+        """The level and those that apply where it says nothing: of a topic its own, the global one, the namespace."""
+        found = [await self.get(level, NO_NAMESPACE if level.topic is None else "")]
+        if level.topic is not None:
+            if not level.is_global:
+                found.append(await self.get(topic_level(level.topic, is_global=True)))
+            found.append(await self.get(namespace_level(level.namespace)))
+        return found
 
     async def _applied(self, level: Level, document: PolicyDocument) -> EffectivePolicy:
         """What the document comes to. The levels above are asked only where they decide what a quota does."""
@@ -194,14 +215,50 @@ class Policies:
     ) -> None:
         """Replace the document, then what is remembered of it: after a crash in between the document is what counts."""
         async with self._admin.lock(f"policy/{level.target}"):
+            if level.topic is not None:
+                with suppress(AdminError):  # It cannot be completed, and is dropped.
+                    await self._finish_global(level)
             stored = await self.get(level, missing)
             changed = stored.written(change(stored))
-            if changed != stored.document:
-                try:
-                    await self._admin.controller.set_policy(level.target, changed)
-                except InvalidArgumentError as error:
-                    raise AdminError(400, str(error)) from error
-            await self._admin.records.change(level.key, note)
+            records = self._admin.records
+            if level.is_global:
+                after = note(stored.record)
+                await records.change(level.key, lambda record: {**with_global(record, after), BEFORE: stored.record})
+                await self._finish_global(level)
+                return
+            if level.topic is not None:
+                beneath = await self.get(replace(level, is_global=True))
+                changed = joined(changed, beneath.document)
+            await self._write(level, changed)
+            await records.change(level.key, note)
+
+    async def _write(self, level: Level, document: PolicyDocument) -> None:
+        """Replace the whole document. Raises AdminError 400."""
+        controller = self._admin.controller
+        if document == await controller.get_policy(level.target):
+            return
+        try:
+            await controller.set_policy(level.target, document)
+        except InvalidArgumentError as error:
+            raise AdminError(400, str(error)) from error
+
+    async def _finish_global(self, level: Level) -> None:
+        """Bring the document in line with the global policies that the record has, where a change of them is under way.
+
+        Until it is done the record has those before, too: after a crash it still shows which policies of the document are
+        global. Raises AdminError 400: then they are what they were before.
+        """
+        records = self._admin.records
+        record = await records.get(level.key) or {}
+        if BEFORE not in record:
+            return
+        own, *_ = split(await self._admin.controller.get_policy(level.target), record)
+        try:
+            await self._write(level, joined(own, global_document(record.get(GLOBAL, {}))))
+        except AdminError:
+            await records.change(level.key, lambda now: with_global(now, now.get(BEFORE, {})))
+            raise
+        await records.change(level.key, lambda now: with_global(now, now.get(GLOBAL, {})))
 
     # --- retention -----------------------------------------------------------------------------------------
 
@@ -231,8 +288,10 @@ class Policies:
         if level.topic is None:
             size = stored.quotas.get("destination_storage")
             return [] if size is None else [size]
-        below = await self.get(namespace_level(level.namespace))
-        return list({**below.quotas, **stored.quotas}.values())
+        applied: dict[str, Quota] = {}
+        for item in reversed(await self._from(level)):
+            applied |= item.quotas
+        return list(applied.values())
 
     # --- quotas --------------------------------------------------------------------------------------------
 
@@ -264,7 +323,7 @@ class Policies:
         """The retention that a new quota of the level is compared with: none for an age quota of a namespace."""
         if level.topic is None:
             return stored.retention if kind == "destination_storage" else None
-        return stored.retention or (await self.get(namespace_level(level.namespace))).retention
+        return next((found for item in await self._from(level) if (found := item.retention) is not None), None)
 
     # --- the rest ------------------------------------------------------------------------------------------
 
@@ -304,22 +363,21 @@ class Policies:
 
     # --- applied -------------------------------------------------------------------------------------------
 
-    async def applied(self, topic: Topic) -> dict[str, Any]:
-        """Each policy as it applies to a topic: its own, else the namespace's, else that of a broker without settings."""
-        own, below = await self.get(topic_level(topic)), await self.get(namespace_level(topic.name.namespace))
+    async def applied(self, level: Level) -> dict[str, Any]:
+        """Each policy as it applies to a topic: its own, else the global one, else the namespace's, else that of a broker
+        without settings. Of the level of global policies: as it would apply to a topic without its own."""
+        levels = await self._from(level)
         # As the broker answers: the map of the first level that has one. What is enforced is merged by type.
-        quotas = own.quotas or below.quotas
-        if quotas:
-            effective = await self._admin.controller.effective_policy(topic.stream)
+        quotas = next((item.quotas for item in levels if item.quotas), dict(_UNLIMITED))
+        if level.topic is not None and not level.is_global and quotas != _UNLIMITED:
+            effective = await self._admin.controller.effective_policy(level.topic.stream)
             quotas = {kind: with_action(kind, quota, effective) for kind, quota in quotas.items()}
-        else:
-            quotas = dict(_UNLIMITED)
         return {
-            "retention": (own.retention or below.retention or NO_RETENTION).to_json(),
-            "messageTTL": _first(own.ttl_s, below.ttl_s, 0),
-            "subscriptionExpirationTime": _first(own.expiration_min, below.expiration_min, 0),
-            "inactiveTopicPolicies": (own.inactive or below.inactive or INACTIVE_DEFAULT).to_json(),
-            "persistence": own.persistence or below.persistence or PERSISTENCE_DEFAULT,
+            "retention": _first([item.retention for item in levels], NO_RETENTION).to_json(),
+            "messageTTL": _first([item.ttl_s for item in levels], 0),
+            "subscriptionExpirationTime": _first([item.expiration_min for item in levels], 0),
+            "inactiveTopicPolicies": _first([item.inactive for item in levels], INACTIVE_DEFAULT).to_json(),
+            "persistence": _first([item.persistence for item in levels], PERSISTENCE_DEFAULT),
             "backlogQuotaMap": {kind: quota.to_json() for kind, quota in quotas.items()},
         }
 
@@ -336,8 +394,8 @@ def _without_shared_action(stored: Stored) -> Backlog:
     return replace(backlog, on_exceed=INHERIT, on_exceed_events=events)
 
 
-def _first(*values: int | None) -> int | None:
-    return next((value for value in values if value is not None), None)
+def _first(values: Sequence[_Value | None], default: _Value) -> _Value:
+    return next((value for value in values if value is not None), default)
 
 
 def _noting(name: str, body: Any) -> Callable[[Record], Record]:

@@ -54,9 +54,7 @@ class PolicyCalls:
         return namespace_level(call.namespace)
 
     async def _topic(self, call: Call) -> Level:
-        if call.flag("isGlobal"):
-            raise AdminError(405, "Global topic policies need several clusters, and here is one")
-        return topic_level(await self._admin.topic_to_change(call))
+        return topic_level(await self._admin.topic_to_change(call), is_global=call.flag("isGlobal"))
 
     def _below(self, prefix: str, level: Finder, *, on_topic: bool) -> Routes:
         """Reading, setting and removing each policy."""
@@ -119,7 +117,7 @@ class PolicyCalls:
         async def handle(call: Call) -> Reply:
             at = await level(call)
             if at.topic is not None and call.flag("applied"):
-                return as_json((await self._policies.applied(at.topic))[name])
+                return as_json((await self._policies.applied(at))[name])
             value = show(await self._policies.get(at))
             if isinstance(value, (Retention, Quota, Inactive)):
                 value = value.to_json()

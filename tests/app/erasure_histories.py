@@ -1,6 +1,7 @@
-"""Random lives of a store that erases while others run, delete, truncate, scale, lease, fail and close.
+"""Random lives of a store that erases while others run, delete, truncate, scale, lease, hold, fail and close.
 
-The law: a receipt that verifies means that no file of the store holds a byte of what was asked for.
+The law: a receipt that verifies means that no file of the store holds a byte of what was asked for. An erasure that holds
+defer, or that was withdrawn, has no receipt, and readers find all of its events.
 More of them: ``python tests/app/erasure_histories.py FIRST_SEED COUNT``.
 """
 
@@ -26,6 +27,7 @@ from penstock.core.erasure_receipt import positions_digest
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     AlreadyExistsError,
+    ErasureDeferredError,
     InvalidArgumentError,
     PenstockError,
     StreamNotFoundError,
@@ -84,6 +86,7 @@ class Life:
         self._erasures = 0
         self.problems: list[str] = []
         self.receipts = 0
+        self.deferrals = 0
         self._gone: dict[bytes, str] = {}
         self._store = penstock.open(data)
         self._store.create_stream(STREAM, segments=1, create_scope=True)
@@ -170,7 +173,13 @@ class Life:
         meanwhile: Sequence[Callable[[], None]] = self._rng.choices(
             [self._write, self._scale, self._truncate, self._lease, self._delete], k=self._rng.choice([0, 1, 2])
         )
+        held = self._rng.random() < 0.4 and self._defer(name, events, hits)
+        if held and self._rng.random() < 0.3:
+            self._withdraw(name, hits)
+            return
         gate = Gate(self._store, self._rng.choice([0, 0, 1, 2]))
+        if held:
+            self._store.holds().release(name, owner="law")
         answers: list[Any] = [None] * len(asked)
         threads = [
             threading.Thread(target=self._ask, args=(name, wanted, answers, place))
@@ -190,6 +199,49 @@ class Life:
             self._reopen()
         else:
             self._store._inner.segments.erase, self._store._inner.segments.wipe_log = gate._real
+
+    def _defer(self, name: str, events: Sequence[Event], hits: Sequence[Event]) -> bool:
+        """Request an erasure of events that a hold covers. False: the hold lies behind the events, or cannot be placed."""
+        stream = self._stream()
+        cut = None
+        if self._rng.random() < 0.5:
+            after = self._rng.choice(events)
+            ends = {event.segment: event.offset for event in events} | {after.segment: after.offset}
+            head = stream.head()
+            cut = StreamCut(head.stream, {segment: ends.get(segment, at) for segment, at in head.positions.items()})
+        try:
+            stream.retention.holds.add(owner="law", reason="a case", cut=cut, hold_id=name)
+        except InvalidArgumentError:
+            return False
+        try:
+            stream.erase(hits, who="a", why="b", erasure=name)
+        except ErasureDeferredError:
+            pass
+        else:
+            self._store.holds().release(name, owner="law")
+            self._gone.update((event.data[:13], name) for event in hits)
+            return False
+        for step in self._rng.choices([self._write, self._scale, self._lease, self._reopen], k=2):
+            step()
+        self._check_untouched(name, hits, "deferred")
+        return True
+
+    def _withdraw(self, name: str, hits: Sequence[Event]) -> None:
+        self._store.erasures().withdraw(name, who="a", why="c")
+        self._store.holds().release(name, owner="law")
+        if self._rng.random() < 0.5:
+            self._reopen()
+        self._check_untouched(name, hits, "withdrawn")
+
+    def _check_untouched(self, name: str, hits: Sequence[Event], state: str) -> None:
+        found = self._store.erasures().show(name)
+        if (found["state"], found["receipt"]) != (state, None):
+            self.problems.append(f"{name} is {found['state']}, expected {state}")
+        left = {event.data[:13] for event in self._events()}
+        lost = [event.data[:13] for event in hits if event.data[:13] not in left]
+        if lost:
+            self.problems.append(f"{name} is {state}, and readers miss {lost[:3]}")
+        self.deferrals += 1
 
     def _ask(self, name: str, wanted: Sequence[Event], answers: list[Any], place: int) -> None:
         try:
@@ -213,7 +265,7 @@ class Life:
     def _scan(self) -> None:
         for item in self._store.erasures():
             found = self._store.erasures().verify(item["erasure"])
-            if not found.holds:
+            if found.holds == (item["state"] == "withdrawn"):
                 self.problems.append(f"{item['erasure']}: {found.problems[:2]}")
         for path in self._data.rglob("*"):
             found = set(NEEDLE.findall(path.read_bytes())) if path.is_file() else set()

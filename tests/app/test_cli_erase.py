@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.app.cli.main import app
+from penstock.app.cli.output import exit_code
 from penstock.app.erasing import find_values, positions_from, values_from
-from penstock.model.errors import AlreadyExistsError, InvalidArgumentError
+from penstock.model.errors import AlreadyExistsError, ErasureDeferredError, ErasureWithdrawnError, InvalidArgumentError
 
 SECRET = "canary-7f3a"
 
@@ -127,3 +128,26 @@ def test_a_repeat_with_fewer_positions_prints_the_receipt_and_one_with_more_says
     assert isinstance(more.exception, AlreadyExistsError)
     assert "under another id" in str(more.exception)
     assert "undecided=2 events=10" in str(more.exception)
+
+
+def test_a_deferred_erasure_has_a_status_of_its_own_is_listed_and_withdrawn(tmp_path, data):
+    positions = ["--positions", tmp_path / "positions", "--data", data, "--owner", "ann"]
+    erase = ["erase", "run", "demo/clicks", *positions, "--why", "request 17"]
+    with penstock.open(data) as store:
+        store.holds("demo/clicks").add(owner="law", reason="case 5", hold_id="case-5")
+    tried = run(*erase, "--dry-run")
+    assert tried.exit_code == 0
+    assert "deferred by hold case-5" in tried.output
+    refused = run(*erase, "--id", "r17")
+    assert isinstance(refused.exception, ErasureDeferredError)
+    assert exit_code(refused.exception) == 10
+    listed = run("erase", "list", "--data", data)
+    assert "deferred by hold case-5 since" in listed.output
+    assert "deferred by hold case-5 since" in run("erase", "show", "r17", "--data", data).output
+    withdrawn = run("erase", "withdraw", "r17", "--reason", "wrong user", "--owner", "bob", "--data", data)
+    assert withdrawn.exit_code == 0, withdrawn.output
+    assert "withdrawn by bob: wrong user" in withdrawn.output
+    assert "withdrawn by bob: wrong user" in run("erase", "list", "--data", data).output
+    again = run(*erase, "--id", "r17")
+    assert isinstance(again.exception, ErasureWithdrawnError)
+    assert exit_code(again.exception) == 4

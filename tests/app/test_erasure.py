@@ -13,10 +13,11 @@ from penstock.app.integrity.rebuild import rebuild
 from penstock.core.erasure_receipt import receipt_problems
 from penstock.model.errors import (
     AlreadyExistsError,
+    ErasureDeferredError,
+    ErasureWithdrawnError,
     InvalidArgumentError,
     NotFoundError,
     PenstockError,
-    RetentionHoldError,
     StreamNotFoundError,
 )
 from penstock.testing.server import ServerProcess
@@ -130,26 +131,6 @@ def test_the_same_id_again_is_no_second_erasure(store):
     for positions, who in ((hits_of(events), "bob"), (other, "ann")):
         with pytest.raises(AlreadyExistsError):
             stream.erase(positions, who=who, why="x", erasure="e")
-
-
-def test_a_hold_refuses_what_it_covers_and_nothing_else(store):
-    stream = store.create_stream("s/t", create_scope=True)
-    fill(stream, 100)
-    cut = stream.tail()
-    fill(stream, 100, start=100)
-    hits = hits_of(events_of(stream))
-    first = [event for event in hits if event.offset < next(iter(cut.positions.values()))]
-    stream.retention.holds.add(owner="law", reason="case 5", cut=cut, hold_id="case-5")
-    for wanted in (hits, hits[-1:]):
-        with pytest.raises(RetentionHoldError) as caught:
-            stream.erase(wanted, who="ann", why="x")
-        assert caught.value.fields["hold"] == "case-5"
-        with pytest.raises(RetentionHoldError):
-            stream.erase(wanted, who="ann", why="x", dry_run=True)
-    stream.erase(first, who="ann", why="x")
-    store.holds().release("case-5", owner="law")
-    stream.erase(hits, who="ann", why="x")
-    assert hits_of(events_of(stream)) == []
 
 
 @pytest.mark.parametrize(
@@ -397,4 +378,11 @@ def test_a_server_with_workers_erases_and_tells_its_clients(tmp_path):
         assert stream.erasures.verify("e").holds
         with pytest.raises(InvalidArgumentError):
             stream.erase([(0, 3)], who="ann", why="x")
+        stream.retention.holds.add(owner="law", reason="case 5", hold_id="case-5")
+        with pytest.raises(ErasureDeferredError) as deferred:
+            stream.erase(events_of(stream)[:1], who="ann", why="x", erasure="e2")
+        assert deferred.value.fields["hold"] == "case-5"
+        assert stream.erasures.withdraw("e2", who="bob", why="y")["state"] == "withdrawn"
+        with pytest.raises(ErasureWithdrawnError):
+            stream.erasures.wait("e2")
         assert server.stop() == 0, server.tail()

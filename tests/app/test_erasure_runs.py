@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock.client.erasure import AsyncErasures
 from penstock.core.erasure_receipt import positions_digest, request_digest
-from penstock.model.errors import AlreadyExistsError, CorruptDataError, InvalidArgumentError, RetentionHoldError
+from penstock.model.errors import AlreadyExistsError, CorruptDataError, ErasureDeferredError, InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange
 
@@ -354,7 +354,7 @@ def test_a_hold_covers_only_events_after_its_cut_for_any_segment_numbers(store):
     stream.retention.holds.add(owner="legal", reason="case 1", cut=cut)
     later = [event for event in events_of(stream) if event.data.startswith(b"later")]
     for event in later:
-        with pytest.raises(RetentionHoldError):
+        with pytest.raises(ErasureDeferredError):
             stream.erase([event], who="a", why="b")
     for segment in (0, 1):
         mine = [event for event in events if event.segment == segment]

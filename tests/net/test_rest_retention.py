@@ -237,6 +237,33 @@ def test_a_hold_on_a_scope_covers_its_streams() -> None:
     play(scene)
 
 
+def test_a_deferred_erasure_is_shown_and_withdrawn() -> None:
+    async def scene(run: Running) -> None:
+        await with_events(run)
+        assert await run.expect(200, "GET", "/v1/erasures") == {"erasures": []}
+        hold = {"stream": "s/events", "owner": "legal", "reason": "case 7", "id": "case-7"}
+        await run.expect(201, "POST", "/v1/holds", hold)
+        asked = {"erasure": "e", "who": "ann", "why": "x", "looked_for": {}}
+        await run.controller.erase(S, asked, {FIRST: [0]}, page=None, last=True, dry_run=False)
+        state = await run.expect(200, "GET", "/v1/erasures/e")
+        assert (state["state"], state["deferred"]["holds"][0]["hold"]) == ("deferred", "case-7")
+        assert await run.expect(200, "GET", "/v1/erasures?stream=s/events") == {"erasures": [state]}
+        assert await run.expect(200, "GET", "/v1/erasures?stream=s/other") == {"erasures": []}
+        for body in ({}, {"who": "bob"}, {"who": "bob", "why": "x", "more": 1}, {"who": "", "why": "x"}):
+            await run.expect(400, "POST", "/v1/erasures/e/withdraw", body)
+        withdrawal = {"who": "bob", "why": "wrong user"}
+        found = await run.expect(200, "POST", "/v1/erasures/e/withdraw", withdrawal)
+        assert (found["state"], found["withdrawn"]["why"]) == ("withdrawn", "wrong user")
+        assert await run.expect(200, "POST", "/v1/erasures/e/withdraw", withdrawal) == found
+        await run.expect(404, "POST", "/v1/erasures/none/withdraw", withdrawal)
+        await run.controller.release_hold("case-7", owner="legal")
+        await run.controller.erase(S, asked | {"erasure": "e2"}, {FIRST: [0]}, page=None, last=True, dry_run=False)
+        refused = await run.expect(409, "POST", "/v1/erasures/e2/withdraw", withdrawal)
+        assert refused["class"] == "ConflictError"
+
+    play(scene)
+
+
 BAD_HOLDS: list[dict[str, object]] = [
     {"owner": "o", "reason": "r"},
     {"scope": "s", "stream": "s/events", "owner": "o", "reason": "r"},

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from penstock.codec import records
 from penstock.codec.erased import encode_erased
-from penstock.controller import erasures
+from penstock.controller import erasure_deferral, erasures
 from penstock.segmentstore import imports
 from penstock.segmentstore.eraser import Eraser
 from penstock.segmentstore.imports import Imports
@@ -86,7 +86,7 @@ def what_was_erased_is_not_noted() -> Any:
 
 def holds_are_not_looked_at() -> Any:
     """An erasure is no truncation, so nobody thought of holds."""
-    return patch.object(erasures, "check_no_hold", lambda history, holds, parts: None)
+    return patch.object(erasure_deferral, "covering", lambda history, holds, ends: [])
 
 
 def an_erasure_is_forgotten_by_a_restart() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from spark_world import World, served
+from typer.testing import CliRunner
 
 import penstock
-from penstock.model.errors import AlreadyExistsError, RetentionHoldError
+from penstock.app.cli.main import app
+from penstock.model.errors import AlreadyExistsError, ErasureWithdrawnError
+from penstock.spark.cli import erase as cli_erase
 from penstock.spark.jobs import erase as jobs_erase
 from penstock.spark.jobs.erase import erase, matches_of
 from penstock.spark.matching import Contains, JsonField, Where, matching_batches, without_literals
@@ -88,15 +92,45 @@ def test_what_matches_is_erased_and_no_file_or_reader_has_it(
     where = Where(schema="user struct<id: string, age: int>", where="user.age >= 70 and user.id like 'ann-00%'")
     with penstock.connect(address) as store:
         hold = store.holds(stream).add(owner="law", reason="case 5")
-        with pytest.raises(RetentionHoldError):
-            erase(spark, str(stream), where, **how)
+        assert [item["hold"] for item in erase(spark, str(stream), where, dry_run=True, **how).holds] == [hold.id]
+        waits = erase(spark, str(stream), where, **how)
+        assert (waits.state, waits.receipt, [item["hold"] for item in waits.holds]) == ("deferred", None, [hold.id])
+        old = [e for e in events if e not in gone and json.loads(e)["user"]["age"] >= 70]
+        assert waits.events == len(old)
+        again = erase(spark, str(stream), where, erasure=waits.erasure, **how)
+        assert again.as_json() == waits.as_json()
+        assert read(spark, address, str(stream)) == sorted(event for event in events if event not in gone)
         store.holds().release(hold.id, owner="law")
-    old = [e for e in events if e not in gone and json.loads(e)["user"]["age"] >= 70]
-    report = erase(spark, str(stream), where, **how)
-    assert report.events == len(old)
+        store.erasures().wait(waits.erasure)
+    report = erase(spark, str(stream), where, erasure=waits.erasure, **how)
+    assert (report.state, report.events) == ("done", len(old))
     assert report.looked_for["where"] == "user.age >= ? and user.id like ?"
     left = sorted(event for event in events if event not in gone and event not in old)
     assert read(spark, address, str(stream)) == left
+
+
+@pytest.mark.spark
+def test_the_command_reports_a_deferral_with_its_own_status_and_a_withdrawn_id_is_refused(
+    spark: Any, address: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The command would stop the session of the other tests.
+    monkeypatch.setattr(cli_erase, "spark_session", lambda *_, **__: nullcontext(spark))
+    stream = world.create("erase-held", segments=1)
+    world.write(stream, users(100))
+    (tmp_path / "values").write_text("ann-0013\n")
+    with penstock.connect(address) as store:
+        store.holds(stream).add(owner="law", reason="case 6", hold_id="case-6")
+        options = ["--json-field", "user.id", "--values-from", tmp_path / "values", "--why", "x", "--owner", "ann"]
+        command = ["spark", "erase", stream, *options, "--id", "held", "--controller", address]
+        found = CliRunner().invoke(app, [str(item) for item in command])
+        assert found.exit_code == 10, found.output
+        assert "deferred by hold case-6" in found.output
+        store.erasures().withdraw("held", who="bob", why="wrong user")
+        store.holds().release("case-6", owner="law")
+        match = JsonField(path="user.id", values=frozenset({"ann-0013"}))
+        with pytest.raises(ErasureWithdrawnError):
+            erase(spark, str(stream), match, controller=address, who="ann", why="x", erasure="held")
+    assert len(read(spark, address, str(stream))) == 100
 
 
 @pytest.mark.spark

@@ -271,11 +271,12 @@ class Stream:
             who, why: For the receipt: who wants it, and the reason, in free text.
             erasure: Its id. A repeat of the same request, or of some of its events, returns the receipt. None: a new id.
             looked_for: For the receipt: what the positions were found by. A JSON object, without the values themselves.
-            dry_run: Only count, and change nothing.
+            dry_run: Only count, and change nothing; ``holds`` of the answer names the holds that would defer it.
             progress: Called with how far it is.
         Raises:
-            RetentionHoldError: A hold covers some of it. InvalidArgumentError: no event begins there.
-            TruncatedError, StreamNotFoundError; AlreadyExistsError: the id belongs to another request.
+            ErasureDeferredError: A hold covers some of it. It is recorded, and continues once no hold does.
+            InvalidArgumentError: No event begins there. AlreadyExistsError: the id belongs to another request.
+            ErasureWithdrawnError, TruncatedError, StreamNotFoundError.
 
         Once decided it is performed, whoever crashes or is cancelled; ``erasures.wait`` gives the receipt.
         """

@@ -28,8 +28,19 @@ class Erasures:
         return self._thread.call(self._inner.show(erasure))
 
     def wait(self, erasure: str) -> Mapping[str, Any]:
-        """The receipt of an erasure that was asked for, once it is done. Raises NotFoundError."""
+        """The receipt of an erasure that was asked for, once it is done. While holds defer it, this waits for their end too.
+
+        Raises NotFoundError, ErasureWithdrawnError.
+        """
         return self._thread.call(self._inner.wait(erasure))
+
+    def withdraw(self, erasure: str, *, who: str, why: str) -> Mapping[str, Any]:
+        """Give up an erasure that is not decided yet, because holds defer it or pages are missing; return its state.
+
+        It has erased nothing, and its id cannot be used again. Who withdrew it, and why, is recorded. Repeated: nothing
+        happens. Raises NotFoundError, ConflictError (it was decided: its events are erased), InvalidArgumentError.
+        """
+        return self._thread.call(self._inner.withdraw(erasure, who=who, why=why))
 
     def verify(self, erasure: str, *, progress: Progress | None = None) -> Verification:
         """Read what the receipt speaks of, and compare: every listed event is blank, and no other byte has changed.

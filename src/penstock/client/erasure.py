@@ -13,7 +13,14 @@ from penstock.client.retry import retrying
 from penstock.codec.erasure_records import ErasurePartRecord
 from penstock.core.erasure import Digests, Range, clipped, joined, size_of, without
 from penstock.core.erasure_receipt import chain_problems, digest_of, plain, positions_digest, ranges_digest
-from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, SegmentNotFoundError, TruncatedError
+from penstock.model.errors import (
+    AlreadyExistsError,
+    ErasureDeferredError,
+    ErasureWithdrawnError,
+    InvalidArgumentError,
+    SegmentNotFoundError,
+    TruncatedError,
+)
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
 from penstock.ports.controller_service import ControllerService
@@ -60,6 +67,19 @@ class Verification:
             "bytes": self.bytes,
             "sha256": self.receipt.get("sha256"),
         }
+
+
+def deferred_error(state: Mapping[str, Any]) -> ErasureDeferredError:
+    """The error for an erasure in the state ``deferred``."""
+    deferred = state["deferred"]
+    first = deferred["holds"][0]
+    return ErasureDeferredError(
+        "a hold defers the erasure; it continues once no hold covers its events, unless it is withdrawn",
+        erasure=state["erasure"],
+        **{name: first[name] for name in ("hold", "owner", "reason")},
+        holds=deferred["count"],
+        since_ms=deferred["since_ms"],
+    )
 
 
 def by_segment(positions: Positions) -> dict[SegmentId, list[int]]:
@@ -142,12 +162,29 @@ class AsyncErasures:
         if dry_run:
             states = [await send(number) for number in range(len(pages))]
             sums = {name: sum(state[name] for state in states) for name in ("events", "bytes")}
-            return {"stream": str(stream), "state": "dry run", **sums, "segments": len(wanted)}
+            holds = {item["hold"]: item for state in states for item in state["holds"]}
+            return {
+                "stream": str(stream),
+                "state": "dry run",
+                **sums,
+                "segments": len(wanted),
+                "holds": list(holds.values()),
+            }
         await _send_all(send, len(pages), events, digest)
-        return await self.wait(chosen, progress=progress)
+        return await self._receipt(chosen, progress, waits_for_holds=False)
 
     async def wait(self, erasure: str, *, progress: Progress | None = None) -> Mapping[str, Any]:
-        """The receipt of an erasure that was asked for, once it is done. Cancelled: it goes on. Raises NotFoundError."""
+        """The receipt of an erasure that was asked for, once it is done. While holds defer it, this waits for their end too.
+
+        Cancelled: the erasure goes on. Raises NotFoundError, ErasureWithdrawnError.
+        """
+        return await self._receipt(erasure, progress, waits_for_holds=True)
+
+    async def withdraw(self, erasure: str, *, who: str, why: str) -> Mapping[str, Any]:
+        """Give up an erasure that is not decided yet, and return its state. See ``client.blocking_erasure``."""
+        return await retrying(lambda: self._controller.withdraw_erasure(erasure, who=who, why=why), self._rng)
+
+    async def _receipt(self, erasure: str, progress: Progress | None, *, waits_for_holds: bool) -> Mapping[str, Any]:
         pause_s = _POLL_S
         while True:
             state = await retrying(lambda: self._controller.erasure(erasure), self._rng)
@@ -156,6 +193,14 @@ class AsyncErasures:
                 return found
             if state["state"] == "gathering":
                 raise InvalidArgumentError("erasure was never decided: its last page is missing", erasure=erasure)
+            if state["state"] == "withdrawn":
+                raise ErasureWithdrawnError(
+                    "the erasure was withdrawn and erased nothing; use another id",
+                    erasure=erasure,
+                    **state["withdrawn"],
+                )
+            if state["state"] == "deferred" and not waits_for_holds:
+                raise deferred_error(state)
             if progress is not None:
                 progress(state)
             await asyncio.sleep(pause_s)
@@ -231,7 +276,7 @@ class AsyncErasures:
         return [
             item["erasure"]
             for item in found
-            if item["state"] != "gathering" and (item["receipt"] is None or item["receipt"] not in receipts)
+            if item["state"] in ("asked", "done") and (item["receipt"] is None or item["receipt"] not in receipts)
         ]
 
     async def _deleted(self, stream: StreamName, lists: _Lists) -> set[SegmentId]:

@@ -35,6 +35,9 @@ class AuditKind(enum.Enum):
     UNHOLD = "unhold"
     POLICY = "policy"
     ERASE = "erase"
+    ERASE_DEFERRED = "erase_deferred"
+    ERASE_CONTINUED = "erase_continued"
+    ERASE_WITHDRAWN = "erase_withdrawn"
     GAP = "gap"
 
 

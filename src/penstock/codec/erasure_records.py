@@ -20,12 +20,45 @@ from penstock.model.segments import SegmentId
 
 
 class ErasureState(enum.Enum):
-    """``GATHERING``: positions are still coming, nothing was changed. ``ASKED``: decided, and performed until it is done.
-    ``DONE``: there is a receipt."""
+    """``GATHERING``: positions are still coming, nothing was changed. ``DEFERRED``: the request is complete, nothing was
+    changed, and a hold covers some of it. ``ASKED``: decided, and performed until it is done. ``DONE``: there is a receipt.
+    ``WITHDRAWN``: given up before it was decided; nothing was changed, and nothing ever will be under this id."""
 
     GATHERING = "gathering"
+    DEFERRED = "deferred"
     ASKED = "asked"
     DONE = "done"
+    WITHDRAWN = "withdrawn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deferral:
+    """Why an erasure waits. ``holds``: at most 16 of those that cover it, each with ``hold``, ``owner``, ``reason`` and
+    ``until_ms``; ``count``: how many there are. ``ends``: of each segment, where the last range ends."""
+
+    holds: Sequence[Mapping[str, Any]]
+    count: int
+    since_ms: int
+    ends: Mapping[SegmentId, int]
+
+    def fields(self) -> Fields:
+        ends = {str(segment): end for segment, end in self.ends.items()}
+        return {
+            "holds": [dict(item) for item in self.holds],
+            "count": self.count,
+            "since_ms": self.since_ms,
+            "ends": ends,
+        }
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Deferral:
+        """Inverse of ``fields``. Raises LookupError, TypeError, ValueError."""
+        return cls(
+            holds=[dict(item) for item in fields["holds"]],
+            count=int(fields["count"]),
+            since_ms=int(fields["since_ms"]),
+            ends={SegmentId(int(segment)): int(end) for segment, end in fields["ends"].items()},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +67,7 @@ class ErasureRecord:
 
     ``run`` names the run whose parts were decided. It is empty before the decision, and in records of earlier versions,
     whose parts have no run in their keys. ``request`` is the digest of the decided request (docs/formats/erasure.md).
+    ``deferred`` is present in the state ``DEFERRED`` only; ``withdrawn`` (``who``, ``why``, ``at_ms``) in ``WITHDRAWN`` only.
     """
 
     stream: str
@@ -44,10 +78,16 @@ class ErasureRecord:
     receipt: Mapping[str, Any] | None = None
     run: str = ""
     request: Mapping[str, Any] | None = None
+    deferred: Deferral | None = None
+    withdrawn: Mapping[str, Any] | None = None
 
     def encode(self) -> bytes:
+        more: Fields = {} if self.deferred is None else {"deferred": self.deferred.fields()}
+        if self.withdrawn is not None:
+            more["withdrawn"] = dict(self.withdrawn)
         return dump_record(
             {
+                **more,
                 "stream": self.stream,
                 "incarnation": self.incarnation,
                 "state": self.state.value,
@@ -74,6 +114,8 @@ class ErasureRecord:
             receipt=None if fields["receipt"] is None else dict(fields["receipt"]),
             run=str(fields.get("run", "")),
             request=None if fields.get("request") is None else dict(fields["request"]),
+            deferred=None if fields.get("deferred") is None else Deferral.of(fields["deferred"]),
+            withdrawn=None if fields.get("withdrawn") is None else dict(fields["withdrawn"]),
         )
 
 

@@ -90,8 +90,8 @@ class Controller:
         self._loop = RetentionLoop(ctx, self._cycle, buckets)
         self._ctx.attention = self._loop
         self._policies = Policies(ctx)
-        self._holds = Holds(ctx)
         self._erasures = Erasures(ctx)
+        self._holds = Holds(ctx, self._erasures.resume_soon)
         self._subscribers = Subscribers(ctx)
         self._groups = ReaderGroups(ctx, self._streams, self._subscribers)
         self._sweeper = Sweeper(ctx, self._scopes, self._groups, self._holds, self._erasures)
@@ -425,6 +425,9 @@ class Controller:
 
     async def erasures(self, stream: StreamName | None = None) -> Sequence[Mapping[str, Any]]:
         return await self._erasures.names(stream)
+
+    async def withdraw_erasure(self, erasure: str, *, who: str, why: str) -> Mapping[str, Any]:
+        return await self._erasures.withdraw(erasure, who=who, why=why)
 
     # --- subscribers, by people ----------------------------------------------------------------------------------
 

@@ -150,6 +150,15 @@ def check_complete(request: Request, parts: Sequence[ErasurePartRecord]) -> None
         )
 
 
+def check_text(message: str, **texts: object) -> None:
+    """Raises InvalidArgumentError for what is no printable text of a legal length."""
+    for name, text in texts.items():
+        if not isinstance(text, str) or not text.strip() or len(text) > TEXT_MAX or not text.isprintable():
+            raise InvalidArgumentError(
+                message, field=name, value=ascii(text)[:60], rule=f"1 to {TEXT_MAX} printable characters"
+            )
+
+
 def checked_asked(stream: StreamName, asked: Mapping[str, Any]) -> dict[str, Any]:
     """What is asked for, as it is stored and given back: plain JSON. Raises InvalidArgumentError."""
     erasure = asked.get("erasure")
@@ -160,15 +169,7 @@ def checked_asked(stream: StreamName, asked: Mapping[str, Any]) -> dict[str, Any
             value=ascii(erasure)[:60],
             rule=f"1 to {ID_MAX} letters, digits, dots, dashes and underscores",
         )
-    for name in ("who", "why"):
-        text = asked.get(name)
-        if not isinstance(text, str) or not text.strip() or len(text) > TEXT_MAX or not text.isprintable():
-            raise InvalidArgumentError(
-                "an erasure says who wants it and why",
-                field=name,
-                value=ascii(text)[:60],
-                rule=f"1 to {TEXT_MAX} printable characters",
-            )
+    check_text("an erasure says who wants it and why", who=asked.get("who"), why=asked.get("why"))
     found = plain(asked, field="looked_for")
     if not isinstance(found.get("looked_for"), dict) or len(canonical(found)) > _WHAT_MAX_BYTES:
         raise InvalidArgumentError(
@@ -179,12 +180,24 @@ def checked_asked(stream: StreamName, asked: Mapping[str, Any]) -> dict[str, Any
     return found
 
 
-def check_no_hold(history: StreamHistory, holds: Sequence[Placed], parts: Sequence[ErasurePartRecord]) -> None:
-    """Raises RetentionHoldError where a hold covers what is to be erased."""
-    for hold in holds:
-        for part in parts:
-            if part.ranges and hold.covers(history, part.segment, part.ranges[-1][1]):
-                raise hold.refuse("the erasure")
+def ends_of(parts: Sequence[ErasurePartRecord]) -> dict[SegmentId, int]:
+    """Where the last range of each segment ends. A hold covers a range of a segment if it covers that one."""
+    found: dict[SegmentId, int] = {}
+    for part in parts:
+        if part.ranges:
+            found[part.segment] = max(found.get(part.segment, 0), part.ranges[-1][1])
+    return dict(sorted(found.items()))
+
+
+def covering(history: StreamHistory, holds: Sequence[Placed], ends: Mapping[SegmentId, int]) -> list[Placed]:
+    """The holds that cover some of what is to be erased: bytes of a segment before its end in ``ends``."""
+    return [hold for hold in holds if any(hold.covers(history, segment, end) for segment, end in ends.items())]
+
+
+def hold_fields(hold: Placed) -> dict[str, Any]:
+    """A hold, as a deferred erasure and a dry run name it."""
+    record = hold.record
+    return {"hold": hold.id, "owner": record.owner, "reason": record.reason, "until_ms": record.until_ms}
 
 
 async def remains_of(ctx: Context, view: StreamView | None, stream: StreamName) -> list[dict[str, Any]]:

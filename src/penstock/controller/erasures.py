@@ -2,7 +2,7 @@
 
 Positions come in pages, which change nothing. With the last page the erasure is decided, in one step with a look at the
 holds; from then on it is performed, by whoever opens the store next if need be, and ends with a receipt that continues the
-one before. Source: docs/erasure.md, docs/formats/erasure.md.
+one before. If a hold covers some of it, it is deferred instead. Source: docs/erasure.md, docs/formats/erasure.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.erasure_records import (
@@ -26,19 +26,20 @@ from penstock.codec.erasure_records import (
 from penstock.codec.events import HEADER_BYTES
 from penstock.controller import keys
 from penstock.controller.context import Context, StreamView
+from penstock.controller.erasure_deferral import Deferrals, deferral_entry, judge, withdrawn_error
 from penstock.controller.erasure_facts import (
     ID_MAX,
     Request,
     check_complete,
-    check_no_hold,
     check_receipt_fits,
     checked_request,
     chunk_fields,
+    ends_of,
+    hold_fields,
     remains_of,
     where_of,
 )
 from penstock.controller.erasure_repeats import Repeats
-from penstock.controller.holds import guard_of, holds_of
 from penstock.controller.metadata import Stored, changing, overwrite
 from penstock.controller.tails import head_positions
 from penstock.controller.workflows import exclusive, settled
@@ -53,7 +54,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import KEY_ABSENT, ErasedChunk, TableRemoval
+from penstock.ports.segment_service import KEY_ABSENT, ErasedChunk, TableEntry
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ _SENTENCES = {
 
 
 class Erasures:
-    """Erasures of all streams. ``start`` resumes what was decided."""
+    """Erasures of all streams. ``resume`` continues what was decided or deferred, at the start and in each sweep."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -84,33 +85,53 @@ class Erasures:
         self._progress: dict[str, dict[str, Any]] = {}
         self._listed: dict[str, _Lists] = {}
         self._repeats = Repeats(ctx.metadata)
+        self._deferrals = Deferrals(ctx, self._perform_soon)
 
     async def start(self) -> None:
-        """Go on with what was decided and is not done; forget what was gathered long ago and never decided."""
-        ctx = self._ctx
-        async for entry in ctx.metadata.scan_all(keys.ERASURE_MARKS):
-            erasure = entry.key[len(keys.ERASURE_MARKS) :].decode("utf-8", "replace")
-            (of,) = await ctx.metadata.entries([keys.erasure(erasure)])
+        """Continue what was decided or deferred; remove the marks of erasures that do not exist."""
+        metadata = self._ctx.metadata
+        async for entry in metadata.scan_all(keys.ERASURE_MARKS):
+            (of,) = await metadata.entries([keys.erasure(_marked(entry))])
             if of.version == KEY_ABSENT:
-                await ctx.metadata.remove_keys([entry.key])
-                continue
-            record = ctx.set_aside.read(of, ErasureRecord)
-            if record is None:
-                continue
-            if record.state is ErasureState.ASKED:
-                self._perform_soon(erasure)
-            elif ctx.retention_clock.now_ms() - ctx.retention_clock.stamped_ms(record.asked_ms) > _GATHERED_MS:
-                await self._forget(erasure)
+                await metadata.remove_keys([entry.key])
+        await self.resume()
+
+    def resume_soon(self) -> None:
+        """``resume`` in the background: a hold has ended."""
+        self._ctx.tasks.start_own(self.resume())
 
     async def resume(self) -> None:
-        """Start each decided erasure that is not running, for example because the answer to the decision was lost."""
+        """Start each decided erasure that is not running, look at the holds of each deferred one, and forget what was
+        gathered more than a day ago. A failure is logged and stops no other erasure."""
         ctx = self._ctx
         async for entry in ctx.metadata.scan_all(keys.ERASURE_MARKS):
-            erasure = entry.key[len(keys.ERASURE_MARKS) :].decode("utf-8", "replace")
+            erasure = _marked(entry)
             (of,) = await ctx.metadata.entries([keys.erasure(erasure)])
             record = None if of.version == KEY_ABSENT else ctx.set_aside.read(of, ErasureRecord)
-            if record is not None and record.state is ErasureState.ASKED:
+            if record is None:
+                continue
+            try:
+                await self._resume(erasure, record)
+            except PenstockError as error:
+                log.warning("erasure could not be resumed yet", extra={"erasure": erasure, "error": str(error)})
+
+    async def _resume(self, erasure: str, record: ErasureRecord) -> None:
+        clock = self._ctx.retention_clock
+        match record.state:
+            case ErasureState.ASKED:
                 self._perform_soon(erasure)
+            case ErasureState.DEFERRED:
+                await self._deferrals.look(erasure)
+            case ErasureState.WITHDRAWN:
+                await self._deferrals.forget_pages(erasure)
+            case ErasureState.DONE:
+                # A crash came between the receipt and this.
+                await self._ctx.metadata.remove_keys([keys.erasure_mark(erasure)])
+            case ErasureState.GATHERING:
+                if clock.now_ms() - clock.stamped_ms(record.asked_ms) > _GATHERED_MS:
+                    await self._forget(erasure, record)
+            case _:
+                assert_never(record.state)
 
     # --- asking -------------------------------------------------------------------------------------------
 
@@ -135,13 +156,14 @@ class Erasures:
     async def _look(self, stream: StreamName, positions: Mapping[SegmentId, Sequence[int]]) -> Mapping[str, Any]:
         view = await self._ctx.stream(stream)
         parts = [await self._part(view, segment, offsets) for segment, offsets in sorted(positions.items())]
-        check_no_hold(await self._ctx.histories.of(view), await holds_of(self._ctx, view), parts)
+        judgement = await judge(self._ctx, view, ends_of(parts))
         return {
             "stream": str(stream),
             "state": "dry run",
             "events": sum(part.events for part in parts),
             "bytes": sum(size_of(part.ranges) for part in parts),
             "segments": len(parts),
+            "holds": [hold_fields(item) for item in judgement.holds],
         }
 
     async def _part(self, view: StreamView, segment: SegmentId, offsets: Sequence[int]) -> ErasurePartRecord:
@@ -165,7 +187,7 @@ class Erasures:
             if known.state is not ErasureState.GATHERING:
                 # Another run has decided, or an earlier call whose answer was lost. A repeat is no second erasure.
                 await self._repeats.check(request, known, positions, last=last)
-                return self._status(erasure, known)
+                return self._status(erasure, await self._deferrals.look_alone(erasure) or known)
             view = await ctx.stream(stream)
             run = request.run(view.record.incarnation)
             for segment, offsets in sorted(positions.items()):
@@ -180,6 +202,8 @@ class Erasures:
         """Return the record under the id. If nothing is decided, write one in the state ``GATHERING``."""
         ctx, erasure = self._ctx, request.erasure
         found: Stored[ErasureRecord] = await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)
+        if found.value is not None and found.value.state is ErasureState.WITHDRAWN:
+            raise withdrawn_error(erasure, found.value)
         if found.value is not None and (found.value.state is not ErasureState.GATHERING or page):
             return found.value
         view = await ctx.stream(request.stream)
@@ -194,21 +218,22 @@ class Erasures:
         return begun
 
     async def _decide(self, request: Request, positions: Mapping[SegmentId, Sequence[int]]) -> ErasureRecord:
-        """One step with a touch of the stream's record: a hold placed at the same time is seen, or sees the decision."""
+        """Decide a complete request in one step, or defer it: see ``judge``."""
         ctx, erasure = self._ctx, request.erasure
         view = await settled(ctx, request.stream)
         found: Stored[ErasureRecord] = await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)
         if found.value is None:
             raise ConflictError("erasure expired before its last page; run it again", erasure=erasure)
+        if found.value.state is ErasureState.WITHDRAWN:
+            raise withdrawn_error(erasure, found.value)
         if found.value.state is not ErasureState.GATHERING:
             await self._repeats.check(request, found.value, positions, last=True)
             return found.value
         run = request.run(view.record.incarnation)
         parts = await self._parts(erasure, run)
         check_complete(request, parts)
-        guard = await guard_of(ctx, view)
-        check_no_hold(await ctx.histories.of(view), guard.holds, parts)
-        decided = ErasureRecord(
+        ends = ends_of(parts)
+        asked = ErasureRecord(
             stream=str(request.stream),
             incarnation=view.record.incarnation,
             state=ErasureState.ASKED,
@@ -217,8 +242,12 @@ class Erasures:
             run=run,
             request=request.fields(),
         )
-        check_receipt_fits(decided, parts)
-        await ctx.metadata.put(view.put(view.record), found.put(decided), *guard.checks)
+        check_receipt_fits(asked, parts)
+        judgement = await judge(ctx, view, ends)
+        decided = judgement.applied_to(asked, ends, now_ms=asked.asked_ms)
+        entries = [deferral_entry(AuditKind.ERASE_DEFERRED, erasure, decided)] if judgement.holds else []
+        await ctx.metadata.put(found.put(decided), *judgement.checks, *ctx.audit.puts(entries))
+        ctx.audit.soon()
         return decided
 
     async def _parts(self, erasure: str, run: str) -> list[ErasurePartRecord]:
@@ -231,10 +260,19 @@ class Erasures:
         every = [entry.key async for entry in metadata.scan_all(keys.erasure_parts(erasure))]
         await metadata.remove_keys([key for key in every if not key.startswith(own)])
 
-    async def _forget(self, erasure: str) -> None:
+    async def _forget(self, erasure: str, old: ErasureRecord) -> None:
+        """Remove an erasure that was never decided, unless a run has begun it anew."""
         metadata = self._ctx.metadata
-        await metadata.remove_prefix(keys.erasure_parts(erasure))
-        await metadata.remove(TableRemoval(key=keys.erasure(erasure)), TableRemoval(key=keys.erasure_mark(erasure)))
+        async with self._ctx.locks.hold(f"erasure/{erasure}"):
+            found: Stored[ErasureRecord] = await metadata.get(keys.erasure(erasure), ErasureRecord)
+            if found.value == old:
+                await metadata.remove_prefix(keys.erasure_parts(erasure))
+                await metadata.remove(found.remove())
+                await metadata.remove_keys([keys.erasure_mark(erasure)])
+
+    async def withdraw(self, erasure: str, *, who: str, why: str) -> Mapping[str, Any]:
+        """See ``ControllerService.withdraw_erasure``."""
+        return self._status(erasure, await self._deferrals.withdraw(erasure, who=who, why=why))
 
     # --- telling ------------------------------------------------------------------------------------------
 
@@ -258,6 +296,11 @@ class Erasures:
             "request": None if record.request is None else dict(record.request),
             "receipt": None if record.receipt is None else dict(record.receipt),
         }
+        if record.deferred is not None:
+            deferral = record.deferred
+            told["deferred"] = {"holds": list(deferral.holds), "count": deferral.count, "since_ms": deferral.since_ms}
+        if record.withdrawn is not None:
+            told["withdrawn"] = dict(record.withdrawn)
         if erasure in self._failures and record.state is ErasureState.ASKED:
             told["waits_for"] = self._failures[erasure]
         if erasure in self._progress and record.state is ErasureState.ASKED:
@@ -315,7 +358,7 @@ class Erasures:
     def _perform_soon(self, erasure: str) -> None:
         if erasure not in self._running:
             self._running[erasure] = None
-            self._ctx.tasks.start(self._perform_until_done(erasure))
+            self._ctx.tasks.start_own(self._perform_until_done(erasure))
 
     async def _perform_until_done(self, erasure: str) -> None:
         """Until it is done, however often it fails: it was decided, and somebody counts on it."""
@@ -349,7 +392,6 @@ class Erasures:
         found: Stored[ErasureRecord] = await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)
         record = found.value
         if record is None or record.state is not ErasureState.ASKED:
-            await ctx.metadata.remove_keys([keys.erasure_mark(erasure)])
             return
         stream = StreamName.parse(record.stream)
         await self._drop_other_runs(erasure, record.run)
@@ -453,3 +495,8 @@ class Erasures:
         link = ErasureChainRecord(sequence=receipt["sequence"], erasure=erasure, sha256=receipt["sha256"])
         await ctx.metadata.put(found.put(done), chain.put(link), *ctx.audit.puts([entry]))
         await ctx.metadata.remove_keys([keys.erasure_mark(erasure)])
+
+
+def _marked(entry: TableEntry) -> str:
+    """The erasure that a mark belongs to."""
+    return entry.key[len(keys.ERASURE_MARKS) :].decode("utf-8", "replace")

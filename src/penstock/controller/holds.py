@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -202,10 +202,11 @@ def _is_text(text: object) -> bool:
 
 
 class Holds:
-    """Holds of all scopes."""
+    """Holds of all scopes. ``ended`` is called after the end of each."""
 
-    def __init__(self, ctx: Context) -> None:
+    def __init__(self, ctx: Context, ended: Callable[[], None]) -> None:
         self._ctx = ctx
+        self._ended = ended
         self._last_removal = 0
 
     async def add(
@@ -450,6 +451,7 @@ class Holds:
             self._look_again(found)
 
     def _look_again(self, found: Placed) -> None:
+        self._ended()
         if found.record.stream is None:
             self._ctx.attention.dirty_all(found.scope)
         else:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
+from contextvars import Context
 from typing import Any, TypeVar
 
 from penstock.model.errors import PenstockError, UnavailableError, leaves
@@ -59,6 +60,10 @@ class OwnedTasks:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_log_failure)
+
+    def start_own(self, work: Coroutine[Any, Any, None]) -> None:
+        """As ``start``, for work that a call only happened to begin: its audit entries do not name the caller."""
+        Context().run(self.start, work)
 
     async def close(self) -> None:
         """Cancel what is running and wait for it. Durable intents let the next controller finish it."""

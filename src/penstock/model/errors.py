@@ -186,6 +186,21 @@ class RetentionHoldError(ConflictError):
     """A hold forbids the removal. Fields: ``hold``; ``owner``; ``reason``."""
 
 
+class ErasureDeferredError(ConflictError):
+    """A hold covers some of the events. The erasure is recorded, and continues once no hold covers them.
+
+    Do not request it again under another id: wait for it, or withdraw it. Fields: ``erasure``; ``hold``, ``owner`` and
+    ``reason`` of the first hold; ``holds``, how many there are; ``since_ms``.
+    """
+
+
+class ErasureWithdrawnError(ConflictError):
+    """The erasure was withdrawn before it began, and erased nothing. Its id cannot be used again.
+
+    Fields: ``erasure``; ``who``, ``why`` and ``at_ms`` of the withdrawal.
+    """
+
+
 class QuotaExceededError(ConflictError):
     """The backlog quota is reached and its policy refuses writers. Fields: ``stream``; ``rule``; ``limit``; ``used``;
     ``subscriber``, the one that is furthest behind."""

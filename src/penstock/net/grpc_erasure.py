@@ -20,7 +20,12 @@ class ErasureCalls:
         self._controller = controller
 
     def handlers(self) -> Mapping[str, Handler]:
-        return {"Erase": self.erase, "GetErasure": self.get, "ListErasures": self.list}
+        return {
+            "Erase": self.erase,
+            "GetErasure": self.get,
+            "ListErasures": self.list,
+            "WithdrawErasure": self.withdraw,
+        }
 
     async def erase(self, request: native.EraseRequest) -> native.JsonAnswer:
         positions: dict[SegmentId, list[int]] = {}
@@ -48,3 +53,7 @@ class ErasureCalls:
     async def list(self, request: native.ErasuresRequest) -> native.JsonAnswer:
         stream = mapping.stream_of(request.stream) if request.HasField("stream") else None
         return own.json_message({"erasures": list(await self._controller.erasures(stream))})
+
+    async def withdraw(self, request: native.WithdrawErasureRequest) -> native.JsonAnswer:
+        found = await self._controller.withdraw_erasure(request.id, who=request.who, why=request.why)
+        return own.json_message(found)

@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Route, Router
 from uvicorn import Config, Server
 
 from penstock.model.errors import InternalError, InvalidArgumentError
+from penstock.net.erasure_rest import ErasureRest
 from penstock.net.listening import listen_on
 from penstock.net.pravega_rest import PravegaRest, ReadersOf
 from penstock.net.pulsar_admin import pulsar_routes
@@ -84,6 +85,7 @@ class RestServer:
             *routes,
             *PravegaRest(controller, epochs=epochs, readers_of=readers_of).routes(),
             *RetentionRest(controller).routes(),
+            *ErasureRest(controller).routes(),
             *pulsar_routes(controller, segments, clock, readers_of=None if readers_of is _not_known else readers_of),
             *Health(checks or Checks()).routes(),
             *_documentation(),

@@ -496,10 +496,12 @@ class ControllerService(Protocol):
         ``asked``: ``erasure`` (its id), ``who``, ``why``, ``looked_for`` (a JSON object, without the values). Positions may
         come in numbered pages of at most 50,000; then ``run`` has the token of the attempt and the digest of all positions
         (docs/formats/erasure.md). The last page decides, once all are there. From then on it is performed in any case;
-        ``erasure`` reports its progress. A repeat of the same id and request, or of some of its positions, changes nothing.
-        ``dry_run``: only report what would be erased. Raises RetentionHoldError, AlreadyExistsError (the id has another
-        request; ``undecided``: how many positions of the page it does not cover), InvalidArgumentError (no event begins
-        there, or pages are missing), TruncatedError.
+        ``erasure`` reports its progress. If a hold covers some of it, the state is ``deferred``: nothing is changed until no
+        hold covers any of it, and then it is decided without another call. A repeat of the same id and request, or of some
+        of its positions, changes nothing. ``dry_run``: only report what would be erased, and which holds would defer it.
+
+        Raises AlreadyExistsError (the id has another request; ``undecided``: how many positions of the page it does not
+        cover), ErasureWithdrawnError, InvalidArgumentError (no event begins there, or pages are missing), TruncatedError.
         """
         ...
 
@@ -513,6 +515,14 @@ class ControllerService(Protocol):
 
     async def erasures(self, stream: StreamName | None = None) -> Sequence[Mapping[str, Any]]:
         """All erasures, or those of a stream, in the order of their receipts."""
+        ...
+
+    async def withdraw_erasure(self, erasure: str, *, who: str, why: str) -> Mapping[str, Any]:
+        """Give up an erasure that is not decided (``deferred``, ``gathering``), and answer with its state ``withdrawn``.
+
+        It erased nothing, and its id cannot be used again. Repeated: nothing happens. Raises NotFoundError, ConflictError
+        (it was decided: its events are erased), InvalidArgumentError.
+        """
         ...
 
     async def release_hold(self, hold_id: str, *, owner: str) -> HoldInfo:

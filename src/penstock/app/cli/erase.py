@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +36,7 @@ Examples:
   penstock erase run demo/clicks --positions found.txt --why "request 17" --dry-run
   penstock spark erase demo/clicks --json-field user.id --values-from ids.txt --why "request 17"
   penstock erase list
+  penstock erase withdraw 5b0c5c2e6a1b4d0f --reason "asked for the wrong user"     while a hold defers it
   penstock erase verify 5b0c5c2e6a1b4d0f
   penstock erase verify 5b0c5c2e6a1b4d0f --data ./store --values-from ids.txt     every file of a stopped store
 """,
@@ -77,6 +78,8 @@ def run(
 
     Positions come from a reader: segment and offset of each event. To find events by what is in them, on Spark:
     penstock spark erase.
+    If a hold covers any of the events, nothing is blanked and the exit status is 10. The erasure continues once no hold
+    does, without another command; until then it can be withdrawn.
     """
     wanted = [(SegmentId(segment), offset) for segment, offset in positions_from(positions)]
     with ProgressLine(quiet=json) as line, open_target(controller, data) as store:
@@ -89,8 +92,7 @@ def run(
             progress=lambda state: line.show(state_line(state)),
         )
     if dry_run:
-        size = format_size(found["bytes"])
-        say(f"would erase {counted(found['events'], 'event')} of {stream}, {size}", as_json=json, **found)
+        say(would_erase(stream, found["events"], found["bytes"], found["holds"]), as_json=json, **found)
     else:
         print_receipt(found, as_json=json)
 
@@ -117,10 +119,50 @@ def _row(item: Mapping[str, Any]) -> list[object]:
     receipt = item["receipt"]
     where: Mapping[str, Any] = {"events": "", "bytes": 0} if receipt is None else receipt["where"]
     when = item["asked_ms"] if receipt is None else receipt["finished_ms"]
-    state = item["state"] if "waits_for" not in item else f"waits: {item['waits_for']}"
+    state = state_of(item)
     size = format_size(where["bytes"])
     asked = item["asked"]
     return [item["erasure"], item["stream"], state, where["events"], size, asked["who"], asked["why"], moment(when)]
+
+
+def state_of(item: Mapping[str, Any]) -> str:
+    """The state of an erasure, with what it waits for, or who withdrew it."""
+    if item["state"] == "deferred":
+        return f"{deferred_by(item['deferred']['holds'])} since {moment(item['deferred']['since_ms'])}"
+    if item["state"] == "withdrawn":
+        withdrawn = item["withdrawn"]
+        return f"withdrawn by {withdrawn['who']}: {withdrawn['why']}"
+    return f"waits: {item['waits_for']}" if "waits_for" in item else str(item["state"])
+
+
+def deferred_by(holds: Sequence[Mapping[str, Any]]) -> str:
+    return f"deferred by hold {', '.join(item['hold'] for item in holds)}"
+
+
+def would_erase(stream: str, events: int, size_bytes: int, holds: Sequence[Mapping[str, Any]]) -> str:
+    """What a dry run found."""
+    found = f"would erase {counted(events, 'event')} of {stream}, {format_size(size_bytes)}"
+    return f"{found}; {deferred_by(holds)}" if holds else found
+
+
+@app.command()
+def withdraw(
+    erasure: IdArgument,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why it is withdrawn; recorded.", show_default=False)
+    ],
+    who: OwnerOption = None,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Give up an erasure that a hold defers, or whose positions are incomplete. It has erased nothing.
+
+    Its id cannot be used again. An erasure that is decided cannot be withdrawn (exit status 4).
+    """
+    with open_target(controller, data) as store:
+        found = store.erasures().withdraw(erasure, who=owner_of(who), why=reason)
+    say(f"erasure {erasure} of {found['stream']} is {state_of(found)}", as_json=json, **found)
 
 
 @app.command()
@@ -136,7 +178,7 @@ def show(
     if json:
         print_json(dict(found))
     elif found["receipt"] is None:
-        print(f"erasure {erasure} of {found['stream']} is {found['state']}; {found.get('waits_for', 'no receipt yet')}")
+        print(f"erasure {erasure} of {found['stream']}: {state_of(found)}; no receipt")
     else:
         print_receipt(found["receipt"], as_json=False)
 

@@ -11,6 +11,7 @@ from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
     DirectoryInUseError,
+    ErasureDeferredError,
     FencedError,
     InvalidArgumentError,
     NotFoundError,
@@ -20,10 +21,13 @@ from penstock.model.errors import (
     VersionTooNewError,
 )
 
+DEFERRED_STATUS = 10
+
 EXIT_CODES: Sequence[tuple[type[PenstockError], int, str]] = (
     (InvalidArgumentError, 2, "the request can never work as it stands"),
     (NotFoundError, 3, "what was named does not exist"),
     (TruncatedError, 6, "the data asked for has been truncated"),
+    (ErasureDeferredError, DEFERRED_STATUS, "a hold defers the erasure, which continues by itself when the hold ends"),
     (ConflictError, 4, "the state does not allow it (exists already, sealed, changed meanwhile)"),
     (UnavailableError, 5, "the store cannot be reached or is out of room; try again"),
     (FencedError, 5, ""),

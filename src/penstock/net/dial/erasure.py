@@ -57,3 +57,7 @@ class RemoteErasures:
         reply = await self._connection.native("ListErasures", make(native.ErasuresRequest, stream=message))
         found: list[Mapping[str, Any]] = own.json_of(reply.json)["erasures"]
         return found
+
+    async def withdraw_erasure(self, erasure: str, *, who: str, why: str) -> Mapping[str, Any]:
+        request = make(native.WithdrawErasureRequest, id=erasure, who=who, why=why)
+        return own.json_of((await self._connection.native("WithdrawErasure", request)).json)

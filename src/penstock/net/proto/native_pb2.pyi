@@ -699,6 +699,16 @@ class ErasureRequest(_message.Message):
     part: int
     def __init__(self, id: _Optional[str] = ..., part: _Optional[int] = ...) -> None: ...
 
+class WithdrawErasureRequest(_message.Message):
+    __slots__ = ("id", "who", "why")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    who: str
+    why: str
+    def __init__(self, id: _Optional[str] = ..., who: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+
 class ErasuresRequest(_message.Message):
     __slots__ = ("stream",)
     STREAM_FIELD_NUMBER: _ClassVar[int]

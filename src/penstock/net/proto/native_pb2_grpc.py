@@ -270,6 +270,11 @@ class NativeStub:
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.ErasuresRequest.SerializeToString,
                 response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
                 _registered_method=True)
+        self.WithdrawErasure = channel.unary_unary(
+                '/penstock.v1.Native/WithdrawErasure',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.WithdrawErasureRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+                _registered_method=True)
 
 
 class NativeServicer:
@@ -569,6 +574,12 @@ class NativeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WithdrawErasure(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NativeServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -805,6 +816,11 @@ def add_NativeServicer_to_server(servicer, server):
             'ListErasures': grpc.unary_unary_rpc_method_handler(
                     servicer.ListErasures,
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.ErasuresRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.SerializeToString,
+            ),
+            'WithdrawErasure': grpc.unary_unary_rpc_method_handler(
+                    servicer.WithdrawErasure,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.WithdrawErasureRequest.FromString,
                     response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.SerializeToString,
             ),
     }
@@ -2076,6 +2092,33 @@ class Native:
             target,
             '/penstock.v1.Native/ListErasures',
             penstock_dot_net_dot_proto_dot_native__pb2.ErasuresRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WithdrawErasure(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/WithdrawErasure',
+            penstock_dot_net_dot_proto_dot_native__pb2.WithdrawErasureRequest.SerializeToString,
             penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
             options,
             channel_credentials,

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from penstock.app.cli.erase import ErasureIdOption, WhyOption, print_receipt, state_line
+from penstock.app.cli.erase import ErasureIdOption, WhyOption, deferred_by, print_receipt, state_line, would_erase
 from penstock.app.cli.holds import OwnerOption, owner_of
-from penstock.app.cli.output import ProgressLine, say
+from penstock.app.cli.output import DEFERRED_STATUS, ProgressLine, say
 from penstock.app.cli.target import ControllerOption, JsonOption, StreamArgument, default_controller
 from penstock.app.erasing import values_from
-from penstock.app.units import counted, format_size
+from penstock.app.units import counted
 from penstock.model.errors import InvalidArgumentError
 from penstock.spark.cli.session import ConfOption, DryRunOption, MasterOption, spark_session
 from penstock.spark.matching import Contains, JsonField, Match, Where
@@ -72,6 +72,8 @@ def erase(
 
     Executors read the stream from its head to its tail of now, and find what matches; the store blanks it, in all its tiers.
     Interrupted once it has begun to blank, the store goes on; the same --id again waits for it and prints the receipt.
+    If a hold covers any of them, nothing is blanked and the exit status is 10. The erasure continues when no hold does,
+    without another command; the same --id again prints the receipt, or that it is still deferred.
 
     \b
     Examples:
@@ -95,9 +97,13 @@ def erase(
         )
     if report.receipt is not None:
         print_receipt(report.receipt, as_json=json)
+    elif report.state == "deferred":
+        what = f"erasure {report.erasure}, {counted(report.events, 'event')} of {stream}: {deferred_by(report.holds)}"
+        say(f"{what}; it continues when no hold covers them", as_json=json, **report.as_json())
+        raise typer.Exit(DEFERRED_STATUS)
     else:
-        size = format_size(report.bytes)
-        say(f"would erase {counted(report.events, 'event')} of {stream}, {size}", as_json=json, **report.as_json())
+        found = would_erase(stream, report.events, report.bytes, report.holds)
+        say(found, as_json=json, **report.as_json())
 
 
 def match_of(

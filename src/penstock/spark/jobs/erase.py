@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.erasure_receipt import NOT_SEEN
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import AlreadyExistsError, NotFoundError
+from penstock.model.errors import AlreadyExistsError, ErasureDeferredError, NotFoundError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.spark.matching import Match, Where, matching_batches
@@ -26,8 +26,13 @@ _POSITIONS = ", ".join(f"{name} bigint" for name in _COLUMNS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EraseReport:
-    """What a run has done. ``state``: ``dry run`` or ``done``, and then there is a receipt, also where nothing matched. The
-    cuts tell what was looked at: what came behind the last one was not."""
+    """What a run has done.
+
+    ``state``: ``dry run``; ``done``, and then there is a receipt, also where nothing matched; or ``deferred``: holds cover
+    some of the events, so nothing is blanked until they end, and ``erasure`` is the id to ask again with. ``holds``: those
+    that defer it, or would; each with ``hold``, ``owner``, ``reason``, ``until_ms``. The cuts tell what was looked at: what
+    came behind the last one was not.
+    """
 
     erasure: str | None
     stream: str
@@ -38,6 +43,7 @@ class EraseReport:
     end: str
     looked_for: Mapping[str, Any]
     receipt: Mapping[str, Any] | None = None
+    holds: Sequence[Mapping[str, Any]] = ()
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -49,6 +55,7 @@ class EraseReport:
             "from": self.start,
             "to": self.end,
             "looked_for": dict(self.looked_for),
+            "holds": [dict(item) for item in self.holds],
             "receipt": None if self.receipt is None else dict(self.receipt),
         }
 
@@ -67,9 +74,12 @@ def erase(
 ) -> EraseReport:
     """Blank all events of ``scope/stream`` that match, from its head to its tail of now, and return the receipt.
 
-    If the id belongs to a decided erasure, there is no search: the call waits for that erasure and returns its receipt.
+    If holds cover some of them, the state of the report is ``deferred``: the erasure is recorded, blanks nothing while they
+    last, and continues without another call. If the id belongs to a decided or deferred erasure, there is no search: the
+    call waits for that erasure and returns its receipt, or reports that it is still deferred.
     AlreadyExistsError: that one was of another stream, by another ``who``, for another ``why``, or looked for something else.
-    Raises what ``Stream.erase`` raises, and Spark's own errors for a schema or a predicate that it cannot read.
+    ErasureWithdrawnError: it was withdrawn. Raises what ``Stream.erase`` raises, except ErasureDeferredError, and Spark's own
+    errors for a schema or a predicate that it cannot read.
     """
     import penstock
 
@@ -96,6 +106,8 @@ def erase(
                 dry_run=dry_run,
                 progress=tell,
             )
+        except ErasureDeferredError as error:
+            return _deferred(store.erasures().show(error.fields["erasure"]))
         except AlreadyExistsError:
             # Another run of this search decided first, for another tail, or with events that this run no longer finds.
             known = _known(store, str(erasure))
@@ -116,6 +128,7 @@ def _dry(stream: str, erasure: str | None, found: Mapping[str, Any], looked_for:
         start=looked_for["from"],
         end=looked_for["to"],
         looked_for=looked_for,
+        holds=found["holds"],
     )
 
 
@@ -150,8 +163,11 @@ def _known(store: Store, erasure: str) -> Mapping[str, Any] | None:
 
 
 def _repeated(store: Store, known: Mapping[str, Any], asked: Mapping[str, Any], match: Match) -> EraseReport:
-    """The receipt of the decided erasure. Raises AlreadyExistsError if the request differs: the receipt of another request
-    would claim an erasure that nobody asked for."""
+    """The receipt of the decided erasure, or a report that it is deferred. Raises ErasureWithdrawnError.
+
+    Raises AlreadyExistsError if the request differs: the receipt of another request would claim an erasure that nobody asked
+    for.
+    """
     erasure = str(asked["erasure"])
     if known["stream"] != asked["stream"]:
         raise AlreadyExistsError("this id is of an erasure of another stream", erasure=erasure, stream=known["stream"])
@@ -168,11 +184,29 @@ def _repeated(store: Store, known: Mapping[str, Any], asked: Mapping[str, Any], 
                 erasure=erasure,
                 **{name: found.get(name)},
             )
+    if known["state"] == "deferred":
+        return _deferred(known)
     return _done(known["receipt"] or store.erasures().wait(erasure))
 
 
 def _searched(looked_for: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in looked_for.items() if name not in ("from", "to", NOT_SEEN)}
+
+
+def _deferred(state: Mapping[str, Any]) -> EraseReport:
+    """That holds defer the erasure. The number of its events is known, that of its bytes is not."""
+    looked_for = state["asked"]["looked_for"]
+    return EraseReport(
+        erasure=state["erasure"],
+        stream=state["stream"],
+        state="deferred",
+        events=state["request"]["events"],
+        bytes=0,
+        start=str(looked_for.get("from", "")),
+        end=str(looked_for.get("to", "")),
+        looked_for=looked_for,
+        holds=state["deferred"]["holds"],
+    )
 
 
 def _done(receipt: Mapping[str, Any]) -> EraseReport:

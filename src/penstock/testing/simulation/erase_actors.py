@@ -15,9 +15,10 @@ from penstock.codec.events import event_bounds
 from penstock.core.erasure_receipt import positions_digest
 from penstock.model.errors import (
     AlreadyExistsError,
+    ErasureDeferredError,
+    ErasureWithdrawnError,
     InvalidArgumentError,
     NotFoundError,
-    RetentionHoldError,
     TruncatedError,
 )
 from penstock.model.names import parse_segment_name
@@ -47,7 +48,7 @@ def needles(erasure: Erasure) -> list[bytes]:
 
 
 async def erase_in_stream(env: Env, name: str) -> None:
-    """Erases events that the subscriber has read. Some are held at first, some erasures are asked for again."""
+    """Erases events that the subscriber has read. Some erasures are deferred at first, some withdrawn, some repeated."""
     rng, history = env.rng(name), env.history
     erasures = env.store(name).stream(STREAM).erasures
     gone: dict[tuple[str, int], None] = {}
@@ -59,10 +60,14 @@ async def erase_in_stream(env: Env, name: str) -> None:
             continue
         count += 1
         id_ = f"{name}.{count}"
-        if rng.random() < 0.3:
-            await _is_refused_while_held(env, erasures, id_, events)
+        is_held = rng.random() < 0.3 and await _is_deferred_while_held(env, erasures, id_, events)
+        if is_held and rng.random() < 0.3:
+            await _is_withdrawn(env, erasures, id_, events)
+            continue
         erasure = history.erasure(id_, events)
         gone.update(dict.fromkeys(events))
+        if is_held:
+            await _release(env, id_)
         receipt = await _erase(env, erasures, erasure)
         if receipt is None:
             continue
@@ -121,17 +126,37 @@ async def _truncated(env: Env, events: Events) -> frozenset[tuple[str, int]]:
     )
 
 
-async def _is_refused_while_held(env: Env, erasures: AsyncErasures, id_: str, events: Events) -> None:
-    """A hold on the stream refuses its erasure; the id is as good as new after it."""
+async def _is_deferred_while_held(env: Env, erasures: AsyncErasures, id_: str, events: Events) -> bool:
+    """Request an erasure of a held stream. True: it is deferred, and the hold is there. False: it could not be requested.
+
+    Until the caller ends the hold, every reader that finds one of the events blank reports a violation.
+    """
     await _hold(env, id_)
     try:
         await env.insist(partial(_ask, erasures, id_, events))
         env.history.violation("erased what is held", id_)
-    except RetentionHoldError as error:
-        env.history.note(f"held {id_}: {error}")
+    except ErasureDeferredError as error:
+        env.history.note(f"deferred {id_}: {error}")
+        await env.pause(env.rng(f"{id_}.deferred"), factor=4)
+        state = await env.insist(lambda: erasures.show(id_))
+        if state["state"] != "deferred":
+            env.history.violation("not deferred", f"{id_} is {state['state']} while it is held")
+        return True
     except (TruncatedError, InvalidArgumentError) as error:
         env.history.note(f"truncated before it was held {id_}: {error}")
     await _release(env, id_)
+    return False
+
+
+async def _is_withdrawn(env: Env, erasures: AsyncErasures, id_: str, events: Events) -> None:
+    """Withdraw a deferred erasure and end its hold. The events stay, and the id cannot be used again."""
+    await env.insist(partial(erasures.withdraw, id_, who="simulation", why="a test"))
+    await _release(env, id_)
+    try:
+        await env.insist(partial(_ask, erasures, id_, events))
+        env.history.violation("erased what was withdrawn", id_)
+    except ErasureWithdrawnError as error:
+        env.history.note(f"withdrawn {id_}: {error}")
 
 
 async def _hold(env: Env, id_: str) -> None:
@@ -240,13 +265,7 @@ class _Run:
         decided = 0
         for number in range(len(pages)):
             await asyncio.sleep(self._rng.random() * 10 * self._env.config.latency_s)
-            try:
-                state = await self._env.insist(
-                    partial(self._send, pages[number], number, last=number == len(pages) - 1)
-                )
-            except RetentionHoldError:
-                await asyncio.sleep(_PAUSE_S)
-                return False
+            state = await self._env.insist(partial(self._send, pages[number], number, last=number == len(pages) - 1))
             decided += state["state"] != "gathering"
             if decided and (state["request"] or {}).get("positions_sha256") == self._run["positions_sha256"]:
                 return True

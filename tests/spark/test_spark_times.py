@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 from spark_world import World, open_store
 
+from penstock.client.moments import _place, cut_at
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError
 from penstock.model.names import StreamName
@@ -23,7 +24,7 @@ from penstock.spark.connect import Services, close_links, link
 from penstock.spark.options import Moment, parse_read
 from penstock.spark.source import BatchReader
 from penstock.spark.stream import StreamReader
-from penstock.spark.times import _place, cut_at, times_of
+from penstock.spark.times import times_of
 
 BEGAN_MS = 1_800_000_000_000
 STEP_MS = 10_000

@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from penstock.core.read_order import enter_successors, later_of, predecessors_named, settled
+from penstock.core.read_order import later_of, settled
 from penstock.model.errors import InvalidCutError, SegmentNotFoundError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId, epoch_of
-from penstock.ports.controller_service import ControllerService, Successor
-from penstock.spark.positions import Offset, Positions, followers_of, to_cut
+from penstock.ports.controller_service import ControllerService
+from penstock.spark.positions import Offset, Positions, to_cut
 
 log = logging.getLogger("penstock.spark")
-
-
-async def entered(
-    controller: ControllerService,
-    stream: StreamName,
-    positions: Positions,
-    successors: Mapping[SegmentId, Sequence[Successor]],
-    ahead: Positions | None = None,
-) -> Positions:
-    """The positions after finished segments; see ``read_order.enter_successors``."""
-    followers = followers_of(successors)
-    if not any(followers.values()):
-        return {item: positions[item] for item in sorted(positions)}
-    involved = predecessors_named(followers) | positions.keys()
-    ranges = await controller.segment_ranges(stream, sorted(involved))
-    return enter_successors(positions, followers, ranges, ahead)
 
 
 async def later(

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from penstock.client.moments import cut_at, from_cut
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InternalError, InvalidCutError, TruncatedError, UnsupportedError
 from penstock.model.names import StreamName, segment_name
@@ -19,8 +20,8 @@ from penstock.spark.connect import Services
 from penstock.spark.losses import explained, say
 from penstock.spark.options import CutChoice, Moment, ReadOptions
 from penstock.spark.plan import Piece, Share, Times, pack, pieces_of, share_count, timed
-from penstock.spark.positions import Loss, Positions, from_cut
-from penstock.spark.times import cut_at, times_of
+from penstock.spark.positions import Loss, Positions
+from penstock.spark.times import times_of
 
 _SEGMENTS_AT_ONCE = 16
 
@@ -55,7 +56,7 @@ async def resolve(
 
 
 async def positions_of(services: Services, cut: StreamCut) -> Positions:
-    """Positions of a cut, see ``positions.from_cut``."""
+    """Positions of a cut, see ``moments.from_cut``."""
     waiting = any(offset < 0 for offset in cut.positions.values())
     ranges = await services.controller.segment_ranges(cut.stream, sorted(cut.positions)) if waiting else {}
     return from_cut(cut, ranges)

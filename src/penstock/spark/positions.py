@@ -9,16 +9,14 @@ Source: docs/design/0009-spark.md, docs/design/0019-order-of-readers.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from penstock.core.read_order import Followers, settled
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidCutError
 from penstock.model.names import StreamName
-from penstock.model.segments import KeyRange, SegmentId
-from penstock.ports.controller_service import Successor
+from penstock.model.segments import SegmentId
 
 VERSION = 1
 AHEAD_VERSION = 2
@@ -26,16 +24,6 @@ AHEAD_VERSION = 2
 START_VERSION = 3
 """Version of offsets that hold the start of the first batch. An earlier program would begin that batch elsewhere."""
 Positions: TypeAlias = dict[SegmentId, int]
-
-
-def from_cut(cut: StreamCut, ranges: Mapping[SegmentId, KeyRange]) -> Positions:
-    """Positions of a cut. A segment that is not started stays so while an older one of the cut shares keys with it.
-
-    ``ranges`` are the key ranges of its segments; they are looked at only where one is not started.
-    """
-    if all(offset >= 0 for offset in cut.positions.values()):
-        return {segment: cut.positions[segment] for segment in sorted(cut.positions)}
-    return settled(cut.positions, ranges)[0]
 
 
 def to_cut(stream: StreamName, positions: Mapping[SegmentId, int]) -> StreamCut:
@@ -166,11 +154,6 @@ def _named(positions: Positions) -> dict[str, int]:
 
 def _parsed(segments: Mapping[str, Any]) -> Positions:
     return {SegmentId(int(segment)): int(offset) for segment, offset in segments.items()}
-
-
-def followers_of(successors: Mapping[SegmentId, Sequence[Successor]]) -> Followers:
-    """Convert the controller's answer to the form that ``core.read_order`` takes."""
-    return {segment: [(item.range, item.predecessors) for item in found] for segment, found in successors.items()}
 
 
 def in_turn(positions: Positions, ahead: Positions) -> tuple[Positions, Positions]:

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from penstock.client.moments import entered
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, SegmentNotFoundError
 from penstock.model.names import segment_name
@@ -33,7 +34,7 @@ from penstock.ports.segment_service import SegmentInfo
 from penstock.spark.bound import Bound
 from penstock.spark.boundaries import Boundaries, Limit
 from penstock.spark.connect import Connector, Link, Services, link
-from penstock.spark.following import check_offset, entered, later, repaired
+from penstock.spark.following import check_offset, later, repaired
 from penstock.spark.losses import DELETED, between, say
 from penstock.spark.options import Moment, ReadOptions
 from penstock.spark.peers import Peers, Report, Seen, State, Watch, has_changed, seen_of, with_news

@@ -1,4 +1,5 @@
-"""When events were appended, as far as the store knows: the time of a block, and cuts of a moment.
+"""When events were appended, as far as the store knows: the time of a block.
+
 
 The store keeps the time of the first and the last append of each block of tier 2, and of a segment's last change. What is not
 tiered lies between the last block and that change. So an event's time is known to a block: seconds, where blocks are written
@@ -7,22 +8,10 @@ for age, and less where much is written. Source: docs/spark.md, "Append time".
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from penstock.model.cuts import StreamCut
-from penstock.model.errors import SegmentNotFoundError, TruncatedError, UnavailableError
-from penstock.model.names import StreamName, segment_name
-from penstock.model.segments import SegmentId
-from penstock.ports.controller_service import Successor
-from penstock.ports.segment_service import ChunkBlock, ChunkRange, SegmentInfo, SegmentService
-from penstock.spark.connect import Services
-from penstock.spark.following import entered
+from penstock.ports.segment_service import ChunkRange
 from penstock.spark.plan import Times
-from penstock.spark.positions import Positions, from_cut, to_cut
-
-_TRIES = 8
 
 
 def times_of(start: int, end: int, chunks: Sequence[ChunkRange], modified_ms: int) -> Times:
@@ -43,130 +32,3 @@ def times_of(start: int, end: int, chunks: Sequence[ChunkRange], modified_ms: in
     if at < end:
         found.append((end, modified_ms))
     return tuple(found)
-
-
-async def cut_at(services: Services, stream: StreamName, time_ms: int, *, end: bool) -> StreamCut:
-    """Where to begin, or to ``end``, so that nothing is left out that was appended from, or before, ``time_ms`` on.
-
-    Too much by less than a block of each segment, and at the tail by what is not tiered. A time before the head is the head,
-    one behind the tail is the tail. True as far as the stores' clocks go forward, and agree where segments follow each other.
-    """
-    for _ in range(_TRIES):
-        try:
-            return await _cut_at(services, stream, time_ms, end=end)
-        except* (TruncatedError, SegmentNotFoundError):
-            pass  # The head has moved: look again.
-    raise UnavailableError("stream is truncated faster than it can be looked at", stream=stream)
-
-
-async def _cut_at(services: Services, stream: StreamName, time_ms: int, *, end: bool) -> StreamCut:
-    head = await services.controller.head(stream)
-    ranges = await services.controller.segment_ranges(stream, sorted(head.positions))
-    positions: Positions = from_cut(head, ranges)
-    places: dict[SegmentId, _Place] = {}
-    followed: dict[SegmentId, Sequence[Successor]] = {}
-    while True:
-        new = [segment for segment, offset in positions.items() if offset >= 0 and segment not in places]
-        async with asyncio.TaskGroup() as group:
-            asked = {
-                segment: group.create_task(
-                    _place(services.segments, segment_name(stream, segment), positions[segment], time_ms, end=end)
-                )
-                for segment in new
-            }
-        places |= {segment: task.result() for segment, task in asked.items()}
-        positions |= {segment: places[segment].offset for segment in new}
-        behind = [segment for segment in new if places[segment].passed]
-        if not behind:
-            return to_cut(stream, positions)
-        for segment in behind:
-            followed[segment] = await services.controller.successors(stream, segment)
-        here = {segment: found for segment, found in followed.items() if segment in positions}
-        positions = await entered(services.controller, stream, positions, here)
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where in a segment a moment lies. ``passed``: behind its end, so that successors are to be looked at."""
-
-    offset: int
-    passed: bool
-
-
-async def _place(segments: SegmentService, name: str, low: int, time_ms: int, *, end: bool) -> _Place:
-    info = await segments.info(name)
-    finder = _Finder(segments, info, time_ms, end=end)
-    offset = await finder.find(max(low, info.start_offset))
-    return _Place(offset, info.sealed and offset >= info.length)
-
-
-class _Finder:
-    """Looks for a moment in one segment, by halves: blocks come in the order of their times."""
-
-    def __init__(self, segments: SegmentService, info: SegmentInfo, time_ms: int, *, end: bool) -> None:
-        self._segments = segments
-        self._info = info
-        self._time_ms = time_ms
-        self._end = end
-
-    async def find(self, start: int) -> int:
-        """The offset of the first event at or behind the moment; the length where there is none."""
-        low, high = await self._known_from(start), self._info.length
-        first, before_ms = low, None
-        while low < high:
-            middle = low + (high - low) // 2
-            chunk = await self._chunk(middle)
-            if chunk is None:
-                high = middle
-                continue
-            behind = [block for block in chunk.blocks if self._is_behind(block)]
-            if len(behind) == len(chunk.blocks):
-                high = chunk.start_offset
-            elif not behind:
-                low, before_ms = chunk.end_offset, chunk.blocks[-1].last_ms
-            else:
-                low = high = behind[0].start_offset
-        low = await self._settled(start, first, low, before_ms)
-        return low if low in (start, self._info.length) else await self._boundary(max(start, low))
-
-    async def _settled(self, start: int, first: int, low: int, before_ms: int | None) -> int:
-        """The moment's place, from that among what has times: those begin at ``first``, and the last before it is of
-        ``before_ms``."""
-        length = self._info.length
-        tiered = low < length and await self._chunk(low) is not None
-        if self._end:
-            return low if tiered or (before_ms is not None and before_ms >= self._time_ms) else length
-        if not tiered and (low > first or first == start) and low >= length:
-            return length
-        if not tiered and self._info.last_modified_ms < self._time_ms:
-            return length
-        # Where even the first that has a time lies behind the moment, what has none may do so too.
-        return start if low == first else low
-
-    def _is_behind(self, block: ChunkBlock) -> bool:
-        at_ms = block.first_ms if self._end else block.last_ms
-        return at_ms is not None and at_ms >= self._time_ms
-
-    async def _known_from(self, start: int) -> int:
-        """From where on blocks have times: earlier versions of the store wrote them without, and no longer do."""
-        low, high = start, self._info.length
-        while low < high:
-            # The first look is at the beginning, which is all that it takes with a store that has always known.
-            middle = low if low == start else low + (high - low) // 2
-            chunk = await self._chunk(middle)
-            if chunk is None or chunk.blocks[0].last_ms is not None:
-                high = middle if chunk is None else max(low, chunk.start_offset)
-            else:
-                low = chunk.end_offset
-        return high
-
-    async def _chunk(self, offset: int) -> ChunkRange | None:
-        """The chunk that holds a byte; None where none does yet."""
-        if offset >= self._info.length:
-            return None
-        found = await self._segments.chunk_ranges(self._info.name, offset, offset + 1)
-        return found[0] if found and found[0].start_offset <= offset and found[0].blocks else None
-
-    async def _boundary(self, offset: int) -> int:
-        """The place itself, unless a large event that began before goes on there."""
-        return await self._segments.next_event_boundary(self._info.name, offset)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from penstock.client.moments import cut_at
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError, InvalidArgumentError, NotFoundError
 from penstock.model.names import segment_name
@@ -28,7 +29,6 @@ from penstock.spark.losses import say
 from penstock.spark.options import AUDIT_STREAM, ReadOptions, parse_read, plain_name
 from penstock.spark.planning import batch_ranges, left_of
 from penstock.spark.positions import Loss
-from penstock.spark.times import cut_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -363,18 +363,19 @@ def test_subscribers_are_listed_described_moved_and_removed(penstock: Run, world
     assert "has published nothing" in penstock("subscriber", "describe", "s/t", "s/silent")[1]
     assert penstock("subscriber", "describe", "s/t", "s/nobody")[0] == 3
 
-    out = penstock("subscriber", "move", "s/t", "s/g", "--to", "tail", "--dry-run")[1]
-    assert out == "s/g skips 600 B, 60 events of s/t; nothing was changed\n"
-    status, _, err = penstock("subscriber", "move", "s/t", "s/g", "--to", "tail")
+    move = ("subscriber", "move", "s/t", "s/g", "--acknowledged-only", "--to")
+    out = penstock(*move, "tail", "--dry-run")[1]
+    assert out == "s/g acknowledges 600 B, 60 events of s/t; its readers stay where they are; nothing was changed\n"
+    status, _, err = penstock(*move, "latest")
     assert status == 2
     assert "--yes" in err
     assert world.streams[S].subscribers["s/g"] == 400
-    assert penstock("subscriber", "move", "s/t", "s/g", "--to", "tail", answer="n\n")[0] == 1
+    assert penstock(*move, "latest", answer="n\n")[0] == 1
     assert world.streams[S].subscribers["s/g"] == 400
-    assert penstock("subscriber", "move", "s/t", "s/g", "--to", "tail", answer="y\n")[0] == 0
+    assert penstock(*move, "latest", answer="y\n")[0] == 0
     assert world.streams[S].subscribers["s/g"] == 1000
     # Backwards nothing can be lost, so nothing is asked.
-    assert "gives back 1 kB, 100 events" in penstock("subscriber", "move", "s/t", "s/g", "--to", "head")[1]
+    assert "takes back the acknowledgement of 1 kB, 100 events" in penstock(*move, "head")[1]
 
     assert penstock("subscriber", "remove", "s/t", "s/g")[0] == 2
     assert penstock("subscriber", "remove", "s/t", "s/g", "--yes")[0] == 0

@@ -128,6 +128,33 @@ def test_a_hold_keeps_what_a_rule_would_remove(penstock: Run) -> None:
     assert {"hold", "unhold", "truncate"} <= kinds
 
 
+def read_as_group(tmp_path: Path) -> int:
+    """Events that a reader of the group gets."""
+    got = 0
+    with api.open(tmp_path / "data") as store, store.open_reader_group("s/g").reader("one") as reader:
+        while reader.read(0.2) is not None:
+            got += 1
+    return got
+
+
+def test_a_reset_of_a_group_is_shown_confirmed_and_refused_while_it_reads(penstock: Run, tmp_path: Path) -> None:
+    penstock("stream", "create", "s/t")
+    with api.open(tmp_path / "data") as store:
+        store.reader_group("s/g", ["s/t"], retention="manual")
+    penstock("write", "s/t", stdin=b"abc\n" * 10)
+    status, _, err = penstock("group", "reset", "s/g", "--to", "2126-01-01")
+    assert (status, "future" in err) == (2, True)
+    assert penstock("group", "reset", "s/g", "--to", "yesterday")[0] == 2
+    assert penstock("group", "reset", "s/none", "--to", "tail")[0] == 3
+    assert penstock("group", "reset", "s/g", "--to", "tail", "--stream", "s/other")[0] == 2
+    reset = ("group", "reset", "s/g", "--to", "tail", "--why", "skip it", "--who", "anna", "--yes", "--json")
+    done = json.loads(penstock(*reset)[1])
+    assert (done["stream"], done["events"], done["acknowledged_events"], done["dry_run"]) == ("s/t", 10, 10, False)
+    assert read_as_group(tmp_path) == 0
+    (entry,) = [item for item in entries(penstock) if item["kind"] == "move"]
+    assert entry["caller"] == {"who": "anna", "why": "skip it", "via": "cli"}
+
+
 def test_subscribers_are_moved_and_their_figures_follow(penstock: Run, tmp_path: Path) -> None:
     penstock("stream", "create", "s/t")
     with api.open(tmp_path / "data") as store:
@@ -136,7 +163,11 @@ def test_subscribers_are_moved_and_their_figures_follow(penstock: Run, tmp_path:
     found = json.loads(penstock("subscriber", "list", "s/t", "--json")[1])
     assert (found["name"], found["lag_bytes"], found["lag_events"]) == ("s/g", 110, 10)
     assert "skips 110 B, 10 events" in penstock("subscriber", "move", "s/t", "s/g", "--to", "tail", "--dry-run")[1]
+    assert penstock("subscriber", "move", "s/t", "s/g", "--to", "tail")[0] == 2, "it asks first"
+    assert read_as_group(tmp_path) == 10, "nothing was moved"
+    assert "reads again 110 B, 10 events" in penstock("group", "reset", "s/g", "--to", "earliest")[1]
     assert penstock("subscriber", "move", "s/t", "s/g", "--to", "tail", "--yes")[0] == 0
+    assert read_as_group(tmp_path) == 0, "its readers were moved, too"
     found = json.loads(penstock("subscriber", "describe", "s/t", "s/g", "--json")[1])
     assert (found["lag_bytes"], found["lag_events"], found["position"]) == (0, 0, {"0#0": 110})
     assert penstock("subscriber", "remove", "s/t", "s/g", "--yes")[0] == 0

@@ -199,7 +199,7 @@ TAKES_A_CUT = {
     "reader start": lambda store, stream, cut: events(stream, start=cut),
     "reader end": lambda store, stream, cut: events(stream, end=cut),
     "truncate": lambda store, stream, cut: stream.truncate(cut),
-    "move_subscriber": lambda store, stream, cut: stream.move_subscriber("a/known", cut),
+    "set_acknowledged": lambda store, stream, cut: stream.set_acknowledged("a/known", cut),
     "group start": lambda store, stream, cut: store.reader_group("fresh", ["a/s"], start=cut),
     "publish": lambda store, stream, cut: store.open_reader_group("a/known").publish(cut),
     "hold": lambda store, stream, cut: store.holds("a/s").add(owner="o", reason="r", cut=cut),

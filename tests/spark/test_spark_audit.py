@@ -86,8 +86,8 @@ def act(store: Store) -> None:
     store.reader_group("plant/mover", ["plant/moved"], retention="manual")
     moved = fill(store, "plant/moved", 50)
     start = moved.head()
-    moved.move_subscriber("plant/mover", moved.tail())
-    moved.move_subscriber("plant/mover", start)
+    moved.set_acknowledged("plant/mover", moved.tail())
+    moved.set_acknowledged("plant/mover", start)
     moved.remove_subscriber("plant/mover")
 
 

@@ -15,15 +15,15 @@ from typing import Any, Literal, NoReturn, Self, TypeVar
 from uuid import UUID
 
 from penstock.client.blocking_erasure import Erasures
+from penstock.client.blocking_groups import ReaderGroup
 from penstock.client.blocking_readers import GroupReader, Reader
 from penstock.client.blocking_retention import Holds, LevelPolicy, Retention
 from penstock.client.blocking_writers import Transaction, Writer
 from penstock.client.erasure import Positions, Progress
+from penstock.client.group_reset import ResetTo
 from penstock.client.loop_thread import LoopThread, Opener
 from penstock.client.options import Bound, settings_of
 from penstock.client.reader import OnTruncated
-from penstock.client.reader_group import AsyncReaderGroup
-from penstock.client.retry import DEADLINE_S
 from penstock.client.store import UNCHANGED, AsyncStore, AsyncStream, GroupStart, Unchanged
 from penstock.client.writer_core import WriterSettings
 from penstock.model.cuts import StreamCut
@@ -67,80 +67,6 @@ class _SystemRng:
 
     def uuid(self) -> UUID:
         return uuid.uuid4()
-
-
-class ReaderGroup:
-    """Several readers that share streams; their progress can hold and release data.
-
-    Its ``retention`` says when: none, never; manual, when ``publish`` is called; automatic, at each completed checkpoint,
-    which its readers begin every ``checkpoint_interval_s`` while they read. Calls raise ReaderGroupNotFoundError once the
-    group is deleted, UnavailableError where the store cannot be reached.
-    """
-
-    def __init__(self, thread: LoopThread, inner: AsyncReaderGroup) -> None:
-        self._thread = thread
-        self._inner = inner
-
-    def __repr__(self) -> str:
-        return repr(self._inner)
-
-    @property
-    def scope(self) -> str:
-        """The scope that the group is in."""
-        return self._inner.scope
-
-    @property
-    def name(self) -> str:
-        """The group's name, without its scope."""
-        return self._inner.name
-
-    @property
-    def streams(self) -> Sequence[StreamName]:
-        """The streams that it reads, sorted."""
-        return self._inner.streams
-
-    def reader(self, name: str, *, on_truncated: OnTruncated = "raise") -> GroupReader:
-        """A reader, not joined yet: use it in a ``with`` block. A second one of the ``name`` takes the place of the first.
-
-        ``on_truncated``: where data was truncated before it was read, "raise" TruncatedError or "skip" it.
-        """
-        return GroupReader(self._thread, self._inner.reader(name, on_truncated=on_truncated))
-
-    def readers(self) -> list[str]:
-        """Names of the readers that are in the group, sorted; dead ones until their lease has run out."""
-        return self._thread.call(self._inner.readers())
-
-    def remove_reader(self, name: str) -> None:
-        """Take what the dead reader ``name`` held from it now, without waiting for its lease."""
-        self._thread.call(self._inner.remove_reader(name))
-
-    def positions(self) -> Mapping[StreamName, StreamCut]:
-        """How far the group is, as its readers reported last: one cut per stream."""
-        return self._thread.call(self._inner.positions())
-
-    def checkpoint(self, *, deadline_s: float = DEADLINE_S) -> Mapping[StreamName, StreamCut]:
-        """Collect the positions of all readers, one consistent cut per stream. They must be open meanwhile.
-
-        Raises DeadlineExceededError after ``deadline_s``, naming the readers that did not take part. Under automatic
-        retention the cuts are published.
-        """
-        return self._thread.call(self._inner.checkpoint(deadline_s=deadline_s))
-
-    def publish(self, cuts: StreamCut | str | Mapping[StreamName, StreamCut]) -> None:
-        """Tell the streams that everything before the cuts is done with, so that retention may release it.
-
-        ``cuts``: one cut, its text, or a mapping as ``positions`` gives it. Raises UnsupportedError (retention is not
-        manual), InvalidCutError (behind the last one, or no position of its stream), SubscriberNotFoundError.
-        """
-        self._thread.call(self._inner.publish(cuts))
-
-    def delete(self) -> None:
-        """Remove the group, its state and its subscriptions. Its readers fail with ReaderGroupNotFoundError."""
-        self._thread.call(self._inner.delete())
-
-    def close(self) -> None:
-        """Nothing: a group holds nothing open; its readers close on their own."""
-        self._thread.call(self._inner.close())
 
 
 class Stream:
@@ -237,14 +163,21 @@ class Stream:
         bytes, events and time, and what each keeps."""
         return self._thread.call(self._inner.subscribers())
 
-    def move_subscriber(
-        self, name: str, to: StreamCut | Literal["head", "tail"] | str, *, dry_run: bool = False
+    def set_acknowledged(
+        self,
+        name: str,
+        to: StreamCut | Literal["head", "tail"] | str,
+        *,
+        dry_run: bool = False,
     ) -> Mapping[str, Any]:
-        """Set what a subscriber has acknowledged, forwards or backwards; returns what it passes: ``bytes``, ``events``.
+        """Set what a subscriber has acknowledged, and so what retention may release; returns what it passes: ``bytes``,
+        ``events``. It moves no reader: ``Store.reset_reader_group`` moves both.
 
-        ``dry_run`` changes nothing. Raises SubscriberNotFoundError, InvalidCutError, TruncatedError (before the head).
+        ``dry_run`` changes nothing. Raises SubscriberNotFoundError,
+        InvalidCutError, TruncatedError (before the head).
         """
-        return self._thread.call(self._inner.move_subscriber(name, to, dry_run=dry_run))
+        call = self._inner.set_acknowledged(name, to, dry_run=dry_run)
+        return self._thread.call(call)
 
     def remove_subscriber(self, name: str) -> None:
         """Forget a subscription: it holds nothing from here on. Raises SubscriberNotFoundError."""
@@ -462,6 +395,36 @@ class Store:
         """
         work = self._inner.open_reader_group(name, lease_s=lease_s, refresh_s=refresh_s)
         return ReaderGroup(self._thread, self._thread.call(work))
+
+    def reset_reader_group(
+        self,
+        name: str,
+        to: ResetTo,
+        *,
+        streams: Sequence[str | StreamName] = (),
+        lease_s: float = 10.0,
+        dry_run: bool = False,
+    ) -> Sequence[Mapping[str, Any]]:
+        """Move the readers of group ``scope/name`` and what it has acknowledged to one position, while no reader is online.
+
+        Args:
+            to: "head" or "earliest", "tail" or "latest", a time with its zone (data appended from then on is read), or a cut
+                or its text, which moves its own stream only.
+            streams: The streams to move in; empty: all that the group reads.
+            lease_s: A reader counts as away once it has been silent for so long; a group that lists readers is watched first.
+            dry_run: Check everything and change nothing.
+        Returns:
+            A mapping for each stream: ``stream``, ``from`` and ``to`` (offsets by segment), and ``bytes`` and ``events`` that
+            the readers skip (negative: read again; None: unknown); for a subscriber also ``acknowledged_bytes`` and
+            ``acknowledged_events``.
+        Raises:
+            ConflictError: A reader is online (``readers`` names them), or another program keeps the positions: a Spark query
+                in its checkpoint, or Pravega's Java client. Nothing was changed.
+            ReaderGroupNotFoundError, SubscriberNotFoundError, InvalidArgumentError, InvalidCutError; TruncatedError (before
+            the head). Nothing was changed.
+        """
+        work = self._inner.reset_reader_group(name, to, streams=streams, lease_s=lease_s, dry_run=dry_run)
+        return self._thread.call(work)
 
     def policy(self, scope: str | None = None) -> LevelPolicy:
         """The policy that streams inherit: from their scope, or (None) from the server."""

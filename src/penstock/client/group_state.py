@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from penstock.core.read_order import normalised, startable
 from penstock.model.cuts import NOT_STARTED, StreamCut
-from penstock.model.errors import CorruptDataError, VersionTooNewError
+from penstock.model.errors import CorruptDataError, InternalError, VersionTooNewError
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange, SegmentId
 from penstock.ports.controller_service import Successor
@@ -175,6 +175,31 @@ class GroupState:
                 del table[key]
         return unread
 
+    def reset(self, starts: Mapping[StreamName, StreamCut], ranges: Mapping[SegmentKey, KeyRange], now_ms: int) -> None:
+        """Continue at these cuts in their streams, and in other streams as before. No reader may be a member.
+
+        The positions become a complete checkpoint. If the program ends before it has acknowledged them, readers that join an
+        automatic group publish them.
+        """
+        if self.members:
+            raise InternalError("a reader group with readers is reset", group=self.group)
+        for stream, cut in starts.items():
+            self.remove_stream(stream)
+            keys = {segment: ranges[stream, segment] for segment in cut.positions}
+            self.ranges.update({(stream, segment): of for segment, of in keys.items()})
+            self._begin(stream, cut, keys)
+        self.checkpoint = None
+        self.start_checkpoint(now_ms)
+        self._forget_ranges()
+
+    def _begin(self, stream: StreamName, cut: StreamCut, keys: Mapping[SegmentId, KeyRange]) -> None:
+        # A cut from a caller may have 0 for a segment that waits for an older one.
+        for segment, offset in normalised(cut.positions, keys).items():
+            if offset == NOT_STARTED:
+                self.future[stream, segment] = 0
+            else:
+                self.free[stream, segment] = offset
+
     def _unfinished_positions(self) -> Positions:
         positions = {**self.future, **self.free}
         for member in self.members.values():
@@ -313,11 +338,5 @@ def initial_state(
     """The state of a group that nobody has read with. ``starts`` are explicit cuts, ``ranges`` of their segments."""
     state = GroupState(group, ranges=dict(ranges))
     for stream, cut in starts.items():
-        keys = {segment: ranges[stream, segment] for segment in cut.positions}
-        # A cut from a caller may have 0 for a segment that waits for an older one.
-        for segment, offset in normalised(cut.positions, keys).items():
-            if offset == NOT_STARTED:
-                state.future[stream, segment] = 0
-            else:
-                state.free[stream, segment] = offset
+        state._begin(stream, cut, {segment: ranges[stream, segment] for segment in cut.positions})
     return state

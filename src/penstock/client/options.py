@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -13,6 +14,10 @@ T = TypeVar("T")
 
 Bound: TypeAlias = StreamCut | Literal["head", "tail"] | str | None
 """A place in a stream: its head, its tail, a cut, or the text of a cut (``StreamCut.to_text``)."""
+
+
+RESET_WORDS = {"head": "head", "earliest": "head", "tail": "tail", "latest": "tail"}
+"""Words for the ends of a stream where a reader group is reset."""
 
 
 def start_of(given: object, *, name: str = "start") -> Bound:
@@ -52,6 +57,31 @@ def one_of(given: object, name: str, known: tuple[str, ...]) -> None:
     """Raises InvalidArgumentError unless ``given`` is one of the words."""
     if given not in known:
         raise InvalidArgumentError(f"{name} is {' or '.join(known)}", **{name: repr(given)[:60]})
+
+
+def number(name: str, given: object, *, above: float = -math.inf, least: float = -math.inf) -> float:
+    """The number, finite and in its range: more than ``above``, not less than ``least``. Raises InvalidArgumentError."""
+    fields_ = {name: repr(given)[:60], "type": type(given).__name__}
+    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+        raise InvalidArgumentError(f"{name} is a finite number", **fields_)
+    if given <= above:
+        raise InvalidArgumentError(f"{name} is more than {above:g}", **fields_)
+    if given < least:
+        raise InvalidArgumentError(f"{name} is at least {least:g}", **fields_)
+    return given
+
+
+def check_printable(name: str, given: object) -> None:
+    """Raises InvalidArgumentError unless ``given`` is text that has bytes in UTF-8: no half of a surrogate pair."""
+    fields_ = {name: ascii(given)[:60], "type": type(given).__name__}
+    if not isinstance(given, str):
+        raise InvalidArgumentError(f"{name} is text", **fields_)
+    try:
+        given.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(
+            f"{name} is not text in UTF-8: it holds half of a surrogate pair", **fields_
+        ) from error
 
 
 def settings_of(kind: type[T], what: str, options: Mapping[str, Any], **fixed: Any) -> T:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any, Final, Literal, TypeAlias
 
 from penstock.client.erasure import AsyncErasures, Positions, Progress
+from penstock.client.group_reset import GroupReset, ResetTo
 from penstock.client.layout import StreamLayout
-from penstock.client.options import Bound, cut_of, settings_of, start_of
+from penstock.client.options import RESET_WORDS, Bound, cut_of, number, settings_of, start_of
 from penstock.client.reader import AsyncReader, OnTruncated, resolve_cut
 from penstock.client.reader_group import AsyncReaderGroup, retention_of
 from penstock.client.retention import AsyncHolds, AsyncLevelPolicy, AsyncRetention
@@ -155,13 +156,14 @@ class AsyncStream:
         """Reader groups, as ``scope/group``, whose progress holds the stream's data: where they are, what they keep."""
         return await self._controller.describe_subscribers(self.name)
 
-    async def move_subscriber(
-        self, name: str, to: StreamCut | Literal["head", "tail"] | str, *, dry_run: bool = False
+    async def set_acknowledged(
+        self,
+        name: str,
+        to: StreamCut | Literal["head", "tail"] | str,
+        *,
+        dry_run: bool = False,
     ) -> Mapping[str, Any]:
-        """Set what a subscriber has acknowledged, forwards or backwards; returns what it passes: ``bytes``, ``events``.
-
-        Raises SubscriberNotFoundError, InvalidCutError, TruncatedError (before the head).
-        """
+        """See ``client.blocking.Stream.set_acknowledged``."""
         if to == "head":
             cut = await self._controller.head(self.name)
         elif to == "tail":
@@ -385,12 +387,40 @@ class AsyncStore:
         Raises ReaderGroupNotFoundError, GenerationMismatchError (a stream of it was deleted and made anew since),
         InvalidArgumentError (a name of another form).
         """
+        stored = await self._group_config(name)
+        return await self._open(stored, lease_s=lease_s, refresh_s=refresh_s)
+
+    async def reset_reader_group(
+        self,
+        name: str,
+        to: ResetTo,
+        *,
+        streams: Sequence[str | StreamName] = (),
+        lease_s: float = 10.0,
+        dry_run: bool = False,
+    ) -> Sequence[Mapping[str, Any]]:
+        """See ``client.blocking.Store.reset_reader_group``. Cancelled: data is held for the readers wherever they then are,
+        and the same call finishes the reset."""
+        number("lease_s", lease_s, above=0)
+        config = await self._group_config(name)
+        names = [self.stream(item).name for item in streams] or sorted(config.start_cuts)
+        if isinstance(to, StreamCut) or (isinstance(to, str) and to not in RESET_WORDS):
+            to = cut_of(to, name="to")
+            names = [self.stream(item).name for item in streams] or [to.stream]
+        unknown = sorted(set(names) - set(config.start_cuts))
+        if unknown:
+            raise InvalidArgumentError("reader group does not read the stream", group=name, stream=str(unknown[0]))
+        reset = GroupReset(self, config, self.clock, self.rng, lease_s=lease_s)
+        await reset.check_state_is_ours(names)
+        await self._open(config, lease_s=lease_s, refresh_s=lease_s / 2)
+        return await reset.run(to, names, dry_run=dry_run)
+
+    async def _group_config(self, name: str) -> ReaderGroupConfig:
         check_text(name)
         scope, slash, short = name.rpartition("/")
         if not slash:
             raise InvalidArgumentError("a reader group is written SCOPE/GROUP", name=name)
-        stored = await retrying(lambda: self.controller.get_reader_group(scope, short), self.rng)
-        return await self._open(stored, lease_s=lease_s, refresh_s=refresh_s)
+        return await retrying(lambda: self.controller.get_reader_group(scope, short), self.rng)
 
     def policy(self, scope: str | None = None) -> AsyncLevelPolicy:
         """The policy that streams inherit: from their scope, or (None) from the server."""

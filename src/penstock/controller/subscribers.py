@@ -251,7 +251,8 @@ class Subscribers:
         """Set the acknowledged cut; ``dry_run``: only say what that would do.
 
         Gives ``from``, ``to``, ``bytes`` and ``events`` passed, negative where they are given back; events are None where a
-        cut is no boundary of events. Unbounded ``cut``: the tail.
+        cut is no boundary of events. As texts: ``from_cut``, and ``lower_cut``, the earlier of both at each key. Unbounded
+        ``cut``: the tail.
         Raises: ScopeNotFoundError, StreamNotFoundError, SubscriberNotFoundError, InvalidCutError (no cut of the stream, or
         beyond its tail), TruncatedError (before the head at some key).
         """
@@ -291,12 +292,15 @@ class Subscribers:
         start = first if known is None or known.cut is None else known.cut
         if not at_or_after(history, start, first):
             start = upper_bound(history, [start, first])
-        events = await self._passed(name, history, start, wanted)
+        lower = lower_bound(history, [start, wanted])
+        events = await self._passed(name, history, start, wanted, lower)
         answer = {
             "stream": str(name),
             "subscriber": group,
             "from": encode_cut(start),
             "to": encode_cut(wanted),
+            "from_cut": StreamCut(name, dict(start)).to_text(),
+            "lower_cut": StreamCut(name, dict(lower)).to_text(),
             "bytes": size_till(history, wanted) - size_till(history, start),
             "events": events,
         }
@@ -312,13 +316,12 @@ class Subscribers:
             )
 
     async def _passed(
-        self, name: StreamName, history: StreamHistory, start: Positions, wanted: Positions
+        self, name: StreamName, history: StreamHistory, start: Positions, wanted: Positions, lower: Positions
     ) -> int | None:
         """Events from one cut to the other, those given back counted negative."""
         counts = self._ctx.events
-        middle = lower_bound(history, [start, wanted])
-        gained = await counts.between(name, history, middle, wanted)
-        given_back = await counts.between(name, history, middle, start)
+        gained = await counts.between(name, history, lower, wanted)
+        given_back = await counts.between(name, history, lower, start)
         return None if gained is None or given_back is None else gained - given_back
 
     async def _there(self, view: StreamView, group: str) -> Stored[SubscriberRecord]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from dataclasses import replace
 from typing import TypeVar
+from uuid import UUID
 
 from penstock.codec.metadata import BatchRecord
 from penstock.codec.reader_metadata import SubscriberRecord
@@ -135,6 +136,14 @@ def _place_without_owner(known: BatchRecord, batch: int, source: QuerySource, wr
             last=known.batch,
         )
     return _place_by_number(known, batch, source, writer)
+
+
+_MADE_BY_QUERY_VERSION = 5
+
+
+def is_made_by_query(group_id: UUID) -> bool:
+    """Whether a Spark query made the reader group: ids of such groups are hashed, all others are random (version 4)."""
+    return group_id.version == _MADE_BY_QUERY_VERSION
 
 
 def check_subscriber(query: str, source: QuerySource | None, *, subscriber: str, by_hand: bool = False) -> None:

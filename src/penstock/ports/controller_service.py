@@ -538,7 +538,8 @@ class ControllerService(Protocol):
     ) -> Mapping[str, Any]:
         """Set the acknowledged cut, forwards or backwards: the one primitive behind skip, clear, expire and reset.
 
-        Returns ``from``, ``to``, ``bytes`` and ``events`` passed (negative: given back). Unbounded ``cut``: the tail.
+        It moves no reader. Returns ``from``, ``to``, ``bytes`` and ``events`` passed (negative: given back); as texts
+        ``from_cut``, and ``lower_cut``, the earlier of both at each key. Unbounded ``cut``: the tail.
         Raises SubscriberNotFoundError, InvalidCutError, TruncatedError (before the head).
         """
         ...

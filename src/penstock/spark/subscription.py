@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from uuid import UUID, uuid4, uuid5
 
 from penstock.client.liveness import renewal_s
-from penstock.core.query_source import check_subscriber
+from penstock.core.query_source import check_subscriber, is_made_by_query
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     GenerationMismatchError,
@@ -30,8 +30,6 @@ from penstock.spark.positions import Positions
 log = logging.getLogger("penstock.spark")
 
 _MADE_BY_QUERY = UUID("6f1d5a52-7d1c-4e35-9a43-1f0b6e3c5d27")
-_HASHED = 5
-"""Version of the ids of reader groups that queries make. All others have random ids, whose version is 4."""
 
 
 class Subscription:
@@ -186,7 +184,7 @@ async def subscribe(
         log.warning("subscriber is registered again. subscriber=%s", group.full_name)
         group = await services.controller.create_reader_group(group)
         registered = True
-    by_hand = not registered and group.id.version != _HASHED
+    by_hand = not registered and not is_made_by_query(group.id)
     stored, query = await _stored_cut(services, stream, group)
     if source is not None:
         check_subscriber(query, source, subscriber=group.full_name, by_hand=by_hand)

@@ -2,12 +2,54 @@
 
 from __future__ import annotations
 
+import getpass
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
 
-from penstock.app.cli.output import print_facts, print_rows, say
+from penstock.app.cli.output import print_facts, print_json, print_rows, say
 from penstock.app.cli.target import ControllerOption, DataOption, GroupArgument, JsonOption, ScopeArgument, open_target
+from penstock.app.cli.words import moment_of
+from penstock.app.units import counted, format_size
+from penstock.client.options import RESET_WORDS
+from penstock.model.callers import Caller, calling
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidArgumentError, InvalidCutError
 
-app = typer.Typer(help="Reader groups: who reads together, and whose positions release data.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from penstock.client.blocking import Store
+
+app = typer.Typer(
+    help="Reader groups: who reads together, and whose positions release data.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog="""\
+\b
+Examples:
+  penstock group list demo
+  penstock group reset demo/reports --to earliest
+  penstock group reset demo/reports --to 2026-01-31T12:00:00Z --dry-run
+  penstock group delete demo/reports
+""",
+)
+
+ResetToOption = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="head|tail|TIME|CUT",
+        help="Where to continue: head (or earliest), tail (or latest), a time such as 2026-01-31T12:00:00Z, or a cut.",
+        show_default=False,
+    ),
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+WhoOption = Annotated[
+    str | None, typer.Option("--who", help="Who does it, for the audit stream; else the user of this process.")
+]
+WhyOption = Annotated[str, typer.Option("--why", help="Why, for the audit stream.", show_default=False)]
 
 
 @app.command("list")
@@ -57,3 +99,104 @@ def delete(
     with open_target(controller, data) as store:
         store.call(lambda inner: inner.controller.delete_reader_group(scope, name))
     say(f"deleted reader group {group}", as_json=json, group=group)
+
+
+@app.command()
+def reset(
+    group: GroupArgument,
+    to: ResetToOption,
+    stream: Annotated[
+        list[str] | None, typer.Option("--stream", help="Only in this stream. May be given more than once.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what it would do.")] = False,
+    why: WhyOption = "",
+    who: WhoOption = None,
+    yes: YesOption = False,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Move a group's readers and what it has acknowledged to one position, in all of its streams.
+
+    Refused while readers are online: close them first. Readers that do not respond are watched for 10 seconds. A group of a
+    Spark query or of Pravega's Java client is refused, because its positions are not in this store.
+    """
+    place = place_to_reset(to)
+    with calling(caller_of(who, why)), open_target(controller, data) as store:
+        reset_group(store, group, place, stream or (), dry_run=dry_run, yes=yes, json=json)
+
+
+def reset_group(
+    store: Store,
+    group: str,
+    place: StreamCut | datetime | str,
+    streams: Sequence[str],
+    *,
+    dry_run: bool,
+    yes: bool,
+    json: bool,
+) -> None:
+    """Show what the reset skips, ask if it skips anything, reset, and print what was done."""
+    found = store.reset_reader_group(group, place, streams=streams, dry_run=True)
+    if not dry_run:
+        skips = [item for item in found if _skips(item)]
+        if skips:
+            confirm("; ".join(_moved(item) for item in skips) + ". Reset it?", yes=yes, group=group)
+        found = store.reset_reader_group(group, place, streams=streams)
+    for item in found:
+        if json:
+            print_json({"dry_run": dry_run, **item})
+        else:
+            print(_moved(item) + ("; nothing was changed" if dry_run else ""))
+
+
+def caller_of(who: str | None, why: str) -> Caller:
+    """The caller for the audit stream; without ``who`` the user that runs this process, if the system knows one."""
+    if who is None:
+        try:
+            who = getpass.getuser()
+        except (OSError, KeyError):
+            who = ""
+    return Caller(who=who, why=why, via="cli")
+
+
+def confirm(question: str, *, yes: bool, **fields: Any) -> None:
+    """Return if the user agrees. Raises InvalidArgumentError without a terminal and without ``--yes``; exits with 1 on no."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidArgumentError("unread data may go; nothing was changed. Confirm with --yes", **fields)
+    if not typer.confirm(question, err=True):
+        print("nothing was changed", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def place_to_reset(to: str) -> StreamCut | datetime | str:
+    """The place that the text stands for. Raises InvalidArgumentError."""
+    if to in RESET_WORDS:
+        return to
+    try:
+        return StreamCut.from_text(to)
+    except InvalidCutError:
+        pass
+    try:
+        return moment_of(to)
+    except ValueError as error:
+        raise InvalidArgumentError(
+            "neither head, tail, a time such as 2026-01-31T12:00:00Z, nor the text of a stream cut", value=repr(to[:60])
+        ) from error
+
+
+def _skips(item: Mapping[str, Any]) -> bool:
+    sizes = (item["bytes"], item.get("acknowledged_bytes", 0))
+    return any(size is None or size > 0 for size in sizes)
+
+
+def _moved(item: Mapping[str, Any]) -> str:
+    size, events = item["bytes"], item["events"]
+    if size is None:
+        return f"{item['group']} skips some events of {item['stream']} and reads others again"
+    shown = "" if events is None else f", {counted(abs(events), 'event')}"
+    return (
+        f"{item['group']} {'skips' if size >= 0 else 'reads again'} {format_size(abs(size))}{shown} of {item['stream']}"
+    )

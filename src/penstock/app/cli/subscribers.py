@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.app.cli.groups import (
+    ResetToOption,
+    WhoOption,
+    WhyOption,
+    YesOption,
+    caller_of,
+    confirm,
+    place_to_reset,
+    reset_group,
+)
 from penstock.app.cli.output import ProgressLine, exit_code, print_error, print_facts, print_json, print_rows, say
 from penstock.app.cli.streams import place_of
 from penstock.app.cli.target import (
@@ -21,7 +30,9 @@ from penstock.app.cli.target import (
 )
 from penstock.app.cli.words import cut_words, moment, offsets
 from penstock.app.units import counted, format_duration, format_size
-from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError, SubscriberNotFoundError
+from penstock.client.options import RESET_WORDS
+from penstock.model.callers import calling
+from penstock.model.errors import CorruptDataError, NotFoundError, SubscriberNotFoundError
 from penstock.model.names import SYSTEM_SCOPE
 from penstock.ports.controller_service import SubscriberInfo
 
@@ -41,8 +52,6 @@ Examples:
   penstock subscriber remove demo/clicks demo/reports --yes
 """,
 )
-
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def _fields(item: SubscriberInfo) -> dict[str, Any]:
@@ -171,34 +180,47 @@ def _events(count: int | None) -> str:
 def move(
     stream: StreamArgument,
     name: GroupArgument,
-    to: Annotated[str, typer.Option("--to", metavar="head|tail|CUT", help="Where it shall stand.", show_default=False)],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would pass.")] = False,
+    to: ResetToOption,
+    acknowledged_only: Annotated[
+        bool, typer.Option("--acknowledged-only", help="Move no readers, only what retention may release.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what it would do.")] = False,
+    why: WhyOption = "",
+    who: WhoOption = None,
     yes: YesOption = False,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Set what a subscriber has acknowledged: forwards (skip, clear), or backwards (read again).
+    """Move a subscriber forwards (skip) or backwards (read again) in one stream: its readers and what it has acknowledged.
 
-    What it passes unread may go with the next cycle; so it is said, and asked, first.
+    The same as penstock group reset with --stream; see there for what is refused. With --acknowledged-only the readers stay
+    where they are, and only what retention may release or must keep changes. That is for Spark queries, whose position is in
+    their checkpoint, and for groups of other clients.
     """
-    place = place_of(to, "head", "tail")
-    with open_target(controller, data) as store:
+    caller = caller_of(who, why)
+    if not acknowledged_only:
+        to_reset = place_to_reset(to)
+        with calling(caller), open_target(controller, data) as store:
+            reset_group(store, name, to_reset, (stream,), dry_run=dry_run, yes=yes, json=json)
+        return
+    place = place_of(RESET_WORDS.get(to, to), "head", "tail")
+    with calling(caller), open_target(controller, data) as store:
         handle = store.stream(stream)
-        found = handle.move_subscriber(name, place, dry_run=True)
+        found = handle.set_acknowledged(name, place, dry_run=True)
         if not dry_run:
             if found["bytes"] > 0:
-                _ask(f"{_moved(stream, name, found)}. Move it?", yes=yes, subscriber=name, bytes=found["bytes"])
-            found = handle.move_subscriber(name, place)
-    said = _moved(stream, name, found)
+                confirm(f"{_released(stream, name, found)}. Move it?", yes=yes, subscriber=name, bytes=found["bytes"])
+            found = handle.set_acknowledged(name, place)
+    said = _released(stream, name, found)
     say(said if not dry_run else f"{said}; nothing was changed", as_json=json, dry_run=dry_run, **found)
 
 
-def _moved(stream: str, name: str, found: Any) -> str:
+def _released(stream: str, name: str, found: Any) -> str:
     size, events = found["bytes"], found.get("events")
     shown = "" if events is None else f", {counted(abs(events), 'event')}"
-    verb = "skips" if size >= 0 else "goes backwards, which gives back"
-    return f"{name} {verb} {format_size(abs(size))}{shown} of {stream}"
+    verb = "acknowledges" if size >= 0 else "takes back the acknowledgement of"
+    return f"{name} {verb} {format_size(abs(size))}{shown} of {stream}; its readers stay where they are"
 
 
 @app.command()
@@ -216,16 +238,6 @@ def remove(
         held = next((item.held_bytes for item in handle.subscribers() if item.name == name), 0)
         if held:
             shown = "some data" if held < 0 else format_size(held)
-            _ask(f"{name} alone keeps {shown} of {stream}. Remove it?", yes=yes, subscriber=name, held_bytes=held)
+            confirm(f"{name} alone keeps {shown} of {stream}. Remove it?", yes=yes, subscriber=name, held_bytes=held)
         handle.remove_subscriber(name)
     say(f"{name} subscribes to {stream} no more", as_json=json, stream=stream, subscriber=name)
-
-
-def _ask(question: str, *, yes: bool, **fields: Any) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise InvalidArgumentError("unread data may go; nothing was changed. Confirm with --yes", **fields)
-    if not typer.confirm(question, err=True):
-        print("nothing was changed", file=sys.stderr)
-        raise typer.Exit(1)

@@ -38,7 +38,7 @@ def parse_moment(text: str, *, now_ms: int) -> int:
     if word.isdecimal():
         return int(word)
     try:
-        found = datetime.fromisoformat(word)
+        found = moment_of(word)
     except ValueError:
         try:
             return now_ms + parse_duration_ms(word.removeprefix("+"))
@@ -46,11 +46,17 @@ def parse_moment(text: str, *, now_ms: int) -> int:
             raise InvalidArgumentError(
                 "not a moment; write 7d (from now), 2026-01-31, or 2026-01-31T12:00:00Z", value=repr(text[:60])
             ) from error
-    if found.tzinfo is None:
-        if len(word) > len("2026-01-31"):
-            raise InvalidArgumentError("a time needs its zone, as in 2026-01-31T12:00:00Z", value=repr(text[:60]))
-        found = found.replace(tzinfo=UTC)
     return (found - _EPOCH) // timedelta(milliseconds=1)
+
+
+def moment_of(word: str) -> datetime:
+    """A date, which begins in UTC, or a time with its zone. Raises ValueError; InvalidArgumentError without a zone."""
+    found = datetime.fromisoformat(word)
+    if found.tzinfo is not None:
+        return found
+    if len(word) > len("2026-01-31"):
+        raise InvalidArgumentError("a time needs its zone, as in 2026-01-31T12:00:00Z", value=repr(word[:60]))
+    return found.replace(tzinfo=UTC)
 
 
 def policy_rows(policy: EffectivePolicy) -> list[list[str]]:

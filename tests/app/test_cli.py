@@ -106,6 +106,25 @@ def test_streams_are_described_scaled_truncated_sealed_and_deleted(penstock):
     assert penstock("stream", "describe", "s/t")[0] == 3
 
 
+def test_a_deleted_stream_is_listed_and_restored(penstock):
+    penstock("stream", "create", "s/t", "--tag", "x")
+    penstock("write", "s/t", stdin=b"a\nb\n")
+    assert penstock("stream", "delete", "s/t", "--seal")[0] == 0
+    (listed,) = map(json.loads, penstock("stream", "deleted", "s", "--json")[1].splitlines())
+    assert (listed["stream"], listed["rule"]) == ("s/t", "manual")
+    assert listed["restorable_until_ms"] - listed["deleted_ms"] > 3_000_000
+    assert "s/t" in penstock("stream", "deleted")[1]
+    penstock("stream", "create", "s/t")
+    status, _, err = penstock("stream", "restore", "s/t")
+    assert (status, "a stream of this name exists" in err) == (4, True)
+    penstock("stream", "delete", "s/t", "--seal")
+    status, out, _ = penstock("stream", "restore", "s/t", "--incarnation", "0")
+    assert (status, "restored s/t" in out) == (0, True)
+    assert penstock("read", "s/t")[1] == "a\nb\n"
+    assert json.loads(penstock("stream", "describe", "s/t", "--json")[1])["tags"] == ["x"]
+    assert penstock("stream", "restore", "s/other")[0] == 3
+
+
 def test_retention_is_set_shown_explained_and_run(penstock):
     penstock("stream", "create", "s/t")
     assert "for ever" in penstock("retention", "show", "s/t")[1]

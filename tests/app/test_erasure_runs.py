@@ -247,34 +247,43 @@ def lease(store, segment):
     store._thread.call(call)
 
 
-def test_a_stream_that_is_deleted_while_its_erasure_waits_is_wiped(tmp_path, store):
-    stream = store.create_stream("s/t", create_scope=True)
-    fill(stream, 2000)
-    events = events_of(stream)
-    name = "s/t/0.#epoch.0"
-    lease(store, name)
-    stream.erase(events[:1], who="a", why="b", erasure="first", dry_run=True)
-    gate = Gate(store)
-    found = []
-    thread = threading.Thread(target=lambda: found.append(stream.erase(events, who="a", why="b", erasure="r17")))
-    thread.start()
-    assert gate.reached.wait(60)
-    stream.seal()
-    stream.delete()
-    assert files_with(tmp_path / "data")  # The lease keeps the chunk.
-    again = store.create_stream("s/t")
-    with again.writer() as writer:
-        writer.write(b"other", key="k")
-    gate.open()
-    thread.join()
-    (receipt,) = found
-    assert [item["gone"] for item in receipt["where"]["segments"]] == [True]
-    assert [item["what"][:6] for item in receipt["remains"]] == ["copies"]
-    assert files_with(tmp_path / "data") == []
-    verified = store.erasures().verify("r17")
-    assert verified.holds
-    assert len(verified.notes) == 1, verified.notes
-    assert [event.data for event in events_of(again)] == [b"other"]
+@pytest.mark.parametrize("grace_ms", [0, 3_600_000], ids=["final", "can be restored"])
+def test_a_stream_that_is_deleted_while_its_erasure_waits_is_wiped(tmp_path, grace_ms):
+    with penstock.open(tmp_path / "data", deletion_grace_ms=grace_ms) as store:
+        stream = store.create_stream("s/t", create_scope=True)
+        fill(stream, 2000)
+        events = events_of(stream)
+        lease(store, "s/t/0.#epoch.0")
+        stream.erase(events[:1], who="a", why="b", erasure="first", dry_run=True)
+        gate = Gate(store)
+        found = []
+        thread = threading.Thread(target=lambda: found.append(stream.erase(events, who="a", why="b", erasure="r17")))
+        thread.start()
+        assert gate.reached.wait(60)
+        stream.seal()
+        stream.delete()
+        assert files_with(tmp_path / "data")  # The lease keeps the chunk.
+        again = store.create_stream("s/t")
+        with again.writer() as writer:
+            writer.write(b"other", key="k")
+        gate.open()
+        thread.join()
+        (receipt,) = found
+        # Nothing is called gone that can be restored.
+        assert [item["gone"] for item in receipt["where"]["segments"]] == [not grace_ms]
+        assert [item["what"][:6] for item in receipt["remains"]] == ["copies"]
+        assert files_with(tmp_path / "data") == []
+        verified = store.erasures().verify("r17")
+        assert verified.holds, verified.problems
+        assert [event.data for event in events_of(again)] == [b"other"]
+        if grace_ms:
+            again.seal()
+            again.delete()
+            store.restore_stream("s/t", incarnation=0)
+            assert [event.data for event in events_of(stream) if event.data] == []
+            assert store.erasures().verify("r17").holds
+        else:
+            assert len(verified.notes) == 1, verified.notes
 
 
 def test_events_that_are_truncated_while_their_erasure_waits_are_wiped(tmp_path):

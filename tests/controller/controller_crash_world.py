@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from controller_world import (
+    QUIET,
     STREAM,
     FakeClock,
     check_invariants,
@@ -21,6 +23,7 @@ from controller_world import (
 from memory_segments import MemorySegments
 
 from penstock.controller.controller import Controller
+from penstock.controller.settings import ControllerSettings
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     ContainerOfflineError,
@@ -60,6 +63,10 @@ class Workflow:
     act: Step
     after: Step
     again: Step | None = None
+    settings: ControllerSettings = QUIET
+
+    def opened(self, world: World) -> AbstractAsyncContextManager[Controller]:
+        return opened(world.segments, world.clock, self.settings)
 
 
 async def base(controller: Controller, world: World, **fields: Any) -> None:
@@ -91,7 +98,7 @@ async def crash_once(workflow: Workflow, world: World, step: int, effect_first: 
     """Whether the workflow met the fault at that step. The controller is closed as a dying one: its calls fail."""
     world.segments.arm(step, effect_first=effect_first)
     try:
-        async with opened(world.segments, world.clock) as controller:
+        async with workflow.opened(world) as controller:
             await workflow.act(controller, world)
             await controller.sweep()
     except (ContainerOfflineError, UnavailableError):
@@ -101,11 +108,11 @@ async def crash_once(workflow: Workflow, world: World, step: int, effect_first: 
     return met
 
 
-async def reopen_with_crash(world: World, step: int, effect_first: bool) -> None:
+async def reopen_with_crash(world: World, step: int, effect_first: bool, settings: ControllerSettings = QUIET) -> None:
     """Open, and fail at a step of finishing what was left."""
     world.segments.arm(step, effect_first=effect_first)
     try:
-        async with opened(world.segments, world.clock):
+        async with opened(world.segments, world.clock, settings):
             pass
     except (ContainerOfflineError, UnavailableError):
         pass
@@ -117,7 +124,7 @@ def crash_everywhere(workflow: Workflow, *, effect_first: bool) -> None:
 
     async def run() -> int:
         prepared = World(MemorySegments(), FakeClock())
-        async with opened(prepared.segments, prepared.clock) as controller:
+        async with workflow.opened(prepared) as controller:
             await workflow.prepare(controller, prepared)
             await controller.sweep()
         for step in range(1, STEPS_MAX):
@@ -125,8 +132,8 @@ def crash_everywhere(workflow: Workflow, *, effect_first: bool) -> None:
             if not await crash_once(workflow, world, step, effect_first):
                 return step
             for second in (1, 2, 3, 5):
-                await reopen_with_crash(world, second, effect_first)
-            async with opened(world.segments, world.clock) as controller:
+                await reopen_with_crash(world, second, effect_first, workflow.settings)
+            async with workflow.opened(world) as controller:
                 await check_invariants(controller, world.segments)
                 await (workflow.again or workflow.act)(controller, world)
                 await workflow.after(controller, world)
@@ -142,12 +149,12 @@ def fail_everywhere(workflow: Workflow) -> None:
 
     async def run() -> None:
         prepared = World(MemorySegments(), FakeClock())
-        async with opened(prepared.segments, prepared.clock) as controller:
+        async with workflow.opened(prepared) as controller:
             await workflow.prepare(controller, prepared)
             await controller.sweep()
         for step in range(1, STEPS_MAX):
             world = prepared.copied()
-            async with opened(world.segments, world.clock) as controller:
+            async with workflow.opened(world) as controller:
                 world.segments.arm(step, effect_first=False)
                 try:
                     await workflow.act(controller, world)

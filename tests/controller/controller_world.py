@@ -12,6 +12,7 @@ from uuid import UUID
 from memory_segments import MemorySegments
 
 from penstock.codec.audit import decode_entry
+from penstock.codec.metadata import EpochEntry
 from penstock.controller import keys
 from penstock.controller.audit import AUDIT_STREAM
 from penstock.controller.controller import Controller, open_controller
@@ -26,7 +27,9 @@ from penstock.ports.controller_service import Endpoint, ReaderGroupConfig, Trans
 STREAM = StreamName("s", "t")
 GROUP_ID = UUID(int=3)
 START_MS = 1_700_000_000_000
-QUIET = ControllerSettings(sweep_ms=None, retention_cycle_ms=None, lease_min_ms=1000, clock_slack_ms=0)
+QUIET = ControllerSettings(
+    sweep_ms=None, retention_cycle_ms=None, lease_min_ms=1000, clock_slack_ms=0, deletion_grace_ms=0
+)
 
 
 _LIVES = itertools.count(1)
@@ -198,7 +201,20 @@ async def check_invariants(controller: Controller, segments: MemorySegments, str
                     known.add(transaction_segment_name(name_of(item.segment, name), txn))
     kept = {name for name, item in segments.segments.items() if item.kept is not None and item.start == len(item.data)}
     own = {name for name in segments.segments if name.startswith("_system/")}
-    assert set(segments.segments) <= known | kept | own, "segments that nobody knows are left"
+    assert set(segments.segments) <= known | kept | own | _deleted_segments(segments), (
+        "segments that nobody knows are left"
+    )
+
+
+def _deleted_segments(segments: MemorySegments) -> set[str]:
+    """The segments of deleted streams, and of their mark streams, whose records are kept."""
+    found: set[str] = set()
+    for key, (value, _) in segments.tables[keys.TABLE].entries.items():
+        parts = key.decode().split("/")
+        if parts[0] == "deleted-row" and parts[4] == "epoch":
+            name = StreamName(parts[1], parts[2])
+            found.update(segment_name(name, item.segment) for item in EpochEntry.decode(value).segments)
+    return found
 
 
 async def _open_transactions(controller: Controller, segments: MemorySegments, name: StreamName):

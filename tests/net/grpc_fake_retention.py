@@ -21,7 +21,7 @@ from penstock.model.retention import (
     PolicyDocument,
     PolicyTarget,
 )
-from penstock.ports.controller_service import SubscriberInfo
+from penstock.ports.controller_service import DeletedStream, RestoredStream, SubscriberInfo
 
 
 class MemoryRetention:
@@ -95,6 +95,25 @@ class MemoryRetention:
     async def forecast_retention(self, stream: StreamName) -> Mapping[str, Any]:
         self._stream(stream)
         return {"disk_full_ms": None}
+
+    async def list_deleted_streams(self, scope: str | None = None) -> Sequence[DeletedStream]:
+        return (
+            DeletedStream(
+                stream=StreamName(scope or "any", "gone"),
+                incarnation=2,
+                deleted_ms=5,
+                restorable_until_ms=7,
+                rule="manual",
+                size_bytes=None,
+                caller={"who": "ann"},
+            ),
+        )
+
+    async def restore_stream(self, stream: StreamName, *, incarnation: int | None = None) -> RestoredStream:
+        self._stream(stream)
+        return RestoredStream(
+            stream=stream, incarnation=incarnation or 9, sealed=True, size_bytes=3, dropped_subscribers=("s/g",)
+        )
 
     async def undo_truncation(self, stream: StreamName) -> StreamCut:
         self._stream(stream)

@@ -318,12 +318,33 @@ def test_a_subscriber_is_shown_moved_and_forgotten() -> None:
     play(scene)
 
 
+def test_a_deleted_stream_is_listed_and_restored_with_its_events() -> None:
+    async def scene(run: Running) -> None:
+        await with_events(run, 3)
+        await run.controller.delete_stream(S, seal=True)
+        (listed,) = (await run.expect(200, "GET", "/v1/deleted-streams?scope=s"))["streams"]
+        assert (listed["stream"], listed["size_bytes"], listed["rule"]) == ("s/events", 300, "manual")
+        assert await run.expect(200, "GET", "/v1/deleted-streams?scope=other") == {"streams": []}
+        await run.expect(404, "POST", f"{STREAM}/restore?incarnation=7")
+        restored = await run.expect(200, "POST", f"{STREAM}/restore?incarnation=0")
+        assert (restored["sealed"], restored["dropped_subscribers"]) == (False, [])
+        assert (await run.controller.describe_stream(S)).size_bytes == 300
+        await run.expect(409, "POST", f"{STREAM}/restore")
+        await run.controller.delete_stream(S, seal=True)
+        await run.controller.create_stream(S, StreamConfig())
+        assert (await run.expect(409, "POST", f"{STREAM}/restore"))["class"] == "AlreadyExistsError"
+
+    play(scene)
+
+
 def test_unknown_parameters_are_refused_where_data_is_at_stake() -> None:
     async def scene(run: Running) -> None:
         await with_events(run, 1)
         for method, path in (
             ("POST", f"{STREAM}/retention/run?dry_run=true"),
             ("POST", f"{STREAM}/retention/undo?at=1"),
+            ("POST", f"{STREAM}/restore?stream=x"),
+            ("GET", "/v1/deleted-streams?stream=s/events"),
             ("GET", f"{STREAM}/retention/plan?at=5"),
             ("GET", f"{STREAM}/retention/plan?at_ms=x"),
             ("GET", f"{STREAM}/retention/plan?at_ms=1&at_ms=2"),
@@ -359,6 +380,7 @@ def test_what_there_is_not_is_answered_404_by_every_call() -> None:
             ("GET", f"{STREAM}/retention/evictions", None),
             ("POST", f"{STREAM}/retention/run", None),
             ("POST", f"{STREAM}/retention/undo", None),
+            ("POST", f"{STREAM}/restore", None),
             ("POST", f"{STREAM}/truncate", {"cut": "tail"}),
             ("GET", f"{STREAM}/subscribers", None),
             ("GET", f"{STREAM}/subscribers/g", None),

@@ -20,6 +20,8 @@ DONE = (
     "decisions",
     "readers replaced",
     "groups made again",
+    "streams restored",
+    "deleted streams replaced",
 )
 PLANTED_SEEDS_MAX = 30
 CPU_S_MAX = 60

@@ -89,7 +89,9 @@ async def open_runtime(
                 rng=rng,
                 endpoint_of=endpoint_of,
                 telemetry=telemetry,
-                settings=ControllerSettings(retention_cycle_ms=settings.retention_cycle_ms),
+                settings=ControllerSettings(
+                    retention_cycle_ms=settings.retention_cycle_ms, deletion_grace_ms=settings.deletion_grace_ms
+                ),
             )
         )
         yield LocalRuntime(

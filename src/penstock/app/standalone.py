@@ -170,7 +170,10 @@ async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator
                 rng=rng,
                 endpoint_of=workers.endpoint_of,
                 telemetry=telemetry,
-                settings=ControllerSettings(retention_cycle_ms=settings.store.retention_cycle_ms),
+                settings=ControllerSettings(
+                    retention_cycle_ms=settings.store.retention_cycle_ms,
+                    deletion_grace_ms=settings.store.deletion_grace_ms,
+                ),
             )
         )
         await stack.enter_async_context(workers.serving(controller.client_removal))

@@ -31,7 +31,13 @@ from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, ScalingPolicy, StreamConfig
 from penstock.model.segments import KeyRange, SegmentId
 from penstock.ports.clock import Clock
-from penstock.ports.controller_service import ScaleResult, StreamDescription, SubscriberInfo
+from penstock.ports.controller_service import (
+    DeletedStream,
+    RestoredStream,
+    ScaleResult,
+    StreamDescription,
+    SubscriberInfo,
+)
 from penstock.ports.rng import Rng
 
 __all__ = [
@@ -316,6 +322,19 @@ class Store:
         """Names of the scope's streams, sorted: those with the ``tag``, if one is given; those of the system itself only
         with ``internal``. Raises ScopeNotFoundError."""
         return self._thread.call(self._inner.streams(scope, tag=tag, internal=internal))
+
+    def deleted_streams(self, scope: str | None = None) -> Sequence[DeletedStream]:
+        """Deleted streams of the scope, or of all, that can be restored; also those of scopes that are deleted."""
+        return self._thread.call(self._inner.deleted_streams(scope))
+
+    def restore_stream(self, name: str | StreamName, *, incarnation: int | None = None) -> RestoredStream:
+        """Bring a deleted stream back, with its events, policy and subscribers' positions, until its grace ends.
+
+        ``incarnation``: which one, where several of the name were deleted; None: the last. One that was not sealed takes
+        events again. Raises StreamNotFoundError, ConflictError (its grace has just ended), AlreadyExistsError (another
+        stream has the name), ScopeNotFoundError (create the scope first).
+        """
+        return self._thread.call(self._inner.restore_stream(name, incarnation=incarnation))
 
     def create_stream(
         self,

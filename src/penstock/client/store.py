@@ -32,7 +32,9 @@ from penstock.model.segments import KeyRange, SegmentId, even_ranges
 from penstock.ports.clock import Clock
 from penstock.ports.controller_service import (
     ControllerService,
+    DeletedStream,
     ReaderGroupConfig,
+    RestoredStream,
     ScaleResult,
     ScaleStatus,
     StreamDescription,
@@ -295,6 +297,14 @@ class AsyncStore:
             found += [name for name in page if internal or not StreamName(scope, name).is_internal]
             after = page[-1]
         return found
+
+    async def deleted_streams(self, scope: str | None = None) -> Sequence[DeletedStream]:
+        """Deleted streams of the scope, or of all, that can be restored; also those of scopes that are deleted."""
+        return await self.controller.list_deleted_streams(scope)
+
+    async def restore_stream(self, name: str | StreamName, *, incarnation: int | None = None) -> RestoredStream:
+        """Bring a deleted stream back. See ``ControllerService.restore_stream`` for what comes back, and what is raised."""
+        return await self.controller.restore_stream(self.stream(name).name, incarnation=incarnation)
 
     async def create_stream(
         self,

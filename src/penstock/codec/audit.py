@@ -28,6 +28,7 @@ class AuditKind(enum.Enum):
     DROP = "drop"
     DELETE = "delete"
     HELD = "held"
+    RESTORE = "restore"
     RELEASE = "release"
     UNDO = "undo"
     MOVE = "move"

@@ -76,13 +76,17 @@ def load_positions(fields: Mapping[str, int]) -> Positions:
 
 
 class StreamState(enum.Enum):
-    """Life of a stream. ``CREATING`` and ``DELETING`` are seen by workflows alone: to users there is no stream."""
+    """Life of a stream. Those of ``HIDDEN`` are seen by workflows alone: to users there is no stream."""
 
     CREATING = "creating"
     ACTIVE = "active"
     SEALING = "sealing"
     SEALED = "sealed"
     DELETING = "deleting"
+    RESTORING = "restoring"
+
+
+HIDDEN = frozenset({StreamState.CREATING, StreamState.DELETING, StreamState.RESTORING})
 
 
 class WorkKind(enum.Enum):

@@ -6,7 +6,8 @@ The form is that of ``penstock.codec.metadata``. Source: docs/formats/metadata.m
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from penstock.codec.metadata import Fields, Positions, dump_positions, dump_record, load_positions, load_record
 from penstock.codec.reader_metadata import SubscriberRecord
@@ -62,6 +63,62 @@ class GraceRecord:
             size_bytes=fields["size_bytes"],
             state=GraceState(fields["state"]),
             wall_ms=fields.get("wall_ms"),
+        )
+
+
+class DeletedState(enum.Enum):
+    """``KEPT``: the stream can be restored. ``RESTORING``: it is being restored. ``ENDING``: its data is being freed, for
+    good."""
+
+    KEPT = "kept"
+    RESTORING = "restoring"
+    ENDING = "ending"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedRecord:
+    """A deleted stream whose data is kept until ``due_ms`` (retention clock).
+
+    ``deleted_ms``: wall clock. ``rule``: the rule that deleted it, or ``manual``. ``size_bytes``: from head to tail; None:
+    unknown, because the record of an epoch is lost. ``sealed``: the stream was sealed before it was deleted. ``caller``: who
+    deleted it, as in the audit entry.
+    """
+
+    deleted_ms: int
+    due_ms: int
+    rule: str
+    size_bytes: int | None
+    sealed: bool
+    state: DeletedState = DeletedState.KEPT
+    caller: Mapping[str, str] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        return dump_record(
+            {
+                "deleted_ms": self.deleted_ms,
+                "due_ms": self.due_ms,
+                "rule": self.rule,
+                "size_bytes": self.size_bytes,
+                "sealed": self.sealed,
+                "state": self.state.value,
+                "caller": dict(self.caller),
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> DeletedRecord:
+        return load_record("deleted stream", data, cls._build)
+
+    @classmethod
+    def _build(cls, fields: Fields) -> DeletedRecord:
+        return cls(
+            deleted_ms=fields["deleted_ms"],
+            due_ms=fields["due_ms"],
+            rule=fields["rule"],
+            size_bytes=fields["size_bytes"],
+            sealed=fields["sealed"],
+            state=DeletedState(fields["state"]),
+            caller=fields["caller"],
         )
 
 

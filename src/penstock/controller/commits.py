@@ -7,7 +7,7 @@ remembered as completed, so that whoever comes next, in whatever process, finish
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -204,10 +204,15 @@ def _duplicates(original: EpochRecord, copy: EpochRecord) -> dict[SegmentId, Seg
     return {item.segment: by_number[number_of(item.segment)] for item in original.segments}
 
 
-async def remove_transaction_segments(ctx: Context, name: StreamName, txns: Sequence[UUID]) -> None:
-    """Delete the segments of transactions that will never be merged. A transaction of an unknown epoch has none."""
+async def remove_transaction_segments(
+    ctx: Context, name: StreamName, txns: Sequence[UUID], *, place: Callable[[bytes], bytes] = lambda key: key
+) -> None:
+    """Delete the segments of transactions that will never be merged. A transaction of an unknown epoch has none.
+
+    ``place``: where the record of a key stands.
+    """
     numbers = sorted({transaction_epoch(txn) for txn in txns})
-    entries = await ctx.metadata.entries([keys.epoch(name, epoch) for epoch in numbers])
+    entries = await ctx.metadata.entries([place(keys.epoch(name, epoch)) for epoch in numbers])
     epochs = {epoch: stored(entry, EpochEntry).value for epoch, entry in zip(numbers, entries, strict=True)}
     await ctx.delete_segments(
         [

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.codec.metadata import HeadRecord, MarkerRecord, ScopeRecord, StreamRecord, StreamState
-from penstock.controller import keys
+from penstock.codec.metadata import HIDDEN, HeadRecord, MarkerRecord, ScopeRecord, StreamRecord
+from penstock.controller import keys, retention_keys
 from penstock.controller.audit import Audit
 from penstock.controller.decision_queues import DecisionQueues
 from penstock.controller.metadata import Metadata, Stored, overwrite, stored
@@ -150,7 +150,7 @@ class Context:
     async def stream(self, name: StreamName) -> StreamView:
         """A stream that users can see. Raises ScopeNotFoundError, StreamNotFoundError."""
         view = await self.any_stream(name)
-        if view is None or view.record.state in (StreamState.CREATING, StreamState.DELETING):
+        if view is None or view.record.state in HIDDEN:
             await self.check_scope(name.scope)
             raise StreamNotFoundError("no such stream", stream=str(name))
         return view
@@ -175,17 +175,20 @@ class Context:
         return record
 
     async def check_not_of_a_stream(self, segment: str) -> None:
-        """Raises InvalidArgumentError where the segment is one of a stream that exists."""
+        """Raises InvalidArgumentError where the segment is one of a stream that exists, or may be restored."""
         try:
             name, _ = parse_segment_name(segment)
         except InvalidNameError:
             return
-        if await self.any_stream(name) is not None:
+        if await self.any_stream(name) is not None or await self._has_deleted(name):
             raise InvalidArgumentError(
                 "the segment belongs to a stream: truncate, seal or delete the stream",
                 segment=segment,
                 stream=str(name),
             )
+
+    async def _has_deleted(self, name: StreamName) -> bool:
+        return bool(await self.metadata.scan(retention_keys.deleted_in(str(name)), limit=1))
 
     async def removals_passed(self, target: str) -> None:
         """Wait until every removal by segment (``Holds.removal``) that has begun in the scope or stream has ended."""
@@ -196,7 +199,7 @@ class Context:
         stream_entry, head_entry = await self.metadata.entries([keys.stream(name), keys.head(name)])
         found = stored(stream_entry, StreamRecord)
         record = found.value
-        if record is None or record.state in (StreamState.CREATING, StreamState.DELETING):
+        if record is None or record.state in HIDDEN:
             await self.check_scope(name.scope)
             raise StreamNotFoundError("no such stream", stream=str(name))
         return StreamView(name=name, record=record, version=found.version), stored(head_entry, HeadRecord)

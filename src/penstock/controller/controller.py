@@ -17,6 +17,7 @@ from penstock.controller.audit import Audit
 from penstock.controller.batches import Batches
 from penstock.controller.buckets import Buckets
 from penstock.controller.context import Context
+from penstock.controller.deleted_streams import DeletedStreams
 from penstock.controller.epochs import Histories
 from penstock.controller.erasures import Erasures
 from penstock.controller.event_counts import EventCounts
@@ -53,11 +54,13 @@ from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 from penstock.ports.clock import Clock
 from penstock.ports.controller_service import (
     PAGE_MAX,
+    DeletedStream,
     Endpoint,
     EpochInfo,
     EventBlock,
     PingStatus,
     ReaderGroupConfig,
+    RestoredStream,
     ScaleResult,
     ScaleStatus,
     SegmentSpan,
@@ -94,7 +97,8 @@ class Controller:
         self._holds = Holds(ctx, self._erasures.resume_soon)
         self._subscribers = Subscribers(ctx)
         self._groups = ReaderGroups(ctx, self._streams, self._subscribers)
-        self._sweeper = Sweeper(ctx, self._scopes, self._groups, self._holds, self._erasures)
+        self._deleted = DeletedStreams(ctx)
+        self._sweeper = Sweeper(ctx, self._scopes, self._groups, self._holds, self._erasures, self._deleted)
 
     async def start(self) -> None:
         """Create the table if need be, finish what was left half done, then begin the background work."""
@@ -177,6 +181,12 @@ class Controller:
 
     async def delete_stream(self, stream: StreamName, *, seal: bool = False) -> None:
         await self._streams.delete(stream, seal=seal)
+
+    async def list_deleted_streams(self, scope: str | None = None) -> Sequence[DeletedStream]:
+        return await self._deleted.names(scope)
+
+    async def restore_stream(self, stream: StreamName, *, incarnation: int | None = None) -> RestoredStream:
+        return await self._deleted.restore(stream, incarnation=incarnation)
 
     async def truncate_stream(self, stream: StreamName, cut: StreamCut) -> None:
         await self._streams.truncate(stream, cut)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.codec.erasure_records import ErasurePartRecord, ErasureRecord
-from penstock.codec.retention_records import GraceState
-from penstock.controller import keys
+from penstock.codec.retention_records import DeletedRecord, GraceState
+from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context, StreamView
+from penstock.controller.deleted_records import load_deleted, placed_at
 from penstock.controller.grace_records import load_grace
 from penstock.controller.holds import Placed
 from penstock.core.erasure import Range, joined, size_of
@@ -200,16 +201,19 @@ def hold_fields(hold: Placed) -> dict[str, Any]:
     return {"hold": hold.id, "owner": record.owner, "reason": record.reason, "until_ms": record.until_ms}
 
 
-async def remains_of(ctx: Context, view: StreamView | None, stream: StreamName) -> list[dict[str, Any]]:
-    """What may hold the bytes still, why, and until when."""
+async def remains_of(
+    ctx: Context, view: StreamView | None, stream: StreamName, incarnation: int
+) -> list[dict[str, Any]]:
+    """What may hold the bytes still, why, and until when. ``view``: the stream, None if it was deleted."""
     found: list[dict[str, Any]] = [
         {
             "what": "copies that others made: backups, snapshots of disks, versions kept by a bucket, "
             "parts of uploads to a bucket that were cut off, rows of jobs"
         }
     ]
+    found += await _other_deleted(ctx, stream, incarnation)
     if view is None:
-        return found
+        return [*found, *await _remains_of_deleted(ctx, stream, incarnation)]
     transactions = [entry async for entry in ctx.metadata.scan_all(keys.transactions(stream))]
     if transactions:
         found.append(
@@ -254,3 +258,26 @@ async def remains_of(ctx: Context, view: StreamView | None, stream: StreamName) 
 async def _segment_names(ctx: Context, view: StreamView) -> list[str]:
     history = await ctx.histories.of(view)
     return [segment_name(view.name, segment) for segment in history.index.ids]
+
+
+async def _remains_of_deleted(ctx: Context, stream: StreamName, incarnation: int) -> list[dict[str, Any]]:
+    """The same of a stream that was deleted: of what can be restored, an erasure blanks the events, and nothing else."""
+    deleted = (await load_deleted(ctx, stream, incarnation)).value
+    place = placed_at(stream, incarnation)
+    prefixes = (retention_keys.graces(stream), keys.transactions(stream), keys.kept_transactions(stream))
+    rows = [entry for prefix in prefixes for entry in await ctx.metadata.scan(place(prefix), limit=1)]
+    if deleted is None or not rows:
+        return []
+    what = "truncated bytes and unmerged transactions of the stream, which was deleted and can be restored"
+    return [{"what": what, "until_ms": deleted.due_ms}]
+
+
+async def _other_deleted(ctx: Context, stream: StreamName, incarnation: int) -> list[dict[str, Any]]:
+    """Other streams of the name, which were deleted and can be restored: nobody has looked into them."""
+    untils: list[int] = []
+    async for entry in ctx.metadata.scan_all(retention_keys.deleted_in(str(stream))):
+        record = ctx.set_aside.read(entry, DeletedRecord)
+        if entry.key != retention_keys.deleted(stream, incarnation) and record is not None:
+            untils.append(record.due_ms)
+    what = "other streams of this name, which were deleted and can be restored: nothing was erased in them"
+    return [{"what": what, "streams": len(untils), "until_ms": max(untils)}] if untils else []

@@ -26,6 +26,7 @@ from penstock.codec.erasure_records import (
 from penstock.codec.events import HEADER_BYTES
 from penstock.controller import keys
 from penstock.controller.context import Context, StreamView
+from penstock.controller.deleted_records import kept_segments
 from penstock.controller.erasure_deferral import Deferrals, deferral_entry, judge, withdrawn_error
 from penstock.controller.erasure_facts import (
     ID_MAX,
@@ -399,7 +400,10 @@ class Erasures:
         wanted: dict[SegmentId, list[Range]] = {}
         for part in parts:
             wanted[part.segment] = joined(wanted.get(part.segment, ()), part.ranges)
-        for segment in await self._head_segments(await self._view(record)):
+        view = await self._view(record)
+        # The segments of a deleted stream that can be restored are looked at whole: its head is kept with it.
+        kept = [] if view is not None else await kept_segments(ctx, stream, record.incarnation)
+        for segment in kept or await self._head_segments(view):
             wanted.setdefault(segment, [])
         chunks: list[dict[str, Any]] = []
         gone: list[SegmentId] = []
@@ -425,7 +429,7 @@ class Erasures:
             "chunks": {"count": len(chunks), "sha256": digest_of(chunks)},
             "tiers": _SENTENCES,
             "request": None if record.request is None else dict(record.request),
-            "remains": await remains_of(ctx, await self._view(record), stream),
+            "remains": await remains_of(ctx, await self._view(record), stream, record.incarnation),
             "version": version("penstock"),
         }
         await changing(lambda: self._finish(erasure, fields))

@@ -14,23 +14,17 @@ from penstock.codec.metadata import (
     TransactionState,
 )
 from penstock.controller import keys, retention_keys
-from penstock.controller.commits import drain, remove_transaction_segments
+from penstock.controller.commits import drain
 from penstock.controller.context import Context, StreamView
 from penstock.controller.decisions import abort_if_open
+from penstock.controller.deleted_records import delete_data, keep_rows, mark_stream, to_be_kept
 from penstock.controller.epochs import FINAL, end_work, lengths_put, put_stream, seal_segments
 from penstock.controller.metadata import create, overwrite
 from penstock.controller.numbers import forget_numbers_sometimes
-from penstock.model.names import MARK_PREFIX, StreamName, segment_name
+from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import StreamConfig
 from penstock.model.segments import SegmentRange, even_ranges, make_segment_id
 from penstock.ports.segment_service import TablePut
-
-
-def mark_stream(name: StreamName) -> StreamName | None:
-    """The stream in which Pravega's clients keep watermarks of ``name``; internal streams have none."""
-    if name.is_internal:
-        return None
-    return StreamName(name.scope, MARK_PREFIX + name.stream)
 
 
 def creation_puts(name: StreamName, config: StreamConfig, *, number: int, now_ms: int) -> list[TablePut]:
@@ -103,29 +97,27 @@ async def finish_sealing(ctx: Context, view: StreamView) -> StreamView:
 async def finish_deletion(ctx: Context, view: StreamView) -> None:
     """Delete the mark stream, all segments and all records; the stream's own record goes last.
 
+    With a grace only the name is freed: the records are moved away, and the segments stay until the grace ends.
     The number of the next segment stays, so that no stream created under this name uses the name of a segment again.
     """
     name = view.name
+    is_kept = await to_be_kept(ctx, view)
     mark = mark_stream(name)
-    if mark is not None:
-        mark_view = await ctx.any_stream(mark)
-        if mark_view is not None:
-            await finish_deletion(ctx, mark_view)
-    segments = [
-        segment_name(name, segment.segment)
-        async for entry in ctx.metadata.scan_all(keys.epochs(name))
-        for segment in EpochEntry.decode(entry.value).segments
-    ]
-    # Some transactions without a usable record still have segments: a controller died while it began one during sealing,
-    # or a repair removed the record.
-    begun = [
-        ctx.set_aside.key(entry, keys.txn_of)
-        for prefix in (keys.transactions(name), keys.kept_transactions(name))
-        async for entry in ctx.metadata.scan_all(prefix)
-    ]
-    if segments:
-        await remove_transaction_segments(ctx, name, [txn for txn in begun if txn is not None])
-    await ctx.delete_segments(segments)
+    views = [view]
+    if mark is not None and (mark_view := await ctx.any_stream(mark)) is not None:
+        views.insert(0, mark_view)
+    for item in views:
+        if is_kept:
+            await keep_rows(ctx, item, view.record.incarnation)
+        else:
+            await delete_data(ctx, item.name)
+        await _forget_stream(ctx, item)
+    await forget_numbers_sometimes(ctx)
+
+
+async def _forget_stream(ctx: Context, view: StreamView) -> None:
+    """Remove all records of a stream whose segments are deleted, or whose records were moved; its own goes last."""
+    name = view.name
     await ctx.metadata.put(overwrite(keys.number(name), CounterRecord(value=view.record.next_number)))
     for prefix in (*keys.owned_by(name), *retention_keys.owned_by(name)):
         await ctx.metadata.remove_prefix(prefix)
@@ -135,4 +127,3 @@ async def finish_deletion(ctx: Context, view: StreamView) -> None:
     ctx.unpruned.pop(name, None)
     await ctx.metadata.remove_keys([*keys.owned_singly(name), keys.stream(name)])
     await ctx.metadata.remove_keys([keys.work(name)])
-    await forget_numbers_sometimes(ctx)

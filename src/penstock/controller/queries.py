@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.codec.metadata import HeadRecord, StreamRecord, StreamState
+from penstock.codec.metadata import HIDDEN, HeadRecord, StreamRecord, StreamState
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.cuts import check_bound, check_given, retry_if_moved
@@ -64,7 +64,7 @@ class Queries:
                     continue
                 record = self._ctx.set_aside.read(entry, StreamRecord)
                 # An unreadable record counts as present: a call for it reports the damage.
-                shown = record is None or record.state not in (StreamState.CREATING, StreamState.DELETING)
+                shown = record is None or record.state not in HIDDEN
                 if shown and (tag is None or (record is not None and tag in record.config.tags)):
                     page.append(text)
         return page

@@ -10,6 +10,7 @@ from penstock.codec.metadata import Positions, dump_positions
 from penstock.codec.reader_metadata import PastTruncation, PastTruncationsRecord
 from penstock.controller import keys
 from penstock.controller.context import Context, StreamView
+from penstock.controller.deleted_records import kept_puts
 from penstock.controller.tails import head_positions, tail_positions
 from penstock.core.cut_order import size_till
 from penstock.core.history import StreamHistory
@@ -69,8 +70,9 @@ def group_deletion(scope: str, full_name: str, streams: Sequence[str]) -> AuditE
 
 
 async def deletion_puts(ctx: Context, view: StreamView, *, rule: str, policy: Mapping[str, Any]) -> list[TablePut]:
-    """The audit entry of a stream's deletion, with everything that is deleted. Internal streams have none. ``bytes`` and
-    ``events`` are None if the record of an epoch is lost: nobody knows what its segments held."""
+    """The audit entry of a stream's deletion, with everything that is deleted, and the record that keeps its data for the
+    grace. Internal streams have neither. ``bytes`` and ``events`` are None if the record of an epoch is lost: nobody knows
+    what its segments held."""
     if view.name.is_internal:
         return []
     history = await ctx.histories.remaining(view)
@@ -78,6 +80,7 @@ async def deletion_puts(ctx: Context, view: StreamView, *, rule: str, policy: Ma
     _, head = await ctx.stream_and_head(view.name)
     first = head_positions(history, head.value)
     tail = await tail_positions(ctx, view, history)
+    size_bytes = size_till(history, tail) - size_till(history, first) if is_whole else None
     entry = AuditEntry(
         kind=AuditKind.DELETE,
         target=str(view.name),
@@ -86,8 +89,9 @@ async def deletion_puts(ctx: Context, view: StreamView, *, rule: str, policy: Ma
             "policy": dict(policy),
             "before": dump_positions(first),
             "after": dump_positions(tail),
-            "bytes": size_till(history, tail) - size_till(history, first) if is_whole else None,
+            "bytes": size_bytes,
             "events": await ctx.events.between(view.name, history, first, tail) if is_whole else None,
+            "grace_ms": ctx.settings.deletion_grace_ms,
         },
     )
-    return list(ctx.audit.puts([entry]))
+    return [*ctx.audit.puts([entry]), *await kept_puts(ctx, view, rule=rule, size_bytes=size_bytes)]

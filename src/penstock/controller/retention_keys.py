@@ -5,6 +5,7 @@ Source: docs/formats/metadata.md.
 
 from __future__ import annotations
 
+from penstock.controller.keys import encoded
 from penstock.model.names import StreamName
 
 CLOCK = b"clock/retention"
@@ -13,6 +14,7 @@ HEARTBEATS = b"controller/"
 OUTBOX = b"audit/"
 GAPS = b"audit-gap/"
 GRACES = b"grace/"
+DELETED = b"deleted/"
 
 
 def bucket(number: int) -> bytes:
@@ -62,6 +64,38 @@ def point(name: StreamName, at_ms: int) -> bytes:
 def point_ms(key: bytes) -> int:
     """The time of a ``point``. Raises ValueError or IndexError if the key has none."""
     return int(key.rsplit(b"/", 1)[1], 16)
+
+
+def deleted_in(within: str) -> bytes:
+    """Prefix of the deleted streams of a scope, or of one name (``SCOPE/STREAM``), whose data is kept."""
+    return encoded(f"deleted/{within}/")
+
+
+def deleted(name: StreamName, incarnation: int) -> bytes:
+    return encoded(f"deleted/{name}/{incarnation:016x}")
+
+
+def deleted_stream(key: bytes) -> tuple[StreamName, int]:
+    """Name and incarnation of a ``deleted``. Raises ValueError, IndexError or InvalidNameError if the key has none."""
+    name, incarnation = key[len(DELETED) :].decode().rsplit("/", 1)
+    return StreamName.parse(name), int(incarnation, 16)
+
+
+def deleted_rows(name: StreamName, incarnation: int) -> bytes:
+    """Prefix of the records of a deleted stream. Its mark stream's have the incarnation of the stream too."""
+    return encoded(f"deleted-row/{name}/{incarnation:016x}/")
+
+
+def deleted_row(name: StreamName, incarnation: int, key: bytes) -> bytes:
+    """Where a record stands while its stream is deleted, or the prefix of several. ``key`` is its key, or their prefix."""
+    kind, _, rest = key.partition(b"/")
+    return deleted_rows(name, incarnation) + kind + rest[len(encoded(str(name))) :]
+
+
+def live_row(name: StreamName, incarnation: int, row: bytes) -> bytes:
+    """The key of the record that stands under a ``deleted_row``."""
+    kind, slash, rest = row[len(deleted_rows(name, incarnation)) :].partition(b"/")
+    return kind + b"/" + encoded(str(name)) + slash + rest
 
 
 def owned_by(name: StreamName) -> tuple[bytes, ...]:

@@ -8,6 +8,7 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.ports.controller_service import LEASE_MAX_MS, LEASE_MIN_MS
 
 DAY_MS = 86_400_000
+DELETION_GRACE_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class ControllerSettings:
     buckets: into how many parts the streams are spread over controllers (64); fixed at the first start.
     bucket_lease_ms: how long a controller may be silent before others take over its buckets. None: this is the only
         controller of its store, and takes over at once.
+    deletion_grace_ms: how long a stream that was deleted, by hand or for being idle, can be restored (1 h: time to notice a
+        mistake; the disk is freed after it). 0: a deletion is final at once. Internal streams have no grace.
     history_ms: least time between two points of a stream's history for plots and forecasts (10 min).
     """
 
@@ -50,6 +53,7 @@ class ControllerSettings:
     clock_slack_ms: int = 3_600_000
     buckets: int = 64
     bucket_lease_ms: int | None = None
+    deletion_grace_ms: int = DELETION_GRACE_MS
     history_ms: int = 600_000
 
     def __post_init__(self) -> None:
@@ -64,7 +68,7 @@ class ControllerSettings:
         for name in ("lifetime_leases", "lifetime_max_ms", "completed_ms", "evictions_max", "histories_max"):
             if getattr(self, name) < 1:
                 raise InvalidArgumentError("setting must be at least 1", **{name: getattr(self, name)})
-        for name in ("retention_pause_ms", "clock_slack_ms", "history_ms"):
+        for name in ("retention_pause_ms", "clock_slack_ms", "deletion_grace_ms", "history_ms"):
             if getattr(self, name) < 0:
                 raise InvalidArgumentError("setting is negative", **{name: getattr(self, name)})
         if self.audit_max_age_ms < DAY_MS:

@@ -11,9 +11,10 @@ from penstock.controller import keys
 from penstock.controller.audit import check_not_audit
 from penstock.controller.context import Context, StreamView
 from penstock.controller.cuts import check_given
+from penstock.controller.deleted_records import mark_stream
 from penstock.controller.epochs import begin_scale, finish_scale, put_stream
 from penstock.controller.holds import guard_of
-from penstock.controller.lifecycle import creation_puts, finish_creation, finish_deletion, finish_sealing, mark_stream
+from penstock.controller.lifecycle import creation_puts, finish_creation, finish_deletion, finish_sealing
 from penstock.controller.metadata import changing, stored
 from penstock.controller.numbers import first_number
 from penstock.controller.policies import load_levels, own_policy_puts, policy_change, shown_policy, with_retention

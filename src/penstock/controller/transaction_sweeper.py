@@ -16,6 +16,7 @@ from penstock.controller import keys
 from penstock.controller.commits import prune_completed
 from penstock.controller.context import Context
 from penstock.controller.decisions import abort_if_open
+from penstock.controller.deleted_streams import DeletedStreams
 from penstock.controller.erasures import Erasures
 from penstock.controller.holds import Holds
 from penstock.controller.metadata import PAGE
@@ -40,12 +41,21 @@ CLOCK_RECORD_MS = 10_000
 class Sweeper:
     """One pass at a time; ``run`` lives in a task of the controller's."""
 
-    def __init__(self, ctx: Context, scopes: Scopes, groups: ReaderGroups, holds: Holds, erasures: Erasures) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        scopes: Scopes,
+        groups: ReaderGroups,
+        holds: Holds,
+        erasures: Erasures,
+        deleted: DeletedStreams,
+    ) -> None:
         self._ctx = ctx
         self._scopes = scopes
         self._groups = groups
         self._holds = holds
         self._erasures = erasures
+        self._deleted = deleted
         self._old_from: bytes | None = None
 
     async def run(self) -> None:
@@ -73,6 +83,7 @@ class Sweeper:
             self.resume,
             self._holds.sweep,
             self._erasures.resume,
+            self._deleted.sweep,
             self._forget_old,
         )
         for part in parts:

@@ -13,6 +13,7 @@ from typing import assert_never
 from penstock.codec.metadata import StreamState, WorkKind
 from penstock.controller.commits import drain, finish_roll
 from penstock.controller.context import Context, StreamView
+from penstock.controller.deleted_records import finish_restoration
 from penstock.controller.epochs import finish_scale
 from penstock.controller.lifecycle import finish_creation, finish_deletion, finish_sealing
 from penstock.controller.truncation import finish_truncation
@@ -45,6 +46,8 @@ async def settle(ctx: Context, name: StreamName) -> StreamView | None:
         elif record.state is StreamState.DELETING:
             await finish_deletion(ctx, view)
             view = None
+        elif record.state is StreamState.RESTORING:
+            view = await finish_restoration(ctx, view)
         else:
             return await drain(ctx, view)
     return None

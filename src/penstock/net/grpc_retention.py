@@ -30,6 +30,8 @@ class RetentionCalls:
             "ReclaimReport": self.reclaim,
             "ForecastRetention": self.forecast,
             "ListEvictions": self.evictions,
+            "ListDeletedStreams": self.deleted_streams,
+            "RestoreStream": self.restore_stream,
             "UndoTruncation": self.undo,
             "UndoTruncations": self.undo_since,
             "GetPolicy": self.get_policy,
@@ -81,6 +83,17 @@ class RetentionCalls:
         since_ms = request.since_ms if request.HasField("since_ms") else None
         found = await self._controller.undo_truncations(mapping.stream_of(request.stream), since_ms=since_ms)
         return native.JsonAnswer(json=json.dumps(found))
+
+    async def deleted_streams(self, request: native.Target) -> native.JsonAnswer:
+        found = await self._controller.list_deleted_streams(request.scope or None)
+        return own.json_message({"streams": [own.deleted_fields(item) for item in found]})
+
+    async def restore_stream(self, request: native.RestoreStreamRequest) -> native.JsonAnswer:
+        incarnation = request.incarnation if request.HasField("incarnation") else None
+        stream = mapping.stream_of(request.stream)
+        return own.json_message(
+            own.deleted_fields(await self._controller.restore_stream(stream, incarnation=incarnation))
+        )
 
     async def undo(self, request: native.StreamRequest) -> pb.StreamCut:
         return mapping.cut_message(await self._controller.undo_truncation(mapping.stream_of(request.stream)))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import fields
-from typing import Any, TypeVar
+from dataclasses import asdict, fields
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from penstock.codec.policy_document import decode_document, encode_document
@@ -34,7 +34,14 @@ from penstock.net.grpc_mapping import (
 )
 from penstock.net.proto import native_pb2 as native
 from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
-from penstock.ports.controller_service import EventBlock, SegmentSpan, StreamDescription, SubscriberInfo
+from penstock.ports.controller_service import (
+    DeletedStream,
+    EventBlock,
+    RestoredStream,
+    SegmentSpan,
+    StreamDescription,
+    SubscriberInfo,
+)
 from penstock.ports.integrity import ScrubPage
 from penstock.ports.segment_service import ChunkBlock, ChunkRange, DiskSpace, Lease, SegmentInfo, SegmentSpace
 
@@ -456,3 +463,15 @@ def bounds_of(message: native.ErasedRangesResponse) -> list[tuple[int, int]]:
     if len(bounds) % 2:
         raise ProtocolError("ranges do not come in pairs", bounds=len(bounds))
     return list(zip(bounds[::2], bounds[1::2], strict=True))
+
+
+def deleted_fields(item: DeletedStream | RestoredStream) -> dict[str, Any]:
+    """A deleted or a restored stream as JSON has it."""
+    return {**asdict(item), "stream": str(item.stream)}
+
+
+def deleted_of(kind: Callable[..., V], found: Mapping[str, Any]) -> V:
+    """Inverse of ``deleted_fields``, for either kind."""
+    known = {item.name: found[item.name] for item in fields(cast("Any", kind))}
+    as_tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+    return kind(**{**as_tuples, "stream": StreamName.parse(found["stream"])})

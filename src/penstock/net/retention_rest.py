@@ -19,6 +19,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, SubscriberNotFoundError
 from penstock.model.names import StreamName
 from penstock.model.retention import EMPTY, PolicyTarget
+from penstock.net import native_mapping as own
 from penstock.net import retention_rest_mapping as mapping
 from penstock.net.removal_plan import plan_removal
 from penstock.net.rest_requests import Handler, Query, json_body, json_response, nothing, path_route, stream_of
@@ -49,6 +50,8 @@ class RetentionRest:
             f"{stream}/retention/evictions": {"GET": self.evictions},
             f"{stream}/retention/run": {"POST": self.run},
             f"{stream}/retention/undo": {"POST": self.undo},
+            "/v1/deleted-streams": {"GET": self.deleted_streams},
+            f"{stream}/restore": {"POST": self.restore_stream},
             f"{stream}/truncate": {"POST": self.truncate},
             "/v1/holds": {"GET": self.list_holds, "POST": self.add_hold},
             "/v1/holds/{id}": {"DELETE": self.release_hold},
@@ -116,6 +119,15 @@ class RetentionRest:
     async def run(self, request: Request) -> Response:
         Query(request)
         return json_response(await self._controller.run_retention(stream_of(request)))
+
+    async def deleted_streams(self, request: Request) -> Response:
+        found = await self._controller.list_deleted_streams(Query(request, "scope").text("scope"))
+        return json_response({"streams": [own.deleted_fields(item) for item in found]})
+
+    async def restore_stream(self, request: Request) -> Response:
+        incarnation = Query(request, "incarnation").whole("incarnation")
+        restored = await self._controller.restore_stream(stream_of(request), incarnation=incarnation)
+        return json_response(own.deleted_fields(restored))
 
     async def undo(self, request: Request) -> Response:
         """Takes back the last truncation, or with ``since_ms`` all from then on. The answer is the head after, and who and

@@ -174,6 +174,37 @@ class StreamDescription:
     freed_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedStream:
+    """A deleted stream whose grace has not ended. Times are wall clock.
+
+    ``incarnation``: the number of its first segment, by which several deleted streams of one name differ; the greatest was
+    created last. ``rule``: ``manual``, or the rule that deleted it. ``size_bytes``: from head to tail, on disk until
+    ``restorable_until_ms`` and longer where a hold on the scope keeps it; None where a damaged record hides it. ``caller``:
+    who deleted it, as in the audit stream; empty if nobody said.
+    """
+
+    stream: StreamName
+    incarnation: int
+    deleted_ms: int
+    restorable_until_ms: int
+    rule: str
+    size_bytes: int | None
+    caller: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredStream:
+    """A stream that is back. ``dropped_subscribers``: those whose reader group was deleted, created again, or has left the
+    stream meanwhile. ``sealed``: as it was before its deletion."""
+
+    stream: StreamName
+    incarnation: int
+    sealed: bool
+    size_bytes: int | None
+    dropped_subscribers: tuple[str, ...] = ()
+
+
 class ControllerService(Protocol):
     """The control plane. Every change is durable when a call returns, and safe to repeat.
 
@@ -220,8 +251,24 @@ class ControllerService(Protocol):
     async def delete_stream(self, stream: StreamName, *, seal: bool = False) -> None:
         """Delete a sealed stream with its data; with ``seal`` any stream, sealed in the step that decides the deletion.
 
-        A refused call changes nothing: a stream that a hold keeps takes events as before.
+        The name is free when this returns. A store with a grace for deletions keeps the data of users' streams for so long:
+        ``restore_stream``. A refused call changes nothing: a stream that a hold keeps takes events as before.
         Raises: StreamNotSealedError (not with ``seal``), RetentionHoldError.
+        """
+        ...
+
+    async def list_deleted_streams(self, scope: str | None = None) -> Sequence[DeletedStream]:
+        """Deleted streams that can be restored, of a scope or all; sorted by scope, stream, incarnation. Also of a scope
+        that is deleted itself."""
+        ...
+
+    async def restore_stream(self, stream: StreamName, *, incarnation: int | None = None) -> RestoredStream:
+        """Bring a deleted stream back, with its events, configuration, policy and subscribers' positions.
+
+        ``incarnation``: which one, where several of the name were deleted; None: the last. One that was not sealed takes
+        events again, in new segments. Transactions that were open were aborted by the deletion.
+        Raises: StreamNotFoundError (no such deleted stream is left), ConflictError (its grace has just ended),
+        AlreadyExistsError (another stream has its name by now), ScopeNotFoundError (its scope is deleted; create it first).
         """
         ...
 

@@ -60,6 +60,9 @@ LogOption = Annotated[
 RetentionCycleOption = Annotated[
     str, typer.Option("--retention-cycle", metavar="TIME", help="How often retention looks.")
 ]
+DeletionGraceOption = Annotated[
+    str, typer.Option("--deletion-grace", metavar="TIME", help="How long a deleted stream can be restored; 0s: never.")
+]
 Tier2Option = Annotated[
     str | None,
     typer.Option("--tier2", metavar="PLACE", help="Chunks in s3://BUCKET/PREFIX or a directory.", show_default=False),
@@ -90,6 +93,7 @@ def standalone(
     memory: MemoryOption = "512MiB",
     log: LogOption = "256MiB",
     retention_cycle: RetentionCycleOption = "60s",
+    deletion_grace: DeletionGraceOption = "1h",
     tier2: Tier2Option = None,
     s3_endpoint: EndpointOption = None,
     tier2_unit: UnitOption = "8MiB",
@@ -107,6 +111,7 @@ def standalone(
             memory_bytes=check_server_memory(parse_size(memory)),
             log_bytes=parse_size(log),
             retention_cycle_ms=parse_duration_ms(retention_cycle),
+            deletion_grace_ms=parse_duration_ms(deletion_grace),
             tier2=tier2,
             tier2_endpoint=s3_endpoint,
             tier2_unit_bytes=parse_size(tier2_unit),

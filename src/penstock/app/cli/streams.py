@@ -11,6 +11,7 @@ import typer
 from penstock.app.cli.output import print_facts, print_rows, say
 from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, as_fields, parse_policy, sentence_in_force
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, ScopeArgument, StreamArgument, open_target
+from penstock.app.cli.words import moment
 from penstock.app.units import counted, format_size
 from penstock.core.retention_facts import holder_in_words
 from penstock.model.cuts import StreamCut
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.client.store import AsyncStore
 
 app = typer.Typer(
-    help="Create, list, describe, scale, truncate, seal, repair and delete streams.", no_args_is_help=True
+    help="Create, list, describe, scale, truncate, seal, repair, delete and restore streams.", no_args_is_help=True
 )
 
 
@@ -242,10 +243,75 @@ def delete(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete a sealed stream and its data. A hold refuses this and leaves the stream as it was."""
+    """Delete a sealed stream and its data. A hold refuses this and leaves the stream as it was.
+
+    The name is free at once. Until the server's grace ends, "penstock stream restore" brings the stream back.
+    """
     with open_target(controller, data) as store:
         store.stream(stream).delete(seal=seal)
     say(f"deleted {stream}", as_json=json, stream=stream)
+
+
+@app.command()
+def deleted(
+    scope: Annotated[str | None, typer.Argument(metavar="[SCOPE]", help="Only streams of this scope.")] = None,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List deleted streams that can be restored, and until when. Their data is on disk until then."""
+    with open_target(controller, data) as store:
+        found = store.deleted_streams(scope)
+    titles = ["stream", "incarnation", "deleted", "by", "bytes", "restorable until"]
+    rows: list[list[object]] = [
+        [
+            str(item.stream),
+            item.incarnation,
+            item.deleted_ms if json else moment(item.deleted_ms),
+            item.rule if json else item.caller.get("who") or item.rule,
+            item.size_bytes if json or item.size_bytes is None else format_size(item.size_bytes),
+            item.restorable_until_ms if json else moment(item.restorable_until_ms),
+            *([dict(item.caller)] if json else []),
+        ]
+        for item in found
+    ]
+    names = ["stream", "incarnation", "deleted_ms", "rule", "size_bytes", "restorable_until_ms", "caller"]
+    print_rows(names if json else titles, rows, as_json=json)
+
+
+@app.command()
+def restore(
+    stream: StreamArgument,
+    incarnation: Annotated[
+        int | None,
+        typer.Option(
+            "--incarnation", metavar="N", help="Which one, if several are listed.  [default: the last deleted]"
+        ),
+    ] = None,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Restore a deleted stream until its grace ends: its events, policy, tags and the positions of its subscribers.
+
+    A stream that was not sealed takes events again. Transactions that were open stay aborted. A subscriber whose reader
+    group was deleted meanwhile is not restored; the command names it.
+    """
+    StreamName.parse(stream).checked()
+    with open_target(controller, data) as store:
+        found = store.restore_stream(stream, incarnation=incarnation)
+    size = "" if found.size_bytes is None else f" with {format_size(found.size_bytes)}"
+    lines = [f"restored {stream}{size}; it is {'sealed' if found.sealed else 'open for events'}"]
+    lines += [f"not restored: subscriber {name}, whose reader group is gone" for name in found.dropped_subscribers]
+    say(
+        "\n".join(lines),
+        as_json=json,
+        stream=stream,
+        incarnation=found.incarnation,
+        sealed=found.sealed,
+        size_bytes=found.size_bytes,
+        dropped_subscribers=list(found.dropped_subscribers),
+    )
 
 
 @app.command()

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.app.telemetry import Counters
 from penstock.app.tier2 import Tier2
-from penstock.codec.metadata import EpochEntry, HeadRecord, StreamRecord, StreamState
+from penstock.codec.metadata import HIDDEN, EpochEntry, HeadRecord, StreamRecord, StreamState
 from penstock.controller import keys
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.model.names import StreamName, segment_name
@@ -108,8 +108,8 @@ async def _reconcile_stream(
     table: Mapping[bytes, bytes],
     found: Reconciled,
 ) -> None:
-    if record.state in (StreamState.CREATING, StreamState.DELETING):
-        return  # The controller goes on with either when it opens.
+    if record.state in HIDDEN:
+        return  # The controller goes on with it when it opens.
     entries = [EpochEntry.decode(value) for key, value in table.items() if key.startswith(keys.epochs(name))]
     visible = [entry for entry in entries if entry.epoch <= record.epoch]
     active: dict[SegmentId, None] = {}

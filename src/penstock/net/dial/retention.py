@@ -17,7 +17,7 @@ from penstock.net.dial.grpc_connection import GrpcConnection
 from penstock.net.grpc_mapping import make
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import native_pb2 as native
-from penstock.ports.controller_service import SubscriberInfo
+from penstock.ports.controller_service import DeletedStream, RestoredStream, SubscriberInfo
 
 
 class RemoteRetention:
@@ -72,6 +72,16 @@ class RemoteRetention:
 
     async def forecast_retention(self, stream: StreamName) -> Mapping[str, Any]:
         return own.json_of((await self._connection.native("ForecastRetention", stream_request(stream))).json)
+
+    async def list_deleted_streams(self, scope: str | None = None) -> Sequence[DeletedStream]:
+        request = make(native.Target, scope=scope or "", server=scope is None)
+        reply: native.JsonAnswer = await self._connection.native("ListDeletedStreams", request)
+        return tuple(own.deleted_of(DeletedStream, item) for item in own.json_of(reply.json)["streams"])
+
+    async def restore_stream(self, stream: StreamName, *, incarnation: int | None = None) -> RestoredStream:
+        request = make(native.RestoreStreamRequest, stream=mapping.stream_message(stream), incarnation=incarnation)
+        reply: native.JsonAnswer = await self._connection.native("RestoreStream", request)
+        return own.deleted_of(RestoredStream, own.json_of(reply.json))
 
     async def undo_truncation(self, stream: StreamName) -> StreamCut:
         reply: pb.StreamCut = await self._connection.native("UndoTruncation", stream_request(stream))

@@ -47,6 +47,14 @@ class DeleteStreamRequest(_message.Message):
     seal: bool
     def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ..., seal: _Optional[bool] = ...) -> None: ...
 
+class RestoreStreamRequest(_message.Message):
+    __slots__ = ("stream", "incarnation")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    stream: _Controller_pb2.StreamInfo
+    incarnation: int
+    def __init__(self, stream: _Optional[_Union[_Controller_pb2.StreamInfo, _Mapping]] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
 class StreamDescription(_message.Message):
     __slots__ = ("config", "epoch", "sealed", "segments", "head", "tail", "size_bytes", "written_bytes", "subscribers", "held_by", "disk_bytes", "pending_free_bytes", "freed_bytes")
     CONFIG_FIELD_NUMBER: _ClassVar[int]

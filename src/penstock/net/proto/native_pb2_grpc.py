@@ -50,6 +50,16 @@ class NativeStub:
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.DeleteStreamRequest.SerializeToString,
                 response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
                 _registered_method=True)
+        self.ListDeletedStreams = channel.unary_unary(
+                '/penstock.v1.Native/ListDeletedStreams',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.Target.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+                _registered_method=True)
+        self.RestoreStream = channel.unary_unary(
+                '/penstock.v1.Native/RestoreStream',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.RestoreStreamRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+                _registered_method=True)
         self.Head = channel.unary_unary(
                 '/penstock.v1.Native/Head',
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.StreamRequest.SerializeToString,
@@ -295,6 +305,19 @@ class NativeServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteStream(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDeletedStreams(self, request, context):
+        """Deleted streams that can be restored; the answers are described in docs/formats/native-api.md.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestoreStream(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -597,6 +620,16 @@ def add_NativeServicer_to_server(servicer, server):
                     servicer.DeleteStream,
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.DeleteStreamRequest.FromString,
                     response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.SerializeToString,
+            ),
+            'ListDeletedStreams': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDeletedStreams,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.Target.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.SerializeToString,
+            ),
+            'RestoreStream': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestoreStream,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.RestoreStreamRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.SerializeToString,
             ),
             'Head': grpc.unary_unary_rpc_method_handler(
                     servicer.Head,
@@ -905,6 +938,60 @@ class Native:
             '/penstock.v1.Native/DeleteStream',
             penstock_dot_net_dot_proto_dot_native__pb2.DeleteStreamRequest.SerializeToString,
             penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDeletedStreams(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/ListDeletedStreams',
+            penstock_dot_net_dot_proto_dot_native__pb2.Target.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestoreStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/RestoreStream',
+            penstock_dot_net_dot_proto_dot_native__pb2.RestoreStreamRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.JsonAnswer.FromString,
             options,
             channel_credentials,
             insecure,

@@ -13,6 +13,7 @@ from penstock.testing.simulation.actors import Env, cancel
 from penstock.testing.simulation.control_actors import Seen
 from penstock.testing.simulation.control_audit import check_audit, decide
 from penstock.testing.simulation.control_cuts import publish_cuts
+from penstock.testing.simulation.control_deletions import check_freed, delete_and_restore
 from penstock.testing.simulation.control_flips import flip_bits
 from penstock.testing.simulation.control_groups import share_groups
 from penstock.testing.simulation.control_world import ControlCluster, control_config
@@ -45,6 +46,7 @@ ACTORS: tuple[tuple[str, Actor], ...] = (
     ("decider", decide),
     ("groups", share_groups),
     ("flips", flip_bits),
+    ("restorer", delete_and_restore),
 )
 
 
@@ -95,7 +97,11 @@ async def _run(env: Env, cluster: ControlCluster, seen: Seen, seconds: float) ->
             env.stopping.set()
             await until(env, actors, DRAIN_S)
             await asyncio.sleep(_LEASES_END_S)
-            ends = {"leases": on_control.check_abandoned(env, seen), "audit": check_audit(env, seen, cluster)}
+            ends = {
+                "leases": on_control.check_abandoned(env, seen),
+                "audit": check_audit(env, seen, cluster),
+                "deletions": check_freed(env),
+            }
             await until(env, [env.loop.create_task(end, name=name) for name, end in ends.items()], DRAIN_S)
     finally:
         supervisor.cancel()

@@ -19,6 +19,7 @@ from penstock.testing.simulation.history import History
 from penstock.testing.simulation.loop import SimLoop
 
 SWEEP_MS = 1000
+DELETION_GRACE_S = 8.0
 _TABLE_CALLS = ("table_get", "table_scan", "table_update", "table_remove", "table_change")
 _LATE, _LATE_S = 0.04, 0.05
 _VERY_LATE, _VERY_LATE_S = 0.004, 3.0
@@ -60,6 +61,7 @@ class ControlCluster(Cluster):
             retention_cycle_ms=self.config.retention_cycle_ms,
             retention_pause_ms=100,
             audit_outbox_max=_OUTBOX_MAX,
+            deletion_grace_ms=int(DELETION_GRACE_S * 1000),
         )
 
     def prepare_store(self, store: SegmentStore) -> None:

@@ -13,6 +13,7 @@ from penstock.client.group_state import GroupState
 from penstock.client.group_table import GroupTable
 from penstock.controller import commits, cuts, facts, keys, policies, retention_keys
 from penstock.controller.audit import Audit
+from penstock.controller.deleted_streams import DeletedStreams
 from penstock.controller.epochs import load_epoch
 from penstock.controller.metadata import create
 from penstock.controller.set_aside import SetAside
@@ -98,6 +99,34 @@ def leases_end_by_the_wall_clock() -> Iterator[None]:
         sweep(self, _ByWallClock(ctx), *others)  # type: ignore[arg-type]
 
     with patch.object(Transactions, "__init__", transactions), patch.object(Sweeper, "__init__", sweeper):
+        yield
+
+
+@contextmanager
+def graces_of_deleted_streams_end_by_the_wall_clock() -> Iterator[None]:
+    """A clock that is set ahead frees streams that were just deleted."""
+    begin = DeletedStreams.__init__
+
+    def deleted(self: Any, ctx: Any) -> None:
+        begin(self, _ByWallClock(ctx))  # type: ignore[arg-type]
+
+    with patch.object(DeletedStreams, "__init__", deleted):
+        yield
+
+
+@contextmanager
+def the_last_deleted_stream_is_known_by_the_wall_clock() -> Iterator[None]:
+    """Where several streams of a name were deleted, a clock that is set back restores another one than the last."""
+    choose = DeletedStreams._chosen
+
+    async def chosen(self: Any, name: Any, incarnation: Any) -> Any:
+        if incarnation is None:
+            kept = [item for item in await self.names(name.scope) if item.stream == name]
+            last = max(kept, key=lambda item: item.deleted_ms, default=None)
+            incarnation = None if last is None else last.incarnation
+        return await choose(self, name, incarnation)
+
+    with patch.object(DeletedStreams, "_chosen", chosen):
         yield
 
 
@@ -198,6 +227,8 @@ PLANTED: dict[str, Callable[[], Any]] = {
         policies_above_are_not_checked,
         a_transaction_begins_in_any_stream_of_the_name,
         leases_end_by_the_wall_clock,
+        graces_of_deleted_streams_end_by_the_wall_clock,
+        the_last_deleted_stream_is_known_by_the_wall_clock,
         an_unreadable_record_stops_the_pass,
         the_length_of_a_table_is_compared_too_early,
         cuts_are_not_compared_with_the_tail,

@@ -162,6 +162,9 @@ def test_subscribers_are_moved_and_their_figures_follow(penstock: Run, tmp_path:
     penstock("write", "s/t", stdin=b"abc\n" * 10)
     found = json.loads(penstock("subscriber", "list", "s/t", "--json")[1])
     assert (found["name"], found["lag_bytes"], found["lag_events"]) == ("s/g", 110, 10)
+    assert (found["owner"], found["query"]) == ("reader group", None)
+    assert 0 <= found["since_acknowledgement_s"] < 600
+    assert penstock("subscriber", "list", "s/t")[1].splitlines()[1].split()[-3:] == ["ago", "reader", "group"]
     assert "skips 110 B, 10 events" in penstock("subscriber", "move", "s/t", "s/g", "--to", "tail", "--dry-run")[1]
     assert penstock("subscriber", "move", "s/t", "s/g", "--to", "tail")[0] == 2, "it asks first"
     assert read_as_group(tmp_path) == 10, "nothing was moved"

@@ -346,9 +346,16 @@ def test_positions_that_another_program_keeps_are_not_reset():
             start_cuts={stream.name: await stream.head()},
         )  # fmt: skip
         await world.controller.create_reader_group(made)
+        await store.reader_group("a/own", ["a/s"], retention="manual")
         java = await store.reader_group("a/java", ["a/s"], retention="manual")
         async with store.stream("a/_RGjava").writer() as writer:
             await writer.write("state")
+        assert {item.name: item.owner for item in await stream.subscribers()} == {
+            "a/query": "Spark query q-7",
+            "a/new": "Spark query (no batch yet)",
+            "a/java": "reader group (Java)",
+            "a/own": "reader group",
+        }
         before = {item.name: item.cut for item in await stream.subscribers()}
         for name, said in (("query", "q-7"), ("new", "unknown"), ("java", "Java")):
             with pytest.raises(ConflictError, match=said):

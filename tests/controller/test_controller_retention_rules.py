@@ -228,6 +228,34 @@ def test_a_silent_subscriber_is_dropped_and_what_it_held_goes() -> None:
     run(work)
 
 
+def test_only_progress_or_everything_read_keeps_a_subscriber_from_being_idle() -> None:
+    async def work() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(subscriber_s=100)))
+            for group in ("stuck", "moves", "waits", "dead"):
+                await join(controller, group, {SEGMENT: 0})
+            segments.write(NAME, b"x" * 10)
+            began_ms = clock.ms
+            for step in range(1, 6):
+                clock.ms += 30_000
+                await publish(controller, "stuck", {SEGMENT: 4})  # A heartbeat, behind the tail.
+                await publish(controller, "moves", {SEGMENT: step})
+                await publish(controller, "waits", {SEGMENT: 10})  # A heartbeat, at the tail.
+                if step == 1:
+                    first_ms = clock.ms
+            assert {item.name: item.updated_ms for item in await controller.describe_subscribers(STREAM)} == {
+                "s/stuck": first_ms,
+                "s/moves": clock.ms,
+                "s/waits": clock.ms,
+                "s/dead": began_ms,
+            }
+            await controller.run_retention(STREAM)
+            assert sorted(await cuts(controller)) == ["s/moves", "s/waits"]
+
+    run(work)
+
+
 def test_an_eviction_does_not_make_a_dead_subscriber_look_alive() -> None:
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
@@ -266,7 +294,9 @@ def test_an_idle_stream_is_deleted_only_after_its_last_subscriber_has_been_gone_
             assert not [name for name in segments.segments if name.startswith("s/t/")]
             assert segments.limits == {}
             assert [key for key in table_keys(segments) if "s/t" in key.split("/", 1)[-1]] == ["number/s/t"]
-            (told,) = await audit_entries(controller, segments, "delete")
+            (told,) = [
+                item for item in await audit_entries(controller, segments, "delete") if item["target"] == str(STREAM)
+            ]
             assert (told["rule"], told["policy"]["idle.stream_s"]["value"]) == ("idle-stream", 100)
             await controller.create_stream(STREAM, config())
 

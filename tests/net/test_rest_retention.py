@@ -433,5 +433,5 @@ def test_what_is_no_cut_is_refused(value: object) -> None:
 def test_what_is_not_known_of_a_subscriber_is_null() -> None:
     shown = mapping.subscriber_document(SubscriberInfo(name="s/g", generation=0, cut=None, updated_ms=5, lag_bytes=7))
     assert {name for name, value in shown.items() if value is None} == {
-        *("cut", "positions", "lag_events", "lag_ms", "held_bytes")
+        *("cut", "positions", "lag_events", "lag_ms", "held_bytes", "query", "owner")
     }

@@ -84,9 +84,10 @@ class SubscriberRecord:
     """A reader group's subscription to one stream. ``cut=None``: it has published nothing.
 
     ``incarnation`` is the stream's: a subscription does not pass to a later stream of the same name. ``updated_ms``: when
-    the group itself was last heard of. ``own``: what it published last, where a rule has moved ``cut`` on since; None: the
-    same. ``dropped``: the subscription has ended, and this record will be deleted. ``query``: the query that owns the
-    subscriber, empty if none is known; ``run``: its latest run; ``past_runs``: earlier ones, newest first.
+    the group itself last moved on, or confirmed that nothing is unread. ``own``: what it published last, where a rule has
+    moved ``cut`` on since; None: the same. ``dropped``: the subscription has ended, and this record will be deleted.
+    ``query``: the query that owns the subscriber, empty if none is known; ``run``: its latest run; ``past_runs``: earlier
+    ones, newest first.
     """
 
     group_id: UUID

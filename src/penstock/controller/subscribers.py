@@ -21,19 +21,21 @@ from penstock.controller.workflows import exclusive, settled
 from penstock.core.cut_check import check_position, check_range
 from penstock.core.cut_order import Positions, at_or_after, lower_bound, size_till, upper_bound
 from penstock.core.history import StreamHistory
-from penstock.core.query_source import check_publisher, owned_by
+from penstock.core.query_source import check_publisher, is_made_by_query, owned_by, owner_in_words
 from penstock.core.retention import decide
 from penstock.core.retention_facts import HolderKind
 from penstock.core.retention_json import encode_cut
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
+    CorruptDataError,
     GenerationMismatchError,
     InvalidCutError,
+    NotFoundError,
     StreamNotFoundError,
     SubscriberNotFoundError,
     TruncatedError,
 )
-from penstock.model.names import StreamName, segment_name
+from penstock.model.names import READER_GROUP_PREFIX, StreamName, segment_name
 from penstock.model.queries import QuerySource
 from penstock.ports.controller_service import SubscriberInfo
 from penstock.ports.segment_service import TablePut
@@ -160,6 +162,9 @@ class Subscribers:
     ) -> None:
         """Acknowledge all data before ``cut``. None for id or generation: not compared.
 
+        It counts against ``idle.subscriber_s`` if it moves the subscriber on, or if nothing is unread. A heartbeat of a
+        subscriber that is behind and does not progress does not count.
+
         Raises, in this order: ScopeNotFoundError and StreamNotFoundError, SubscriberNotFoundError,
         GenerationMismatchError, WriterInUseError (the subscriber belongs to another query than ``source``), InvalidCutError
         (not a cut, or before the last one at some key).
@@ -210,10 +215,13 @@ class Subscribers:
         own, now_at = None, dict(cut.positions)
         if known.own is not None and known.cut is not None and not at_or_after(history, now_at, known.cut):
             own, now_at = now_at, upper_bound(history, [now_at, known.cut])
-        # A run that records itself but publishes nothing new has only started. A query that fails at every start is silent.
         owned = owned_by(known, source)
-        only_started = owned != known and dict(cut.positions) == said
-        updated_ms = known.updated_ms if only_started else ctx.clock.now_ms()
+        moves_on = said is None or not at_or_after(history, said, cut.positions)
+        # A run that records itself but publishes nothing new has only started. A query that fails at every start is silent.
+        counts = moves_on or (
+            owned == known and at_or_after(history, cut.positions, await tail_positions(ctx, view, history))
+        )
+        updated_ms = ctx.clock.now_ms() if counts else known.updated_ms
         await ctx.metadata.put(found.put(replace(owned, cut=now_at, own=own, updated_ms=updated_ms)))
 
     def _left_put(self, name: StreamName) -> TablePut:
@@ -229,7 +237,23 @@ class Subscribers:
         for item in decide(found.facts, now_ms=ctx.retention_clock.now_ms()).ranges():
             if item.kind is HolderKind.SUBSCRIBER:
                 held[item.name] = held.get(item.name, 0) + item.bytes
-        return tuple(self._info(found, group, held.get(group, 0)) for group in found.subscribers)
+        infos = [self._info(found, group, held.get(group, 0)) for group in found.subscribers]
+        return tuple([replace(info, owner=await self._owner(found.record_of(info.name), info.name)) for info in infos])
+
+    async def _owner(self, record: SubscriberRecord, group: str) -> str:
+        is_java = not record.query and not is_made_by_query(record.group_id) and await self._has_java_state(group)
+        return owner_in_words(record.query, record.group_id, is_java=is_java)
+
+    async def _has_java_state(self, group: str) -> bool:
+        """Whether the stream of the group's name holds anything: only Pravega's Java client writes there."""
+        scope, _, name = group.partition("/")
+        stream = StreamName(scope, READER_GROUP_PREFIX + name)
+        try:
+            view = await self._ctx.stream(stream)
+            tail = await tail_positions(self._ctx, view, await self._ctx.histories.of(view))
+        except (NotFoundError, CorruptDataError):
+            return False  # The group is being deleted, or cannot be read: its subscription is described all the same.
+        return any(offset > 0 for offset in tail.values())
 
     def _info(self, found: Snapshot, group: str, held_bytes: int) -> SubscriberInfo:
         record, activity = found.record_of(group), found.facts.activity[group]

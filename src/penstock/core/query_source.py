@@ -146,6 +146,19 @@ def is_made_by_query(group_id: UUID) -> bool:
     return group_id.version == _MADE_BY_QUERY_VERSION
 
 
+TABLE_PREFIX = "table "
+"""Ids of the queries that keep a table begin so; the table's directory follows."""
+
+
+def owner_in_words(query: str, group_id: UUID, *, is_java: bool) -> str:
+    """Who reads as a subscriber. ``query``: the recorded owner, empty if none; ``is_java``: Java readers keep its state."""
+    if query:
+        return query if query.startswith(TABLE_PREFIX) else f"Spark query {query}"
+    if is_made_by_query(group_id):
+        return "Spark query (no batch yet)"
+    return "reader group (Java)" if is_java else "reader group"
+
+
 def check_subscriber(query: str, source: QuerySource | None, *, subscriber: str, by_hand: bool = False) -> None:
     """Return if the source may read as the subscriber. ``query`` owns it (empty: nobody does). No source: a new query.
 

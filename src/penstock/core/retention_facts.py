@@ -111,7 +111,7 @@ class SubscriberActivity:
 
     ``oldest_unacked_ms``: when its oldest unread event was appended; None too where it has read all. ``backlog_events``:
     unread events up to the tail, exactly. ``backlog_bytes``: the same in bytes, which the planner works out from the cut
-    by itself. ``last_active_ms``: when it was last heard of.
+    by itself. ``last_active_ms``: when it last acknowledged.
     """
 
     oldest_unacked_ms: int | None = None

@@ -226,6 +226,7 @@ def subscriber_message(item: SubscriberInfo) -> native.Subscriber:
         held_bytes=None if item.held_bytes < 0 else item.held_bytes,
         holes=item.holes,
         query=item.query,
+        owner=item.owner,
     )
 
 
@@ -241,6 +242,7 @@ def subscriber_of(message: native.Subscriber) -> SubscriberInfo:
         held_bytes=message.held_bytes if message.HasField("held_bytes") else -1,
         holes=message.holes,
         query=message.query,
+        owner=message.owner,
     )
 
 

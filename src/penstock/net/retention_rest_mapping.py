@@ -63,6 +63,8 @@ def subscriber_document(item: SubscriberInfo) -> Document:
         "lag_ms": item.lag_ms,
         "held_bytes": None if item.held_bytes < 0 else item.held_bytes,
         "holes": item.holes,
+        "query": item.query or None,
+        "owner": item.owner or None,
     }
 
 

@@ -136,10 +136,12 @@ class ReaderGroupConfig:
 class SubscriberInfo:
     """A subscriber of a stream, as ``scope/group``. ``cut=None``: it has published nothing, and holds nothing.
 
-    ``updated_ms``: when it was last heard of. Lags are from its cut to the tail: bytes and events exact; ``lag_ms`` the age
-    of the oldest unread event, within one recording period, None where nothing is unread. ``held_bytes``: what it alone
-    keeps from going. ``holes``: ranges acknowledged out of order; Pravega's protocol has none. Events, age and held bytes
-    are -1 and None where they were not asked for. ``query``: the query that owns it, empty if none is known.
+    ``updated_ms``: when it last acknowledged: moved on, or confirmed that nothing is unread. Lags are from its cut to the
+    tail: bytes and events exact; ``lag_ms`` the age of the oldest unread event, within one recording period, None where
+    nothing is unread. ``held_bytes``: what it alone keeps from going. ``holes``: ranges acknowledged out of order;
+    Pravega's protocol has none. Events, age and held bytes are -1 and None where they were not asked for. ``query``: the
+    query that owns it, empty if none is known. ``owner``: who reads under it, in words: a Spark query, a table, a reader
+    group, one of the Java client; empty where it was not asked for.
     """
 
     name: str
@@ -152,6 +154,7 @@ class SubscriberInfo:
     held_bytes: int = -1
     holes: int = 0
     query: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ from penstock.model.callers import calling
 from penstock.model.errors import CorruptDataError, NotFoundError, SubscriberNotFoundError
 from penstock.model.names import SYSTEM_SCOPE
 from penstock.ports.controller_service import SubscriberInfo
+from penstock.storage.real_clock import RealClock
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Store
@@ -54,7 +55,7 @@ Examples:
 )
 
 
-def _fields(item: SubscriberInfo) -> dict[str, Any]:
+def _fields(item: SubscriberInfo, now_ms: int) -> dict[str, Any]:
     return {
         "name": item.name,
         "generation": item.generation,
@@ -65,8 +66,16 @@ def _fields(item: SubscriberInfo) -> dict[str, Any]:
         "lag_ms": item.lag_ms,
         "holes": item.holes,
         "last_seen_ms": item.updated_ms,
+        "since_acknowledgement_s": _since_ms(item, now_ms) / 1000,
         "held_bytes": None if item.held_bytes < 0 else item.held_bytes,
+        "owner": item.owner or None,
+        "query": item.query or None,
     }
+
+
+def _since_ms(item: SubscriberInfo, now_ms: int) -> int:
+    """Since the subscriber last moved on, or confirmed that it had read everything. Never negative: two clocks may differ."""
+    return max(0, now_ms - item.updated_ms)
 
 
 @app.command("list")
@@ -76,8 +85,12 @@ def list_subscribers(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print who subscribes, how far behind, when last heard of, and what each alone keeps from going.
+    """Print who subscribes, who owns each subscriber, how far behind it is, and what it alone keeps from going.
 
+    "acknowledged" is the time since the subscriber last moved on, or confirmed that it had read everything. A program that
+    fails at every start, or that is alive but stuck, does not reset it.
+
+    With --json, one object a line for metrics: held_bytes, lag_bytes, lag_events, lag_ms, since_acknowledgement_s.
     Of one stream: the furthest behind first. Of the whole store: the most held bytes first. Streams with damaged records
     are reported on standard error, and the exit status is 7.
     """
@@ -89,11 +102,12 @@ def list_subscribers(
         else:
             found = _in_store(store, damaged, line)
             found.sort(key=lambda row: (-row[1].held_bytes, -row[1].lag_bytes, row[0], row[1].name))
+    now_ms = RealClock().now_ms()
     if json:
         for name, item in found:
-            print_json({"stream": name, **_fields(item)})
+            print_json({"stream": name, **_fields(item, now_ms)})
     else:
-        _print_table(found, has_streams=stream is None)
+        _print_table(found, now_ms, has_streams=stream is None)
     for error in damaged:
         print_error(error, as_json=json)
     if damaged:
@@ -125,7 +139,7 @@ def _in_store(store: Store, damaged: list[CorruptDataError], line: ProgressLine)
     return found
 
 
-def _print_table(found: Sequence[tuple[str, SubscriberInfo]], *, has_streams: bool) -> None:
+def _print_table(found: Sequence[tuple[str, SubscriberInfo]], now_ms: int, *, has_streams: bool) -> None:
     rows = [
         [
             *([stream] if has_streams else []),
@@ -134,11 +148,12 @@ def _print_table(found: Sequence[tuple[str, SubscriberInfo]], *, has_streams: bo
             "?" if item.lag_events < 0 else f"{item.lag_events:,}",
             "none" if item.lag_ms is None else format_duration(item.lag_ms),
             "?" if item.held_bytes < 0 else format_size(item.held_bytes),
-            moment(item.updated_ms),
+            f"{format_duration(_since_ms(item, now_ms))} ago",
+            item.owner or "?",
         ]
         for stream, item in found
     ]
-    heads = ["subscriber", "behind", "events", "oldest unread", "holds alone", "last seen"]
+    heads = ["subscriber", "behind", "events", "oldest unread", "holds alone", "acknowledged", "owner"]
     print_rows(["stream", *heads] if has_streams else heads, rows, as_json=False)
 
 
@@ -155,7 +170,8 @@ def describe(
         found = [item for item in store.stream(stream).subscribers() if item.name == name]
     if not found:
         raise SubscriberNotFoundError("no such subscriber of the stream", stream=stream, subscriber=name)
-    fields = _fields(found[0])
+    now_ms = RealClock().now_ms()
+    fields = _fields(found[0], now_ms)
     if json:
         print_facts(fields, as_json=True)
         return
@@ -167,7 +183,8 @@ def describe(
         "oldest unread": "none" if fields["lag_ms"] is None else format_duration(fields["lag_ms"]),
         "holes": str(fields["holes"]),
         "holds alone": "not known" if fields["held_bytes"] is None else format_size(fields["held_bytes"]),
-        "last seen": moment(fields["last_seen_ms"]),
+        "acknowledged": f"{format_duration(_since_ms(found[0], now_ms))} ago, at {moment(fields['last_seen_ms'])}",
+        "owner": found[0].owner or "not known",
     }
     print_facts(words, as_json=False)
 

@@ -86,7 +86,7 @@ class StreamDescription(_message.Message):
     def __init__(self, config: _Optional[_Union[_Controller_pb2.StreamConfig, _Mapping]] = ..., epoch: _Optional[int] = ..., sealed: _Optional[bool] = ..., segments: _Optional[_Iterable[_Union[_Controller_pb2.SegmentRange, _Mapping]]] = ..., head: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ..., tail: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ..., size_bytes: _Optional[int] = ..., written_bytes: _Optional[int] = ..., subscribers: _Optional[_Iterable[_Union[Subscriber, _Mapping]]] = ..., held_by: _Optional[str] = ..., disk_bytes: _Optional[int] = ..., pending_free_bytes: _Optional[int] = ..., freed_bytes: _Optional[int] = ...) -> None: ...
 
 class Subscriber(_message.Message):
-    __slots__ = ("name", "generation", "cut", "updated_ms", "lag_bytes", "lag_events", "lag_ms", "held_bytes", "holes", "query")
+    __slots__ = ("name", "generation", "cut", "updated_ms", "lag_bytes", "lag_events", "lag_ms", "held_bytes", "holes", "query", "owner")
     NAME_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +97,7 @@ class Subscriber(_message.Message):
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     HOLES_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     name: str
     generation: int
     cut: _Controller_pb2.StreamCut
@@ -107,7 +108,8 @@ class Subscriber(_message.Message):
     held_bytes: int
     holes: int
     query: str
-    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., cut: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ..., updated_ms: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_events: _Optional[int] = ..., lag_ms: _Optional[int] = ..., held_bytes: _Optional[int] = ..., holes: _Optional[int] = ..., query: _Optional[str] = ...) -> None: ...
+    owner: str
+    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., cut: _Optional[_Union[_Controller_pb2.StreamCut, _Mapping]] = ..., updated_ms: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_events: _Optional[int] = ..., lag_ms: _Optional[int] = ..., held_bytes: _Optional[int] = ..., holes: _Optional[int] = ..., query: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class SegmentRangesRequest(_message.Message):
     __slots__ = ("stream", "segments")

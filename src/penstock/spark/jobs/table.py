@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.core.query_source import TABLE_PREFIX
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError, InvalidArgumentError, NotFoundError
 from penstock.model.names import StreamName, check_name
@@ -196,7 +197,9 @@ class _Run:
     async def _published(self, services: Services, cut: StreamCut) -> None:
         """Hold the stream from ``cut`` on, and release what lies before it."""
         # Two tables under one name would release data that the other one still needs.
-        name = f"table {self._request.directory.absolute()}".encode()[-SOURCE_MAX_BYTES:].decode(errors="ignore")
+        name = f"{TABLE_PREFIX}{self._request.directory.absolute()}".encode()[-SOURCE_MAX_BYTES:].decode(
+            errors="ignore"
+        )
         source = QuerySource(query=name, replaces=self._options.replaces_query or "")
         found = await subscribe(services, self._options.stream, self._subscriber, cut, source)
         await found.publish(services, await positions_of(services, cut), source)

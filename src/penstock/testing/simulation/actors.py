@@ -35,6 +35,9 @@ T = TypeVar("T")
 SCOPE = "sim"
 STREAM = StreamName(SCOPE, "stream")
 READ_BYTES = 1 << 16
+LOOK_S = 0.2
+"""Seconds between two looks at what must come true."""
+
 _PAUSE_S = 0.15
 
 
@@ -237,6 +240,18 @@ async def _tail_read(env: Env, segments: SegmentService, segment: str, offset: i
         except RETRYABLE:
             await asyncio.sleep(_PAUSE_S)
     return None
+
+
+async def until_served(env: Env, done: Callable[[], bool], patience_s: float) -> bool:
+    """Whether ``done`` came true within so many seconds of service; of a run with many crashes, most may pass without any."""
+    while not done():
+        if patience_s <= 0:
+            return False
+        await asyncio.sleep(LOOK_S)
+        node = env.cluster.node
+        if node is not None and node.serves:
+            patience_s -= LOOK_S
+    return True
 
 
 async def cancel(tasks: Sequence[asyncio.Task[None]]) -> None:

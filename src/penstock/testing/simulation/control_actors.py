@@ -38,10 +38,10 @@ from penstock.model.retention import Idle, PolicyDocument, Retain, Unsubscribed
 from penstock.model.segments import SegmentId, even_ranges
 from penstock.ports.controller_service import PingStatus, TransactionStatus
 from penstock.ports.segment_service import KEY_ABSENT, Append, TableLength, TablePut
-from penstock.testing.simulation.actors import Env
+from penstock.testing.simulation.actors import Env, cancel, until_served
 
-_PATIENCE_S = 90.0
-"""Seconds within which a repeated call must succeed despite crashes and delays."""
+PATIENCE_S = 60.0
+"""Seconds of service within which a repeated call must succeed despite crashes and delays."""
 
 POLICIES, REMADE, LEASED, ROTTEN, RACED = "policies", "remade", "leased", "rotten", "raced"
 SCOPES = (POLICIES, REMADE, LEASED, ROTTEN, RACED)
@@ -96,12 +96,14 @@ async def make_stream(env: Env, name: StreamName) -> None:
 
 async def must_end(env: Env, what: str, work: Callable[[], Awaitable[Any]]) -> Any:
     """The answer of ``work``, repeated until it is known; a violation where it does not come in time."""
+    answer = asyncio.ensure_future(env.insist(work))
     try:
-        async with asyncio.timeout(_PATIENCE_S):
-            return await env.insist(work)
-    except TimeoutError:
-        env.history.violation("stuck", f"{what} did not succeed within {_PATIENCE_S:.0f} s")
-        return None
+        if await until_served(env, answer.done, PATIENCE_S):
+            return answer.result()
+    finally:
+        await cancel([answer])
+    env.history.violation("stuck", f"{what} did not succeed within {PATIENCE_S:.0f} s of service")
+    return None
 
 
 class Appender:

@@ -19,14 +19,11 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import ScalingPolicy, StreamConfig
 from penstock.model.segments import SegmentRange
-from penstock.testing.simulation.actors import Env, cancel
-from penstock.testing.simulation.control_actors import Appender, Seen, make_scope
+from penstock.testing.simulation.actors import Env, cancel, until_served
+from penstock.testing.simulation.control_actors import PATIENCE_S, Appender, Seen, make_scope
 
 GROUPED = StreamName("grouped", "stream")
 _GROUP = "readers"
-_PATIENCE_S = 90.0
-"""Seconds within which an event must be delivered, and an older reader must be refused."""
-_LOOK_S = 0.2
 _GONE = (GenerationMismatchError, ReaderGroupNotFoundError, SubscriberNotFoundError)
 
 
@@ -152,25 +149,23 @@ async def _is_refused(env: Env, group: AsyncReaderGroup) -> None:
 
 
 async def _joined(env: Env, pod: _Pod) -> None:
-    try:
-        async with asyncio.timeout(_PATIENCE_S):
-            await pod.joined.wait()
-    except TimeoutError:
-        env.history.violation("stuck", f"a reader has not joined within {_PATIENCE_S:.0f} s, {pod.error}")
+    if not await until_served(env, pod.joined.is_set, PATIENCE_S):
+        env.history.violation("stuck", f"a reader has not joined within {PATIENCE_S:.0f} s of service, {pod.error}")
 
 
 async def _check(env: Env, older: _Pod, newer: _Pod, written: dict[bytes, None], *, shared: dict[bytes, None]) -> None:
     """The older reader ends with an error; the newer one gets all events except those in ``shared``."""
-    ends_s = env.loop.time() + _PATIENCE_S
-    while True:
-        missing = [data for data in written if data not in newer.got and data not in shared]
-        is_late = env.loop.time() > ends_s
-        if is_late or newer.error is not None or (not missing and older.error is not None):
-            break
-        await asyncio.sleep(_LOOK_S)
+
+    def missing() -> list[bytes]:
+        return [data for data in written if data not in newer.got and data not in shared]
+
+    def settled() -> bool:
+        return newer.error is not None or (older.error is not None and not missing())
+
+    await until_served(env, settled, PATIENCE_S)
     if newer.error is not None:
         env.history.violation("newer reader refused", str(newer.error))
     elif older.error is None:
         env.history.violation("older reader goes on", f"it was given {len(older.got)} events")
-    elif missing:
-        env.history.violation("events not delivered", f"{len(missing)} of {len(written)}")
+    elif missing():
+        env.history.violation("events not delivered", f"{len(missing())} of {len(written)}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.app.restored import settle_restored
 from penstock.app.segments import open_segments
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.telemetry import Counters
@@ -54,14 +55,14 @@ class LocalRuntime(Runtime):
     segments: SegmentStore
 
 
-def _nowhere(segment: str) -> Endpoint:
+def nowhere(segment: str) -> Endpoint:
     """Embedded stores have no address; a client in this process never asks for one."""
     return Endpoint(host="embedded", port=0)
 
 
 @asynccontextmanager
 async def open_runtime(
-    settings: EmbeddedSettings, *, endpoint_of: Callable[[str], Endpoint] = _nowhere
+    settings: EmbeddedSettings, *, endpoint_of: Callable[[str], Endpoint] = nowhere
 ) -> AsyncIterator[LocalRuntime]:
     """Open the data directory, recover, and run until the block ends; then everything acknowledged is on disk.
 
@@ -94,6 +95,7 @@ async def open_runtime(
                 ),
             )
         )
+        await settle_restored(settings.data, controller)
         yield LocalRuntime(
             segments=segments,
             controller=controller,

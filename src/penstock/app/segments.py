@@ -21,6 +21,7 @@ from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.file_disk import FileDisk
 from penstock.storage.local_log import open_local_log
 from penstock.storage.real_files import RealFiles
+from penstock.storage.real_holds import FileHolds
 from penstock.storage.real_offload import ThreadOffload
 from penstock.storage.reserve import keep_reserve
 from penstock.storage.sqlite_keyvalue import SqliteKeyValue
@@ -154,6 +155,7 @@ async def open_segments(
                 disk=FileDisk(files),
                 owned=owned,
                 shared=shared,
+                holds=FileHolds(settings.data),
             )
         )
         yield segments

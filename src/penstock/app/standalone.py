@@ -22,6 +22,7 @@ from penstock.app.integrity.start_check import check_workers
 from penstock.app.logs import log_to_stderr
 from penstock.app.memory_watch import MemoryWatch
 from penstock.app.process_memory import tune_allocator, tune_collector
+from penstock.app.restored import settle_restored
 from penstock.app.segments import rest_limits, wire_limits
 from penstock.app.settings import StandaloneSettings
 from penstock.app.telemetry import Counters
@@ -176,6 +177,7 @@ async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator
                 ),
             )
         )
+        await settle_restored(settings.store.data, controller)
         await stack.enter_async_context(workers.serving(controller.client_removal))
         runtime = Runtime(
             segments=workers.segments,

@@ -30,6 +30,7 @@ from penstock.controller.queries import Queries
 from penstock.controller.reader_groups import ReaderGroups
 from penstock.controller.reclaim import reclaim_report
 from penstock.controller.repair import repair_stream
+from penstock.controller.restored import begin_restored
 from penstock.controller.retention_answers import facts_told
 from penstock.controller.retention_clock import RetentionClock
 from penstock.controller.retention_cycle import RetentionCycle
@@ -140,6 +141,10 @@ class Controller:
     async def repair_stream(self, stream: StreamName) -> Mapping[str, Any]:
         """Remove records that block the stream: see ``controller.repair.repair_stream``."""
         return await repair_stream(self._ctx, stream)
+
+    async def begin_restored(self, jump: int) -> int:
+        """Give all streams of a restored store new segments: see ``controller.restored.begin_restored``."""
+        return await begin_restored(self._ctx, jump)
 
     async def drain_audit(self) -> int:
         """Append now what waits to be told by the audit stream; returns how many entries."""

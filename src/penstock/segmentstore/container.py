@@ -22,6 +22,7 @@ from penstock.model.errors import (
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.clock import Clock
 from penstock.ports.files import Buffer
+from penstock.ports.holds import SpaceHolds
 from penstock.ports.keyvalue import KeyValueStore
 from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
@@ -77,7 +78,9 @@ class Container:
         limits: AppendLimits,
         changes: Changes,
         objects: Objects | None = None,
+        holds: SpaceHolds,
     ) -> None:
+        self.holds = holds
         self.index = index
         self.log = log
         self.keyvalue = keyvalue

@@ -183,44 +183,52 @@ class Reclaimer:
             yield
 
     async def free(self) -> None:
-        """Delete the files that may go by now. Raises what the chunk storage raises; the rest is for the next time."""
+        """Delete the files that may go by now. Raises what the chunk storage raises; the rest is for the next time.
+
+        Nothing goes while a backup holds the chunks.
+        """
         async with self._lock:
-            self._container.leases.drop_expired()
-            for chunk in [name for name in self._discarded if name not in self._container.tiering.writing]:
-                await self._delete(chunk)
-                self._discarded.pop(chunk, None)
-            await self._container.imports.free()
-            if not self._container.leases.has_recovered:
-                for chunk in list(self._orphans):
-                    if chunk in self._to_wipe:  # The row that names its segment is damaged.
-                        await self._container.chunks.wipe(chunk)
-                    await self._delete(chunk)
-                    self._orphans.pop(chunk, None)
-            # A lease taken from here on is none on these: no segment names them any more.
-            leased = self._container.leases.segments()
-            for chunk, record in list(self._freeable.items()):
-                wipe = chunk in self._to_wipe
-                if chunk in self._container.tiering.writing or (record.uid in leased and not wipe):
-                    continue
-                if wipe:
+            with self._container.holds.chunks() as may_free:
+                if may_free:
+                    await self._free()
+
+    async def _free(self) -> None:
+        self._container.leases.drop_expired()
+        for chunk in [name for name in self._discarded if name not in self._container.tiering.writing]:
+            await self._delete(chunk)
+            self._discarded.pop(chunk, None)
+        await self._container.imports.free()
+        if not self._container.leases.has_recovered:
+            for chunk in list(self._orphans):
+                if chunk in self._to_wipe:  # The row that names its segment is damaged.
                     await self._container.chunks.wipe(chunk)
                 await self._delete(chunk)
-                self._freeable.pop(chunk, None)
-                if wipe:
-                    self._to_wipe.pop(chunk, None)
-                    self._container.rows.delete(records.wipe_key(self._container.index, chunk))
-                self._container.rows.delete(records.free_key(self._container.index, chunk))
-                self._add_pending(record, -record.size_bytes)
-                self._count_freed(record.uid, record.size_bytes)
-            for uid in [uid for uid in self._committed_heads if uid not in self._container.leases.segments()]:
-                del self._committed_heads[uid]
-                segment = self._container.segments.by_uid.get(uid)
-                if segment is not None:
-                    try:
-                        await self._free_head(segment)
-                    except BaseException:
-                        self._committed_heads[uid] = None
-                        raise
+                self._orphans.pop(chunk, None)
+        # A lease taken from here on is none on these: no segment names them any more.
+        leased = self._container.leases.segments()
+        for chunk, record in list(self._freeable.items()):
+            wipe = chunk in self._to_wipe
+            if chunk in self._container.tiering.writing or (record.uid in leased and not wipe):
+                continue
+            if wipe:
+                await self._container.chunks.wipe(chunk)
+            await self._delete(chunk)
+            self._freeable.pop(chunk, None)
+            if wipe:
+                self._to_wipe.pop(chunk, None)
+                self._container.rows.delete(records.wipe_key(self._container.index, chunk))
+            self._container.rows.delete(records.free_key(self._container.index, chunk))
+            self._add_pending(record, -record.size_bytes)
+            self._count_freed(record.uid, record.size_bytes)
+        for uid in [uid for uid in self._committed_heads if uid not in self._container.leases.segments()]:
+            del self._committed_heads[uid]
+            segment = self._container.segments.by_uid.get(uid)
+            if segment is not None:
+                try:
+                    await self._free_head(segment)
+                except BaseException:
+                    self._committed_heads[uid] = None
+                    raise
 
     async def scanned(self) -> None:
         """Return once what this opening found that nothing names is known."""

@@ -24,6 +24,7 @@ from penstock.ports.chunks import ChunkStorage
 from penstock.ports.clock import Clock
 from penstock.ports.disk import Disk
 from penstock.ports.durable_log import DurableLog
+from penstock.ports.holds import NoHolds, SpaceHolds
 from penstock.ports.integrity import SCRUB_MAX_BYTES, ScrubPage
 from penstock.ports.keyvalue import KeyValueStore
 from penstock.ports.objects import Objects
@@ -88,7 +89,9 @@ class SegmentStore:
         catalogue: Objects | None = None,
         owned: Sequence[int] | None = None,
         shared: SharedCounts | None = None,
+        holds: SpaceHolds | None = None,
     ) -> None:
+        self._holds = holds or NoHolds()
         self._rng = rng
         self._clock = clock
         self._wiping = asyncio.Lock()
@@ -120,6 +123,7 @@ class SegmentStore:
                 limits=self._limits,
                 changes=self._changes,
                 objects=catalogue,
+                holds=self._holds,
             )
             for index in (range(settings.containers) if owned is None else owned)
         ]
@@ -161,10 +165,10 @@ class SegmentStore:
             container.checkpointer.ask()
 
     async def _truncate_log(self) -> None:
-        bounds = [container.log_free_upto() for container in self.containers]
-        await self._shared_log.truncate(
-            min((bound for bound in bounds if bound is not None), default=self._shared_log.last_address)
-        )
+        bounds = [bound for one in self.containers if (bound := one.log_free_upto()) is not None]
+        with self._holds.log() as may_free:
+            if may_free:
+                await self._shared_log.truncate(min(bounds, default=self._shared_log.last_address))
         self._telemetry.gauge("unflushed_bytes", self._memory.unflushed_bytes)
         self._telemetry.gauge("tail_cache_bytes", self._memory.cached_bytes)
 
@@ -457,13 +461,15 @@ async def open_segment_store(
     catalogue: Objects | None = None,
     owned: Sequence[int] | None = None,
     shared: SharedCounts | None = None,
+    holds: SpaceHolds | None = None,
 ) -> AsyncIterator[SegmentStore]:
     """A recovered, serving store. The arguments are borrowed, and closed by their owners after it.
 
     ``disk`` answers ``SegmentService.disk``, which raises UnsupportedError without it. ``catalogue`` is tier 2, where rows of
     metadata are repeated (``segmentstore.catalogue``); without it tier 2 alone gives no store back. ``owned`` are the
     containers, of the number in the settings, that are this store's (None: all); calls for segments of others raise
-    ContainerOfflineError. ``shared``: what the other stores hold, for limits that bound them together.
+    ContainerOfflineError. ``shared``: what the other stores hold, for limits that bound them together. ``holds``: asked
+    before space is given back; without it nobody can back the store up while it runs.
 
     Left normally, what is queued is answered and checkpointed; left by an error, background work ends where it stands,
     and the next opening recovers. Raises what ``SegmentStore.recover`` raises.
@@ -481,6 +487,7 @@ async def open_segment_store(
         catalogue=catalogue,
         owned=owned,
         shared=shared,
+        holds=holds,
     )
     await store.recover()
     store.start()

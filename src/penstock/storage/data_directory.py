@@ -13,11 +13,11 @@ from penstock.model.errors import CorruptDataError, DirectoryInUseError, Invalid
 from penstock.storage.real_calls import make_directories, replace_file
 
 FORMAT_VERSION = 1
-_VERSION = "VERSION"
+VERSION = "VERSION"
 _NEW = "new"
 """Follows the number in ``VERSION`` until the first start is complete. Without it, missing parts were lost."""
 _LOCK = "LOCK"
-_HARMLESS = frozenset((_LOCK, f"{_VERSION}.tmp", "lost+found"))
+_HARMLESS = frozenset((_LOCK, f"{VERSION}.tmp", "lost+found"))
 """What may lie in a directory that is still to become ours: a first start that died, and a mount point's own."""
 
 
@@ -52,8 +52,8 @@ class DataDirectory:
             itself = _lock_itself(directory, fcntl.LOCK_EX)
             # Again under the lock: another process may have made the directory its own since the first look.
             check_directory(directory)
-            if not (directory / _VERSION).exists():
-                replace_file(directory / _VERSION, f"{FORMAT_VERSION} {_NEW}\n".encode())
+            if not (directory / VERSION).exists():
+                replace_file(directory / VERSION, f"{FORMAT_VERSION} {_NEW}\n".encode())
         except BaseException:
             for taken in (lock, itself):
                 if taken is not None:
@@ -93,7 +93,7 @@ class DataDirectory:
     def mark_complete(self) -> None:
         """Record durably that the first start is complete: from now on, missing parts were lost. Raises OSError."""
         if not is_complete(self.path):
-            replace_file(self.path / _VERSION, f"{FORMAT_VERSION}\n".encode())
+            replace_file(self.path / VERSION, f"{FORMAT_VERSION}\n".encode())
 
     def close(self) -> None:
         """Let others open the directory. The LOCK file stays: without it nobody can identify the owner of the lock.
@@ -137,7 +137,7 @@ def is_complete(directory: Path) -> bool:
 
     Raises CorruptDataError, VersionTooNewError.
     """
-    version = directory / _VERSION
+    version = directory / VERSION
     return version.exists() and parse_version(version.read_bytes()[:40], version)
 
 
@@ -183,7 +183,7 @@ def check_directory(directory: Path) -> None:
         return
     if not directory.is_dir():
         raise InvalidArgumentError("data path is not a directory", path=str(directory))
-    version = directory / _VERSION
+    version = directory / VERSION
     if not version.exists():
         foreign = sorted(entry.name for entry in directory.iterdir() if entry.name not in _HARMLESS)
         if foreign:

@@ -165,7 +165,7 @@ async def read_log(files: Files, directory: str, *, epoch: int, seed: int) -> Lo
     used = sorted((item for item in listed if item.in_use), key=_incarnation)
     chain: list[Accepted] = []
     for item in used:
-        accepted = await _accept(files, item, seed=seed)
+        accepted = await accept_file(files, item, seed=seed)
         if accepted.header.epoch > epoch:
             raise CorruptDataError("log file is newer than the log's epoch", file=item.path, offset=HEADER_AT)
         if chain and accepted.header.first_sequence > chain[-1].last + 1:
@@ -198,7 +198,8 @@ async def _describe(file: File, path: str) -> LogFile:
     )
 
 
-async def _accept(files: Files, item: LogFile, *, seed: int) -> Accepted:
+async def accept_file(files: Files, item: LogFile, *, seed: int) -> Accepted:
+    """The frames of one use of a file, from its first on, as far as they are whole. Raises CorruptDataError."""
     header = item.header
     if header is None:
         raise CorruptDataError("log file has no header", file=item.path, offset=HEADER_AT)

@@ -9,6 +9,7 @@ from typing import NoReturn
 import typer
 
 from penstock.app.cli import (
+    backup,
     data,
     doctor,
     erase,
@@ -64,6 +65,7 @@ app.add_typer(holds.app, name="hold")
 app.add_typer(erase.app, name="erase")
 app.add_typer(subscribers.app, name="subscriber")
 app.add_typer(groups.app, name="group")
+app.add_typer(backup.app, name="backup")
 app.add_typer(inspect.wal, name="wal")
 app.add_typer(inspect.chunk, name="chunk")
 app.command("standalone")(servers.standalone)
@@ -73,6 +75,7 @@ app.command("read")(data.read)
 app.command("scrub")(scrub.scrub)
 app.command("doctor")(doctor.doctor)
 app.command("rebuild")(rebuild.rebuild)
+app.command("restore")(backup.restore)
 
 
 def _version(asked: bool) -> None:

@@ -75,7 +75,7 @@ async def reconcile(
                 catalogue=tier.objects,
             )
         )
-        table = await _controller_table(segments)
+        table = await controller_table(segments)
         if table is None:
             found.made.append("the controller's metadata is not there: segments are kept, but no stream is known")
             return found
@@ -87,7 +87,7 @@ async def reconcile(
     return found
 
 
-async def _controller_table(segments: SegmentStore) -> Mapping[bytes, bytes] | None:
+async def controller_table(segments: SegmentStore) -> Mapping[bytes, bytes] | None:
     table: dict[bytes, bytes] = {}
     after: bytes | None = None
     while True:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from penstock.app.integrity.offline import Offline
 from penstock.app.integrity.start_check import StartFacts, check_start
@@ -52,28 +52,40 @@ async def start_refusal(
 
     Takes the memory and the time of a recovery.
     """
+    try:
+        async with rehearse(store, offload=offload, endpoint=endpoint, insecure=insecure):
+            return None
+    except (PenstockError, OSError) as error:
+        return error
+
+
+@asynccontextmanager
+async def rehearse(
+    store: Offline, *, offload: Offload, endpoint: str | None = None, insecure: bool = False
+) -> AsyncIterator[SegmentStore]:
+    """The segments as a start would recover them, to be read only. Changes nothing but the copy of the metadata in ``store``.
+
+    Raises what a start raises: CorruptDataError, InvalidArgumentError, VersionTooNewError, UnavailableError, OSError.
+    """
     worker = layout_of_worker(store.data)
     containers, owned = (CONTAINERS_EACH, None) if worker is None else worker
     settings = EmbeddedSettings(data=store.data, tier2_endpoint=endpoint, tier2_insecure=insecure)
-    try:
-        check_directory(store.data)
-        facts = await check_start(settings, offload=offload, containers=containers, owned=owned)
-        async with AsyncExitStack() as stack:
-            log = _SeenLog(store.files, facts)
-            stack.push_async_callback(log.close)
-            segments = SegmentStore(
-                log=log,
-                keyvalue=MemoryKeyValue() if store.keyvalue is None else store.keyvalue,
-                chunks=store.source.chunks,
-                clock=RealClock(),
-                rng=RealRng(),
-                offload=offload,
-                telemetry=Counters(),
-                settings=StoreSettings(containers=containers),
-                catalogue=store.source.objects,
-                owned=owned,
-            )
-            await segments.recover()
-    except (PenstockError, OSError) as error:
-        return error
-    return None
+    check_directory(store.data)
+    facts = await check_start(settings, offload=offload, containers=containers, owned=owned)
+    async with AsyncExitStack() as stack:
+        log = _SeenLog(store.files, facts)
+        stack.push_async_callback(log.close)
+        segments = SegmentStore(
+            log=log,
+            keyvalue=MemoryKeyValue() if store.keyvalue is None else store.keyvalue,
+            chunks=store.source.chunks,
+            clock=RealClock(),
+            rng=RealRng(),
+            offload=offload,
+            telemetry=Counters(),
+            settings=StoreSettings(containers=containers),
+            catalogue=store.source.objects,
+            owned=owned,
+        )
+        await segments.recover()
+        yield segments

@@ -1,0 +1,84 @@
+"""What a copy of a store holds, found by recovering it without changing it: streams, their tails, receipts of erasures,
+and chunks that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.app.integrity.offline import Offline, open_offline
+from penstock.app.integrity.reconcile import controller_table
+from penstock.app.integrity.rehearsal import rehearse
+from penstock.app.tier2 import CHUNKS
+from penstock.app.worker_layout import layout_of_worker
+from penstock.codec import records
+from penstock.codec.erasure_records import ErasureChainRecord
+from penstock.codec.metadata import EpochEntry, StreamRecord, StreamState
+from penstock.controller import keys
+from penstock.model.errors import SegmentNotFoundError
+from penstock.model.names import StreamName, segment_name
+from penstock.ports.offload import Offload
+from penstock.segmentstore.store import SegmentStore
+
+
+@dataclass(slots=True, kw_only=True)
+class Contents:
+    """``streams``: each with its epoch and tail. ``erasures``: the last link of the chain of receipts, empty for none.
+    ``missing``: chunks that the metadata names and that are not there, or too short."""
+
+    missing: Sequence[str] = ()
+    streams: Sequence[Mapping[str, Any]] = ()
+    erasures: Mapping[str, Any] = field(default_factory=dict)
+
+
+async def contents_of(data: Path, *, offload: Offload) -> Contents:
+    """Recover the copy in memory, as a start would, and read what is there. Raises what a start raises."""
+    async with (
+        open_offline(data, offload=offload) as store,
+        rehearse(store, offload=offload) as segments,
+    ):
+        found = Contents(missing=await _missing(store, data))
+        # A worker has only some of the segments, so it cannot give the tails of streams.
+        table = await controller_table(segments) if layout_of_worker(data) is None else None
+        if table is not None:
+            await _read_table(segments, table, found)
+        return found
+
+
+async def _missing(store: Offline, data: Path) -> list[str]:
+    missing = []
+    for index, rows in store.rows.items():
+        damaged: list[bytes] = []
+        bounds = records.range_of(records.prefix(records.TAG_CHUNK, index))
+        for _, value in await rows.scan_all(bounds, damaged=damaged):
+            chunk = records.decode_chunk(value)
+            file = data / CHUNKS / chunk.name
+            if not file.exists() or file.stat().st_size < chunk.length:
+                missing.append(chunk.name)
+    return sorted(missing)
+
+
+async def _read_table(segments: SegmentStore, table: Mapping[bytes, bytes], found: Contents) -> None:
+    streams = []
+    for key, value in sorted(table.items()):
+        kind, _, rest = key.decode(errors="replace").partition("/")
+        if kind != "stream":
+            continue
+        name, record = StreamName.parse(rest), StreamRecord.decode(value)
+        entry = table.get(keys.epoch(name, record.epoch))
+        if record.state in (StreamState.CREATING, StreamState.DELETING) or entry is None:
+            continue
+        tail = {}
+        for item in EpochEntry.decode(entry).segments:
+            try:
+                tail[str(item.segment)] = (await segments.info(segment_name(name, item.segment))).length
+            except SegmentNotFoundError:
+                continue  # Created with the next step of a workflow that has begun.
+        streams.append({"stream": str(name), "epoch": record.epoch, "tail": tail})
+    link = table.get(keys.ERASURE_CHAIN)
+    found.streams = streams
+    if link is not None:
+        chain = ErasureChainRecord.decode(link)
+        found.erasures = {"sequence": chain.sequence, "erasure": chain.erasure, "sha256": chain.sha256}

@@ -1,0 +1,149 @@
+"""A copy of one data directory at one position of its log, while a store may be running on it.
+
+The copy is what a crash at that position would leave: metadata of some moment, the log from there to the position, and chunks
+that hold at least what the two name. So a start on it is an ordinary recovery. Source: docs/design/0023-backup.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.app.backup.manifest import LogPosition
+from penstock.app.settings import EmbeddedSettings
+from penstock.app.tier2 import CHUNKS, TierPlace, locate_tier
+from penstock.codec.wal import EpochRecord
+from penstock.model.errors import CorruptDataError, UnavailableError
+from penstock.ports.offload import Offload
+from penstock.storage.log_check import read_epoch
+from penstock.storage.log_scan import accept_file, list_log, read_log
+from penstock.storage.real_copy import Copied, checksum_file, copy_file, write_pieces
+from penstock.storage.real_files import RealFiles
+from penstock.storage.real_holds import hold_chunks, hold_log
+from penstock.storage.sqlite_snapshot import snapshot
+
+Progress = Callable[[Mapping[str, int]], None]
+_LOG = "wal"
+_EPOCH = f"{_LOG}/EPOCH"
+_DATABASE = "metadata/store.db"
+_READ_BYTES = 8 << 20
+
+
+@dataclass(slots=True, kw_only=True)
+class CopiedFiles:
+    """Files that were copied, by their path below the backup's data; ``progress`` is called after each."""
+
+    progress: Progress | None = None
+    files: dict[str, Copied] = field(default_factory=dict)
+    _bytes: int = 0
+
+    def note(self, path: str, copied: Copied) -> None:
+        before = self.files.get(path)
+        self._bytes += copied.size_bytes - (0 if before is None else before.size_bytes)
+        self.files[path] = copied
+        if self.progress is not None:
+            self.progress({"files": len(self.files), "bytes": self._bytes})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryCopy:
+    """Copies the data directory ``source`` to ``target``, noting files under ``prefix``."""
+
+    source: Path
+    target: Path
+    prefix: str
+    settings: EmbeddedSettings
+    offload: Offload
+    copied: CopiedFiles
+
+    async def run(self) -> tuple[LogPosition, str | None]:
+        """Copy; return the position, and where tier 2 is (None: in the directory itself).
+
+        Raises UnavailableError (another backup runs; the store was restarted meanwhile; tier 2), UnsupportedError,
+        CorruptDataError, VersionTooNewError, StorageFullError, OSError.
+        """
+        files = RealFiles(self.source, self.offload, read_only=True)
+        tier = await locate_tier(self.settings, files, offload=self.offload, read_only=True)
+        with ExitStack() as stack:
+            await self.offload.run(lambda: stack.enter_context(hold_chunks(self.source)))
+            # Most bytes first, while the log goes on; what is new or has grown since follows at the end.
+            known = await self._copy_chunks(tier, {})
+            position = await self._copy_position(files)
+            await self._copy_chunks(tier, known)
+        return position, tier.place
+
+    async def _copy_position(self, files: RealFiles) -> LogPosition:
+        """Copy metadata and log. The order is the law: a log that ends before what the metadata holds is refused."""
+        with ExitStack() as stack:
+            await self.offload.run(lambda: stack.enter_context(hold_log(self.source)))
+            epoch = await _epoch(files)
+            await self.offload.run(lambda: snapshot(self.source / _DATABASE, self.target / _DATABASE))
+            await self._note_checksum(_DATABASE)
+            await self._copy(_EPOCH)
+            await self._copy_log(files, epoch)
+            if await _epoch(files) != epoch:
+                raise UnavailableError("the store was started during the backup; try again", path=str(self.source))
+        own = RealFiles(self.target, self.offload)
+        image = await read_log(own, _LOG, epoch=epoch.epoch, seed=epoch.seed)
+        return LogPosition(directory=self.prefix or ".", epoch=epoch.epoch, last=image.last)
+
+    async def _copy_log(self, files: RealFiles, epoch: EpochRecord) -> None:
+        """Copy the files in use, the newest one last, up to its last whole frame. Later files do not matter."""
+        used = [
+            (item.header.incarnation, item.path) for item in await list_log(files, _LOG) if item.header and item.in_use
+        ]
+        own = RealFiles(self.target, self.offload)
+        for number, (_, path) in enumerate(sorted(used)):
+            await self._copy(path)
+            if number + 1 < len(used):
+                continue
+            # The file was being written while it was read: a later frame may be there without an earlier one.
+            (item,) = [found for found in await list_log(own, _LOG) if found.path == path]
+            accepted = await accept_file(own, item, seed=epoch.seed)
+            file = await own.open(path)
+            try:
+                await file.resize(accepted.end)
+                await file.resize(accepted.header.file_bytes)
+                await file.sync()
+            finally:
+                await file.close()
+            await self._note_checksum(path)
+
+    async def _copy_chunks(self, tier: TierPlace, known: Mapping[str, int]) -> Mapping[str, int]:
+        """Copy chunks that are not in ``known`` with their present size; return all, with their sizes."""
+        listed = await tier.objects.list(CHUNKS)
+        root = Path(tier.place) if tier.place is not None else self.source
+        for path, size in listed.items():
+            if known.get(path) == size:
+                continue
+            # What a chunk writer gave up may go meanwhile; a chunk that the metadata names and that is not there is reported.
+            with suppress(FileNotFoundError):
+                if tier.files is None:
+                    await self._download(tier, path, size)
+                else:
+                    await self._copy(path, root)
+        return listed
+
+    async def _download(self, tier: TierPlace, path: str, size: int) -> None:
+        pieces = [await tier.objects.read(path, start, _READ_BYTES) for start in range(0, size, _READ_BYTES)]
+        self._note(path, await self.offload.run(lambda: write_pieces(pieces, self.target / path)))
+
+    async def _copy(self, path: str, root: Path | None = None) -> None:
+        source = (self.source if root is None else root) / path
+        self._note(path, await self.offload.run(lambda: copy_file(source, self.target / path)))
+
+    async def _note_checksum(self, path: str) -> None:
+        self._note(path, await self.offload.run(lambda: checksum_file(self.target / path)))
+
+    def _note(self, path: str, copied: Copied) -> None:
+        self.copied.note(os.path.normpath(os.path.join(self.prefix, path)), copied)
+
+
+async def _epoch(files: RealFiles) -> EpochRecord:
+    found = await read_epoch(files, _LOG)
+    if found is None:
+        raise CorruptDataError("epoch of the log is missing or damaged", file=_EPOCH)
+    return found

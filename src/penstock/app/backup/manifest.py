@@ -1,0 +1,109 @@
+"""What a backup says of itself. Format: docs/formats/backup.md."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
+from penstock.storage.real_calls import replace_file
+from penstock.storage.real_copy import Copied
+
+NAME = "MANIFEST.json"
+DATA = "data"
+"""The directory of a backup that holds the files of the data directory."""
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPosition:
+    """The log of one directory below ``data``: its epoch, and the last frame that the backup holds."""
+
+    directory: str
+    epoch: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The contents of a backup. It holds all that was acknowledged before ``began_ms``, and nothing written after
+    ``ended_ms``, both in milliseconds since the Unix epoch.
+
+    ``source``: the data directory; ``tier2``: where its chunks were, None for the data directory itself. ``streams``: each
+    with its epoch and its ``tail``, an offset for each segment. ``erasures``: the last link of the chain of receipts.
+    ``missing``: chunks that the metadata names and that were not there. ``files``: by path below ``data``.
+    """
+
+    penstock: str
+    began_ms: int
+    ended_ms: int
+    source: str
+    tier2: str | None
+    workers: int | None
+    logs: Sequence[LogPosition]
+    streams: Sequence[Mapping[str, Any]]
+    erasures: Mapping[str, Any]
+    missing: Sequence[str] = ()
+    files: Mapping[str, Copied] = field(default_factory=dict)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(item.size_bytes for item in self.files.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, without the list of files."""
+        values = asdict(replace(self, files={}))
+        del values["files"]
+        return {**values, "logs": [asdict(item) for item in self.logs], "bytes": self.size_bytes}
+
+
+def save_manifest(backup: Path, manifest: Manifest) -> None:
+    """Write it durably. From here on the directory is a backup. Blocks. Raises StorageFullError, OSError."""
+    body = {"format": FORMAT_VERSION, **manifest.as_json()}
+    body["files"] = {path: [item.size_bytes, item.sha256] for path, item in sorted(manifest.files.items())}
+    replace_file(backup / NAME, json.dumps({**body, "sha256": _checksum(body)}, indent=1).encode() + b"\n")
+
+
+def load_manifest(backup: Path) -> Manifest:
+    """Raises InvalidArgumentError (no backup, or an unfinished one), CorruptDataError, VersionTooNewError, OSError."""
+    file = backup / NAME
+    try:
+        text = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InvalidArgumentError(
+            "this is no backup, or one that was not finished: it has no manifest", path=str(backup)
+        ) from error
+    try:
+        body = json.loads(text)
+        version = int(body["format"])
+        if version <= FORMAT_VERSION:
+            return _decoded(body, file)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptDataError("manifest of the backup cannot be read", file=str(file)) from error
+    raise VersionTooNewError("backup was written by a newer version", file=str(file), version=version)
+
+
+def _decoded(body: dict[str, Any], file: Path) -> Manifest:
+    if body.pop("sha256") != _checksum(body):
+        raise CorruptDataError("manifest of the backup fails its checksum", file=str(file))
+    return Manifest(
+        penstock=body["penstock"],
+        began_ms=body["began_ms"],
+        ended_ms=body["ended_ms"],
+        source=body["source"],
+        tier2=body["tier2"],
+        workers=body["workers"],
+        logs=[LogPosition(**item) for item in body["logs"]],
+        streams=body["streams"],
+        erasures=body["erasures"],
+        missing=body["missing"],
+        files={path: Copied(size_bytes=size, sha256=sha256) for path, (size, sha256) in body["files"].items()},
+    )
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

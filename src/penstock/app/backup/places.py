@@ -1,0 +1,37 @@
+"""Directories that appear complete or not at all."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.model.errors import InvalidArgumentError
+from penstock.storage.real_calls import make_directories, sync_directory
+from penstock.storage.real_copy import sync_tree
+
+
+@contextmanager
+def appearing(target: Path, *, suffix: str, what: str) -> Iterator[Path]:
+    """A directory beside ``target`` to be filled; after the block it is durable and called ``target``.
+
+    An error removes it. A process that dies leaves it, under the name with the suffix, and nothing under ``target``.
+    Raises InvalidArgumentError: ``target`` is not empty, or a process that died left something.
+    """
+    target = target.absolute()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InvalidArgumentError(f"{what} needs a new directory; this one is not empty", path=str(target))
+    staging = target.with_name(f"{target.name}.{suffix}")
+    if staging.exists():
+        raise InvalidArgumentError("an earlier attempt was interrupted; remove what it left", path=str(staging))
+    make_directories(staging)
+    try:
+        yield staging
+        sync_tree(staging)
+        # An empty directory is replaced.
+        staging.rename(target)
+        sync_directory(target.parent)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise

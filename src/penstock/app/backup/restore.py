@@ -1,0 +1,109 @@
+"""A new data directory from a backup. Source: docs/design/0023-backup.md."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from penstock.app.backup.copy import CopiedFiles, Progress
+from penstock.app.backup.manifest import DATA, Manifest, load_manifest
+from penstock.app.backup.places import appearing
+from penstock.app.embedded import nowhere
+from penstock.app.restored import settle_restored, write_marker
+from penstock.app.segments import open_segments
+from penstock.app.settings import EmbeddedSettings
+from penstock.app.telemetry import Counters
+from penstock.controller.controller import open_controller
+from penstock.controller.settings import ControllerSettings
+from penstock.model.errors import CorruptDataError
+from penstock.ports.offload import Offload
+from penstock.storage.data_directory import DataDirectory
+from penstock.storage.real_clock import RealClock
+from penstock.storage.real_copy import Copied, checksum_file, copy_file
+from penstock.storage.real_offload import ThreadOffload
+from penstock.storage.real_rng import RealRng
+
+
+async def verify_backup(backup: Path, *, progress: Progress | None = None) -> tuple[Manifest, dict[str, str]]:
+    """Read every file of the backup and compare it with the manifest; return the manifest, and what differs, by file.
+
+    Raises InvalidArgumentError (no backup, or one that was not finished), CorruptDataError (of the manifest itself),
+    VersionTooNewError, OSError.
+    """
+    manifest, seen = load_manifest(backup), CopiedFiles(progress=progress)
+    damage: dict[str, str] = {}
+    offload = ThreadOffload()
+    try:
+        for path, expected in manifest.files.items():
+            try:
+                found = await _checksum(backup / DATA / path, offload)
+            except FileNotFoundError:
+                damage[path] = "file is missing"
+                continue
+            seen.note(path, found)
+            if found != expected:
+                damage[path] = _difference(found, expected)
+    finally:
+        await offload.close()
+    return manifest, damage
+
+
+async def _checksum(path: Path, offload: Offload) -> Copied:
+    return await offload.run(lambda: checksum_file(path))
+
+
+async def restore_backup(backup: Path, data: Path, *, progress: Progress | None = None) -> Manifest:
+    """Make a store in ``data``, which must be new or empty, of the backup, which is not changed.
+
+    Every file is compared with the manifest as it is copied. Then the store is opened once, so that its streams go on in new
+    segments: what a client or a query reached in the original after the backup is refused, and never means other events
+    (``controller.restored``). A store of several workers does that when it is first started. The chunks lie in ``data``.
+    The directory appears complete or not at all: until then it is called ``data.restoring``.
+
+    Raises InvalidArgumentError (no backup, or ``data`` is not empty), CorruptDataError (a file differs from the manifest),
+    VersionTooNewError, StorageFullError, OSError.
+    """
+    manifest, copied = load_manifest(backup), CopiedFiles(progress=progress)
+    offload = ThreadOffload()
+    try:
+        with appearing(data, suffix="restoring", what="a restored store") as staging:
+            for path, expected in manifest.files.items():
+                found = await _copy(backup / DATA / path, staging / path, offload)
+                if found != expected:
+                    raise CorruptDataError(f"backup is damaged: {_difference(found, expected)}", file=path)
+                copied.note(path, found)
+            write_marker(staging, backup_ms=manifest.began_ms, rng=RealRng())
+            if manifest.workers is None:
+                await _settle(staging)
+        return manifest
+    finally:
+        await offload.close()
+
+
+async def _settle(data: Path) -> None:
+    """Perform the marker now, with nothing else: no retention cycle, no sweep."""
+    clock, rng, telemetry = RealClock(), RealRng(), Counters()
+    quiet = ControllerSettings(sweep_ms=None, retention_cycle_ms=None)
+    async with AsyncExitStack() as stack:
+        directory = DataDirectory.open(data)
+        stack.callback(directory.close)
+        segments = await stack.enter_async_context(
+            open_segments(EmbeddedSettings(data=data), clock=clock, rng=rng, telemetry=telemetry)
+        )
+        controller = await stack.enter_async_context(
+            open_controller(segments, clock=clock, rng=rng, endpoint_of=nowhere, telemetry=telemetry, settings=quiet)
+        )
+        await settle_restored(data, controller)
+
+
+async def _copy(source: Path, target: Path, offload: Offload) -> Copied:
+    try:
+        return await offload.run(lambda: copy_file(source, target))
+    except FileNotFoundError as error:
+        raise CorruptDataError("backup is damaged: a file is missing", file=str(source)) from error
+
+
+def _difference(found: Copied, expected: Copied) -> str:
+    if found.size_bytes != expected.size_bytes:
+        return f"file has {found.size_bytes:,} bytes instead of {expected.size_bytes:,}"
+    return "file fails its checksum"

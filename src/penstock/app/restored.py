@@ -1,0 +1,56 @@
+"""The first opening of a restored store: its streams go on in segments that no other copy of the store has.
+
+Source: docs/design/0023-backup.md, docs/formats/backup.md.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from penstock.controller.controller import Controller
+from penstock.model.errors import CorruptDataError, VersionTooNewError
+from penstock.ports.rng import Rng
+from penstock.storage.real_calls import replace_file, sync_directory
+
+log = logging.getLogger(__name__)
+
+MARKER = "restored.json"
+FORMAT_VERSION = 1
+_JUMP_MIN, _JUMP_SPAN = 1 << 20, 1 << 23
+"""Numbers of segments have 31 bits. A jump is far beyond what the original uses after the backup, leaves room for two hundred
+restores one after the other, and two restores of one backup seldom take the same."""
+
+
+def write_marker(data: Path, *, backup_ms: int, rng: Rng) -> None:
+    """Record durably that ``data`` was restored, and that nobody has opened it yet. Raises StorageFullError, OSError."""
+    jump = _JUMP_MIN + rng.randrange(_JUMP_SPAN)
+    fields = {"format": FORMAT_VERSION, "backup_ms": backup_ms, "jump": jump}
+    replace_file(data / MARKER, json.dumps(fields).encode() + b"\n")
+
+
+async def settle_restored(data: Path, controller: Controller) -> None:
+    """Perform the marker of ``write_marker`` if there is one, and remove it. Before this returns no client may be served.
+
+    A crash in between leaves the marker: the next opening performs it again, and streams get one epoch more.
+    Raises CorruptDataError, VersionTooNewError, OSError, and what scaling a stream raises.
+    """
+    file = data / MARKER
+    try:
+        text = file.read_bytes()
+    except FileNotFoundError:
+        return
+    try:
+        fields = json.loads(text)
+        version, jump = int(fields["format"]), int(fields["jump"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptDataError(
+            "record of the restore cannot be read: restore the backup again", file=str(file)
+        ) from error
+    if version > FORMAT_VERSION:
+        raise VersionTooNewError("data directory was restored by a newer version", file=str(file), version=version)
+    streams = await controller.begin_restored(jump)
+    file.unlink()
+    sync_directory(data)
+    log.warning("restored store goes on in new segments", extra={"streams": streams, "jump": jump})

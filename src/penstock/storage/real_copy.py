@@ -1,0 +1,75 @@
+"""Copies of files, with their checksums."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.storage.real_calls import make_directories, sync_directory, translated
+
+_STEP_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """A file that was copied: its size in bytes, and the SHA-256 of its content in hex."""
+
+    size_bytes: int
+    sha256: str
+
+
+def copy_file(source: Path, target: Path) -> Copied:
+    """Copy the file as it is now, durably but for its name; ``target`` is replaced, its directory made. Blocks.
+
+    Runs of zeros become holes: the dead head of a chunk takes no space in the copy either.
+    Raises FileNotFoundError, StorageFullError, OSError.
+    """
+    with source.open("rb", buffering=0) as reading:
+        return write_pieces(iter(lambda: reading.read(_STEP_BYTES), b""), target)
+
+
+def write_pieces(pieces: Iterable[bytes], target: Path) -> Copied:
+    """The same from bytes, piece by piece; raises also what ``pieces`` raises."""
+    make_directories(target.parent)
+    digest, size = hashlib.sha256(), 0
+    try:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb", buffering=0) as writing:
+            for piece in pieces:
+                digest.update(piece)
+                if piece.count(0) == len(piece):
+                    writing.seek(len(piece), os.SEEK_CUR)
+                else:
+                    _write(writing.fileno(), piece)
+                size += len(piece)
+            writing.truncate(size)
+            os.fsync(writing.fileno())
+    except OSError as error:
+        raise translated(error, str(target)) from error
+    return Copied(size_bytes=size, sha256=digest.hexdigest())
+
+
+def checksum_file(path: Path) -> Copied:
+    """Size and checksum of a file. Blocks. Raises FileNotFoundError, OSError."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb", buffering=0) as reading:
+        while step := reading.read(_STEP_BYTES):
+            digest.update(step)
+            size += len(step)
+    return Copied(size_bytes=size, sha256=digest.hexdigest())
+
+
+def sync_tree(root: Path) -> None:
+    """Make all names below ``root`` durable. Blocks. Raises OSError."""
+    for directory in sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True):
+        sync_directory(directory)
+    sync_directory(root)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -1,0 +1,424 @@
+"""Backups of running stores: what is in them, what is refused, and what a restored store does with old positions."""
+
+import asyncio
+import json
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from integrity_world import SEGMENTS, STREAM, append, block, contents, fill, running
+from typer.testing import CliRunner
+
+from penstock.app.backup.manifest import NAME, load_manifest
+from penstock.app.backup.restore import restore_backup, verify_backup
+from penstock.app.backup.take import take_backup
+from penstock.app.cli.main import app
+from penstock.app.restored import MARKER
+from penstock.client.store import AsyncStore
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    InvalidCutError,
+    UnavailableError,
+    VersionTooNewError,
+)
+from penstock.storage.real_holds import hold_chunks
+
+_KEYS = [f"key-{number}" for number in range(8)]
+
+
+def client_of(runtime) -> AsyncStore:
+    return AsyncStore(runtime.segments, runtime.controller, runtime.clock, runtime.rng)
+
+
+async def read_all(store: AsyncStore, stream: str, start=None) -> list[str]:
+    async with store.stream(stream).reader(start=start, until_tail=True) as reader:
+        return [event.data.decode() async for event in reader]
+
+
+class Load:
+    """Writers, transactions, scaling and truncation, all at the same time, until ``stop``."""
+
+    def __init__(self, runtime) -> None:
+        self.runtime, self.store = runtime, client_of(runtime)
+        self.written = self.acknowledged = self.committed = 0
+        self.stopped = False
+
+    async def prepare(self) -> None:
+        await self.store.create_stream("s/events", segments=2, create_scope=True)
+        await self.store.create_stream("s/cut", segments=2)
+        await self.store.create_stream("s/txn", segments=3)
+
+    async def write(self, stream: str) -> None:
+        counts = stream == "s/events"
+        number = 0
+        async with self.store.stream(stream).writer() as writer:
+            while not self.stopped:
+                for _ in range(10):
+                    for key in _KEYS:
+                        await writer.write(f"{key}|{number:08}|{'x' * 100}", key=key)
+                    number += 1
+                if counts:
+                    self.written = number
+                await writer.flush()
+                if counts:
+                    self.acknowledged = number
+                await asyncio.sleep(0.01)
+
+    async def transact(self) -> None:
+        while not self.stopped:
+            async with self.store.stream("s/txn").transaction() as txn:
+                for part in range(6):
+                    await txn.write(f"{self.committed}|{part}", key=str(part))
+            self.committed += 1
+
+    async def scale(self) -> None:
+        for number in range(1_000_000):
+            if self.stopped:
+                return
+            await self.store.stream("s/events").scale(2 + number % 3)
+            await self.runtime.segments.flush()
+            await asyncio.sleep(0.05)
+
+    async def truncate(self) -> None:
+        stream = self.store.stream("s/cut")
+        while not self.stopped:
+            await stream.truncate(await stream.tail())
+            await self.runtime.segments.flush()
+            await asyncio.sleep(0.02)
+
+    @asynccontextmanager
+    async def going(self):
+        await self.prepare()
+        async with asyncio.TaskGroup() as group:
+            for work in (self.write("s/events"), self.write("s/cut"), self.transact(), self.scale(), self.truncate()):
+                group.create_task(work)
+            while self.acknowledged < 40 or self.committed < 2:
+                await asyncio.sleep(0)
+            try:
+                yield
+            finally:
+                self.stopped = True
+
+
+def by_key(events: list[str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for event in events:
+        key, number, *_ = event.split("|")
+        found.setdefault(key, []).append(int(number))
+    return found
+
+
+async def check_restored(data: Path, *, acknowledged: int, written: int, committed: int) -> None:
+    async with running(data) as runtime:
+        store = client_of(runtime)
+        found = by_key(await read_all(store, "s/events"))
+        for key in _KEYS:
+            assert found[key] == list(range(len(found[key]))), "in order, none missing, none doubled"
+            assert acknowledged <= len(found[key]) <= written
+        for numbers in by_key(await read_all(store, "s/cut")).values():
+            assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        parts: dict[str, int] = {}
+        for event in await read_all(store, "s/txn"):
+            number = event.split("|")[0]
+            parts[number] = parts.get(number, 0) + 1
+        assert set(parts.values()) <= {6}, "a transaction is there whole or not at all"
+        assert len(parts) >= committed
+        # The store goes on.
+        async with store.stream("s/events").writer() as writer:
+            await writer.write("more|0|", key="more")
+        assert (await read_all(store, "s/events"))[-1] == "more|0|"
+        await runtime.segments.flush()
+
+
+def test_a_backup_under_load_holds_all_that_was_acknowledged_before_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        seen = []
+        async with running(tmp_path / "store") as runtime:
+            load = Load(runtime)
+            async with load.going():
+                for number in range(2):
+                    before = {"acknowledged": load.acknowledged, "committed": load.committed}
+                    await take_backup(tmp_path / "store", tmp_path / f"backup-{number}")
+                    seen.append({**before, "written": load.written + 10})
+        for number, facts in enumerate(seen):
+            manifest, damage = await verify_backup(tmp_path / f"backup-{number}")
+            assert not damage
+            assert not manifest.missing
+            await restore_backup(tmp_path / f"backup-{number}", tmp_path / f"restored-{number}")
+            await check_restored(tmp_path / f"restored-{number}", **facts)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("tier", ["directory"])
+def test_everything_comes_back_from_the_backup_of_a_stopped_store(tmp_path: Path, tier: str) -> None:
+    """With tier 2 elsewhere the restored store keeps its chunks itself: two stores never share one tier 2."""
+    place = tmp_path / tier
+    place.mkdir()
+
+    async def main() -> None:
+        async with running(tmp_path / "store", tier2=str(place)) as runtime:
+            await fill(runtime)
+            expected = await contents(runtime)
+        manifest = await take_backup(tmp_path / "store", tmp_path / "backup")
+        assert manifest.tier2 == str(place)
+        await restore_backup(tmp_path / "backup", tmp_path / "restored")
+        async with running(tmp_path / "restored") as runtime:
+            found = await contents(runtime)
+        assert {name: item[:2] for name, item in found.segments.items()} == {
+            name: item[:2] for name, item in expected.segments.items()
+        }
+        assert (found.table, found.streams, found.head) == (expected.table, expected.streams, expected.head)
+        # The original still starts on its own tier 2.
+        async with running(tmp_path / "store") as runtime:
+            assert (await contents(runtime)).segments == expected.segments
+
+    asyncio.run(main())
+
+
+def test_a_position_of_the_original_never_means_other_events(tmp_path: Path) -> None:
+    """The most dangerous mistake: an offset reached after the backup, given to another event after the restore."""
+
+    async def main() -> None:
+        async with running(tmp_path / "store") as runtime:
+            store = client_of(runtime)
+            await store.create_stream("s/t", segments=2, create_scope=True)
+            await store.create_stream("s/scaled", segments=1)
+            for name in ("s/t", "s/scaled"):
+                async with store.stream(name).writer() as writer:
+                    await writer.write_many([f"old {number}" for number in range(50)], [str(n) for n in range(50)])
+            within = await store.stream("s/t").tail()
+            await take_backup(tmp_path / "store", tmp_path / "backup")
+            async with store.stream("s/t").writer() as writer:
+                await writer.write_many(["lost"] * 50, [str(n) for n in range(50)])
+            ahead = await store.stream("s/t").tail()
+            await store.stream("s/scaled").scale(2)
+            after_scale = await store.stream("s/scaled").tail()
+            await store.create_stream("s/made-later", segments=1)
+            async with store.stream("s/made-later").writer() as writer:
+                await writer.write("lost")
+            made_later = await store.stream("s/made-later").tail()
+        await restore_backup(tmp_path / "backup", tmp_path / "restored")
+        async with running(tmp_path / "restored") as runtime:
+            store = client_of(runtime)
+            await store.create_stream("s/made-later", segments=1)
+            await store.stream("s/scaled").scale(2)
+            for name in ("s/t", "s/scaled", "s/made-later"):
+                async with store.stream(name).writer() as writer:
+                    # Far past every position of the original.
+                    await writer.write_many(["new" * 50] * 200, [str(n) for n in range(200)])
+            for name, cut in (("s/t", ahead), ("s/scaled", after_scale), ("s/made-later", made_later)):
+                with pytest.raises(InvalidCutError):
+                    await read_all(store, name, start=cut)
+                with pytest.raises(InvalidCutError):
+                    await store.stream(name).truncate(cut)
+            # A position that the backup holds goes on with all that was written after the restore.
+            assert await read_all(store, "s/t", start=within) == ["new" * 50] * 200
+            # A client that connects again in the middle of its work asks for the segment itself.
+            for segment, offset in ahead.positions.items():
+                with pytest.raises(InvalidArgumentError, match="behind the end of a sealed segment"):
+                    await runtime.segments.read(f"s/t/{segment}.#epoch.0", offset, 100, wait=False)
+
+    asyncio.run(main())
+
+
+def test_open_transactions_of_the_backup_are_aborted(tmp_path: Path) -> None:
+    """Committed after the restore they would make segments with numbers that the original may have used."""
+
+    async def main() -> None:
+        async with running(tmp_path / "store") as runtime:
+            store = client_of(runtime)
+            await store.create_stream("s/t", segments=2, create_scope=True)
+            txn = await runtime.controller.create_transaction(STREAM_T, lease_ms=600_000)
+            await take_backup(tmp_path / "store", tmp_path / "backup")
+            await runtime.controller.abort_transaction(STREAM_T, txn.id)
+        await restore_backup(tmp_path / "backup", tmp_path / "restored")
+        async with running(tmp_path / "restored") as runtime:
+            status = await runtime.controller.transaction_status(STREAM_T, txn.id)
+            assert status.name in ("ABORTED", "ABORTING")
+
+    asyncio.run(main())
+
+
+STREAM_T = type(STREAM)("s", "t")
+
+
+def test_an_interrupted_first_opening_is_repeated(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "store") as runtime:
+            await fill(runtime)
+        await take_backup(tmp_path / "store", tmp_path / "backup")
+        await restore_backup(tmp_path / "backup", tmp_path / "restored")
+        assert not (tmp_path / "restored" / MARKER).exists()
+        fields = {"format": 1, "backup_ms": 0, "jump": 1 << 20}
+        (tmp_path / "restored" / MARKER).write_text(json.dumps(fields))
+        async with running(tmp_path / "restored") as runtime:
+            assert (await runtime.controller.describe_stream(STREAM)).epoch == 2
+            assert not (tmp_path / "restored" / MARKER).exists()
+            for damaged, error in ((b"{", CorruptDataError), (b'{"format": 9, "jump": 1}', VersionTooNewError)):
+                (tmp_path / "store" / MARKER).write_bytes(damaged)
+                with pytest.raises(error):
+                    async with running(tmp_path / "store"):
+                        pass
+
+    asyncio.run(main())
+
+
+def test_a_backup_holds_space_and_a_store_gives_it_back_afterwards(tmp_path: Path) -> None:
+    data = tmp_path / "store"
+
+    async def main() -> None:
+        async with running(data) as runtime:
+            await fill(runtime)
+            await runtime.segments.flush()
+            chunks = sorted((data / "chunks").rglob("*"))
+            with hold_chunks(data):
+                with pytest.raises(UnavailableError), hold_chunks(data, wait_s=0.0):
+                    pass
+                tail = await client_of(runtime).stream(STREAM).tail()
+                await runtime.controller.truncate_stream(STREAM, tail)
+                await runtime.segments.flush()
+                assert set(chunks) <= set((data / "chunks").rglob("*"))
+            await runtime.segments.flush()
+            assert not set(chunks) <= set((data / "chunks").rglob("*"))
+
+    asyncio.run(main())
+
+
+def made(tmp_path: Path) -> Path:
+    """A store that is stopped."""
+
+    async def main() -> None:
+        async with running(tmp_path / "store") as runtime:
+            store = client_of(runtime)
+            await store.create_stream("s/t", segments=1, create_scope=True)
+            for number in range(5):
+                await append(runtime, "s/t/0.#epoch.0", block(number))
+            await runtime.segments.flush()
+
+    asyncio.run(main())
+    return tmp_path / "store"
+
+
+def call(*arguments: str):
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=True)
+
+
+def test_the_commands_report_what_they_did_and_every_flipped_byte(tmp_path: Path) -> None:
+    data, backup, restored = made(tmp_path), tmp_path / "backup", tmp_path / "restored"
+    done = call("backup", "create", str(backup), "--data", str(data))
+    assert done.exit_code == 0, done.output
+    assert "1 stream" not in done.output.splitlines()[0]
+    verified = call("backup", "verify", str(backup), "--json")
+    assert verified.exit_code == 0
+    assert json.loads(verified.output)["sound"]
+    for file in sorted(path for path in backup.rglob("*") if path.is_file()):
+        content = file.read_bytes()
+        damaged = bytearray(content or b"x")
+        damaged[len(damaged) // 2] ^= 1
+        file.write_bytes(damaged)
+        found = call("backup", "verify", str(backup))
+        assert found.exit_code == 7 or isinstance(found.exception, CorruptDataError), file
+        refused = call("restore", str(backup), "--data", str(restored))
+        assert isinstance(refused.exception, CorruptDataError), file
+        assert not restored.exists()
+        assert not restored.with_name("restored.restoring").exists()
+        file.write_bytes(content)
+    (backup / "data" / "VERSION").rename(tmp_path / "VERSION")
+    assert call("backup", "verify", str(backup)).exit_code == 7
+    assert isinstance(call("restore", str(backup), "--data", str(restored)).exception, CorruptDataError)
+    (tmp_path / "VERSION").rename(backup / "data" / "VERSION")
+    done = call("restore", str(backup), "--data", str(restored))
+    assert done.exit_code == 0, done.output
+    assert "stop the original" in done.output
+
+
+def test_wrong_places_are_refused_and_nothing_is_changed(tmp_path: Path) -> None:
+    data, backup = made(tmp_path), tmp_path / "backup"
+    asyncio.run(take_backup(data, backup))
+    before = sorted(tmp_path.rglob("*"))
+    full = tmp_path / "store" / "chunks"
+    for work in (
+        lambda: take_backup(data, backup),
+        lambda: take_backup(data, data / "below"),
+        lambda: take_backup(tmp_path / "nothing", tmp_path / "other"),
+        lambda: take_backup(full, tmp_path / "other"),
+        lambda: restore_backup(backup, data),
+        lambda: restore_backup(data, tmp_path / "other"),
+    ):
+        with pytest.raises(InvalidArgumentError):
+            asyncio.run(work())
+        assert sorted(tmp_path.rglob("*")) == before
+    manifest = json.loads((backup / NAME).read_text())
+    (backup / NAME).write_text(json.dumps({**manifest, "format": 2}))
+    with pytest.raises(VersionTooNewError):
+        load_manifest(backup)
+
+
+_TAKE = "import asyncio, pathlib, sys; from penstock.app.backup.take import take_backup; "
+
+
+def test_a_backup_that_is_killed_leaves_nothing_that_looks_like_one(tmp_path: Path) -> None:
+    data, backup = made(tmp_path), tmp_path / "backup"
+    program = (
+        f"{_TAKE}import os, signal\n"
+        "def progress(so_far):\n"
+        "    if so_far['files'] == int(sys.argv[3]): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(take_backup(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), progress=progress))"
+    )
+    files = len(asyncio.run(take_backup(data, tmp_path / "whole")).files)
+    for count in (1, files):
+        done = subprocess.run([sys.executable, "-c", program, data, backup, str(count)], check=False, timeout=60)
+        assert done.returncode == -signal.SIGKILL
+        assert not backup.exists()
+        partial = backup.with_name("backup.partial")
+        for place in (backup, partial):
+            with pytest.raises(InvalidArgumentError):
+                asyncio.run(restore_backup(place, tmp_path / "restored"))
+        with pytest.raises(InvalidArgumentError, match="interrupted"):
+            asyncio.run(take_backup(data, backup))
+        shutil.rmtree(partial)
+    # It held nothing beyond its death.
+    with hold_chunks(data, wait_s=0.0):
+        pass
+
+
+def test_a_full_disk_ends_a_backup_and_leaves_nothing(tmp_path: Path) -> None:
+    data, backup = made(tmp_path), tmp_path / "backup"
+    program = (
+        f"{_TAKE}import resource\n"
+        "from penstock.model.errors import StorageFullError\n"
+        "most = int(sys.argv[3]); resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))\n"
+        "try: asyncio.run(take_backup(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])))\n"
+        "except OSError as error: sys.exit(28 if 'disk I/O' in str(error) else 1)  # SQLite says so of a file over the limit.\n"
+        "except StorageFullError: sys.exit(28)\n"
+    )
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
+    for most in (0, 4096, 100_000, 1 << 20):
+        done = subprocess.run([sys.executable, "-c", program, data, backup, str(most)], check=False, timeout=60)
+        assert done.returncode == 28, most
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+
+
+def test_an_old_copy_beside_a_tier_2_that_went_on_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "tier2"
+    place.mkdir()
+
+    async def main() -> None:
+        async with running(tmp_path / "store", tier2=str(place)) as runtime:
+            await fill(runtime)
+        shutil.copytree(tmp_path / "store", tmp_path / "copy")
+        async with running(tmp_path / "store") as runtime:
+            await append(runtime, SEGMENTS[0], block(1))
+        with pytest.raises(InvalidArgumentError, match="opened by another copy") as refused:
+            async with running(tmp_path / "copy"):
+                pass
+        assert "penstock restore" in str(refused.value)
+
+    asyncio.run(main())

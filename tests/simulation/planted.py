@@ -41,11 +41,11 @@ class _Unsynced:
 def _with_unsynced_log(*, swallow: bool) -> Any:
     original = LocalLog._commit_some
 
-    async def commit_some(self: LocalLog) -> None:
+    async def commit_some(self: LocalLog, first: Any) -> None:
         active = self._active
         if active is not None and not isinstance(active.file, _Unsynced):
             active.file = _Unsynced(active.file, swallow=swallow)
-        await original(self)
+        await original(self, first)
 
     return patch.object(LocalLog, "_commit_some", commit_some)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -35,11 +35,11 @@ def every_other_group_is_synced() -> Any:
     """A group is acknowledged on the promise that the next one will be synced."""
     original = LocalLog._commit_some
 
-    async def commit_some(self: LocalLog) -> None:
+    async def commit_some(self: LocalLog, first: Any) -> None:
         active = self._active
         if active is not None and active.header_written and not isinstance(active.file, _Lazy):
             active.file = _Lazy(active.file)
-        await original(self)
+        await original(self, first)
 
     return patch.object(LocalLog, "_commit_some", commit_some)
 
@@ -142,21 +142,26 @@ def truncation_is_not_logged() -> Any:
     return patch.object(segment_calls, "truncate", truncate)
 
 
-def merged_bytes_are_taken_for_tiered() -> Any:
+async def _assume_complete(self: Any, segment: Any) -> None:
+    """The check that would refuse to serve is written by the same hand."""
+
+
+@contextmanager
+def merged_bytes_are_taken_for_tiered() -> Iterator[None]:
     """Recovery leaves out what a merge has moved: half of a transaction may be in the log alone."""
     original = recovery.Recovery._collect
 
-    async def collect(self: Any, operation: Any, address: int) -> None:
+    async def collect(self: Any, operation: Any, address: int, time_ms: int) -> None:
         if isinstance(operation, recovery.codec.MergeOperation):
             self._pieces.pop(operation.source, None)
             return
-        await original(self, operation, address)
+        await original(self, operation, address, time_ms)
 
-    stack = ExitStack()
-    stack.enter_context(patch.object(recovery.Recovery, "_collect", collect))
-    # The check that would refuse to serve is written by the same hand.
-    stack.enter_context(patch.object(recovery, "_check_complete", lambda segment: None))
-    return stack
+    with (
+        patch.object(recovery.Recovery, "_collect", collect),
+        patch.object(recovery.Recovery, "_check_complete", _assume_complete),
+    ):
+        yield
 
 
 PLANTED: dict[str, Callable[[], Any]] = {

@@ -209,6 +209,27 @@ def test_an_erasure_whose_pages_never_came_can_be_withdrawn(store, stream):
     assert marks_and_pages(store) == []
 
 
+def test_a_hold_on_the_scope_defers_the_erasure_of_a_stream_that_can_be_restored(store, stream):
+    before = events_of(stream)
+    hold(stream)
+    deferred(stream, hits_of(before))
+    controller = store._inner.controller
+    ended, controller._holds._ended = controller._holds._ended, lambda: None
+    store.holds().release("case-5", owner="law")
+    stream.delete(seal=True)
+    store.holds("s").add(owner="law", reason="all of it", hold_id="scope")
+    controller._holds._ended = ended
+    for _ in range(2):
+        store._thread.call(controller.sweep())
+        state = store.erasures().show("e")
+        assert (state["state"], [item["hold"] for item in state["deferred"]["holds"]]) == ("deferred", ["scope"])
+    store._thread.call(controller.restore_stream(stream.name))
+    assert events_of(store.stream("s/t")) == before
+    store.holds().release("scope", owner="law")
+    store.erasures().wait("e")
+    assert hits_of(events_of(store.stream("s/t"))) == []
+
+
 def test_a_stream_deleted_when_its_hold_has_ended_is_erased_in_full(tmp_path, store, stream):
     hits = hits_of(events_of(stream))
     hold(stream)

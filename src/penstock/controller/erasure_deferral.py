@@ -12,8 +12,11 @@ from dataclasses import dataclass, replace
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.erasure_records import Deferral, ErasureRecord, ErasureState
-from penstock.controller import keys
+from penstock.codec.metadata import StreamRecord
+from penstock.codec.retention_records import DeletedState
+from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context, StreamView
+from penstock.controller.deleted_records import load_deleted
 from penstock.controller.erasure_facts import ID_MAX, check_text, covering, hold_fields
 from penstock.controller.holds import Placed, guard_of, holds_of
 from penstock.controller.metadata import Stored, changing
@@ -49,19 +52,33 @@ class Judgement:
         return replace(record, state=ErasureState.DEFERRED, deferred=deferral)
 
 
-async def judge(ctx: Context, view: StreamView | None, ends: Mapping[SegmentId, int]) -> Judgement:
-    """Look at the holds, for a decision. ``view``: the stream; None: it was deleted, and no hold covers it.
+async def judge(ctx: Context, view: StreamView, ends: Mapping[SegmentId, int]) -> Judgement:
+    """Look at the holds on a stream, for a decision.
 
     A decision to erase touches the stream's record and checks the scope's: a hold placed at the same time is seen, or sees
     the decision. A deferral checks the holds that it names: one that ends at the same time is seen, or sees the deferral.
     """
-    if view is None:
-        return Judgement(holds=(), checks=())
     guard = await guard_of(ctx, view)
     holds = covering(await ctx.histories.of(view), guard.holds, ends)
     if holds:
         return Judgement(holds=holds, checks=[item.check() for item in holds[:HOLDS_MAX]])
     return Judgement(holds=(), checks=[view.put(view.record), *guard.checks])
+
+
+async def judge_deleted(ctx: Context, record: ErasureRecord, deferral: Deferral) -> Judgement:
+    """As ``judge``, of a stream that was deleted. While it can be restored, the holds on its scope cover all of it."""
+    name = StreamName.parse(record.stream)
+    deleted = await load_deleted(ctx, name, record.incarnation)
+    own = retention_keys.deleted_row(name, record.incarnation, keys.stream(name))
+    kept: Stored[StreamRecord] = await ctx.metadata.get(own, StreamRecord)
+    if deleted.value is None or deleted.value.state is not DeletedState.KEPT or kept.value is None:
+        return Judgement(holds=(), checks=())
+    guard = await guard_of(ctx, StreamView(name=name, record=kept.value, version=kept.version))
+    if guard.holds and deferral.ends:
+        return Judgement(holds=guard.holds, checks=[item.check() for item in guard.holds[:HOLDS_MAX]])
+    # A stream that is restored at the same time may be held by then.
+    unchanged = TableCheck(key=deleted.key, version=deleted.version)
+    return Judgement(holds=(), checks=[*guard.checks, unchanged])
 
 
 def deferral_entry(kind: AuditKind, erasure: str, record: ErasureRecord, **fields: object) -> AuditEntry:
@@ -108,8 +125,9 @@ class Deferrals:
         """Whether the same holds cover it still. Takes no lock of the stream: most sweeps find nothing else."""
         view = _of_erasure(record, await self._ctx.any_stream(StreamName.parse(record.stream)))
         if view is None:
-            return False
-        holds = covering(await self._ctx.histories.of(view), await holds_of(self._ctx, view), deferral.ends)
+            holds = (await judge_deleted(self._ctx, record, deferral)).holds
+        else:
+            holds = covering(await self._ctx.histories.of(view), await holds_of(self._ctx, view), deferral.ends)
         named = [hold_fields(item) for item in holds[:HOLDS_MAX]]
         return bool(holds) and (named, len(holds)) == (list(deferral.holds), deferral.count)
 
@@ -121,7 +139,10 @@ class Deferrals:
             return record
         ends = record.deferred.ends
         view = _of_erasure(record, await settle(ctx, StreamName.parse(record.stream)))
-        judgement = await judge(ctx, view, ends)
+        if view is None:
+            judgement = await judge_deleted(ctx, record, record.deferred)
+        else:
+            judgement = await judge(ctx, view, ends)
         now = judgement.applied_to(record, ends, now_ms=ctx.clock.now_ms())
         entries = [] if judgement.holds else [deferral_entry(AuditKind.ERASE_CONTINUED, erasure, record)]
         await ctx.metadata.put(found.put(now), *judgement.checks, *ctx.audit.puts(entries))

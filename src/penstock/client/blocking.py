@@ -19,7 +19,8 @@ from penstock.client.blocking_groups import ReaderGroup
 from penstock.client.blocking_readers import GroupReader, Reader
 from penstock.client.blocking_retention import Holds, LevelPolicy, Retention
 from penstock.client.blocking_writers import Transaction, Writer
-from penstock.client.erasure import Positions, Progress
+from penstock.client.erasure import Positions
+from penstock.client.erasure_proof import Progress
 from penstock.client.group_reset import ResetTo
 from penstock.client.loop_thread import LoopThread, Opener
 from penstock.client.options import Bound, settings_of
@@ -215,6 +216,8 @@ class Stream:
         Raises:
             ErasureDeferredError: A hold covers some of it. It is recorded, and continues once no hold does.
             InvalidArgumentError: No event begins there. AlreadyExistsError: the id belongs to another request.
+            ErasureWaitsError: It is decided, and attempts fail for some seconds, for example for lack of space. The store
+            goes on trying; the same id again waits on. StorageFullError: there is no space to record it; nothing is decided.
             ErasureWithdrawnError, TruncatedError, StreamNotFoundError.
 
         Once decided it is performed, whoever crashes or is cancelled; ``erasures.wait`` gives the receipt.

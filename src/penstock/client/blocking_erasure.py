@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from penstock.client.erasure import AsyncErasures, Progress, Verification
+from penstock.client.erasure import AsyncErasures
+from penstock.client.erasure_proof import Progress, Verification
 from penstock.client.loop_thread import LoopThread
 
 
@@ -28,7 +29,7 @@ class Erasures:
         return self._thread.call(self._inner.show(erasure))
 
     def wait(self, erasure: str) -> Mapping[str, Any]:
-        """The receipt of an erasure that was asked for, once it is done. While holds defer it, this waits for their end too.
+        """The receipt of an erasure that was asked for, once it is done. Waits also while holds defer it, or attempts fail.
 
         Raises NotFoundError, ErasureWithdrawnError.
         """

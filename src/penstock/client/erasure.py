@@ -5,68 +5,41 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from penstock.client.blocks import Event
+from penstock.client.erasure_proof import Lists, Progress, Scan, Verification, first_of, overlap, repeated
 from penstock.client.retry import retrying
 from penstock.codec.erasure_records import ErasurePartRecord
-from penstock.core.erasure import Digests, Range, clipped, joined, size_of, without
-from penstock.core.erasure_receipt import chain_problems, digest_of, plain, positions_digest, ranges_digest
+from penstock.core.erasure import Range, joined, without
+from penstock.core.erasure_receipt import chain_problems, plain, positions_digest
 from penstock.model.errors import (
     AlreadyExistsError,
     ErasureDeferredError,
+    ErasureWaitsError,
     ErasureWithdrawnError,
     InvalidArgumentError,
     SegmentNotFoundError,
-    TruncatedError,
+    StorageFullError,
 )
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
 from penstock.ports.controller_service import ControllerService
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import READ_MAX_BYTES, SegmentService
+from penstock.ports.segment_service import SegmentService
 
 Positions: TypeAlias = Mapping[SegmentId, Iterable[int]] | Iterable[Event | tuple[int, int]]
 """Where events begin: offsets by segment, or events as they were read, or pairs of segment and offset."""
 
-Progress: TypeAlias = Callable[[Mapping[str, Any]], None]
-
 _PAGE = 2000
 """Positions of one call: in the worst case each is in a block of its own, which is read to find where its event ends."""
 
+_FULL_S = 2.0
+_TRIES = 5
+"""Failed attempts after which a run reports what the erasure waits for: about 3 s, since the pauses double from 0.2 s."""
+
 _POLL_S = 0.1
 _POLL_MAX_S = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """What a scan has found. ``problems``: why the receipt is not true; empty where it is. ``notes``: what could not be
-    looked at, and why. Bytes are those read."""
-
-    erasure: str
-    problems: Sequence[str] = ()
-    notes: Sequence[str] = ()
-    events: int = 0
-    chunks: int = 0
-    bytes: int = 0
-    receipt: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def holds(self) -> bool:
-        return not self.problems
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "erasure": self.erasure,
-            "holds": self.holds,
-            "problems": list(self.problems),
-            "notes": list(self.notes),
-            "events": self.events,
-            "chunks": self.chunks,
-            "bytes": self.bytes,
-            "sha256": self.receipt.get("sha256"),
-        }
 
 
 def deferred_error(state: Mapping[str, Any]) -> ErasureDeferredError:
@@ -80,6 +53,17 @@ def deferred_error(state: Mapping[str, Any]) -> ErasureDeferredError:
         holds=deferred["count"],
         since_ms=deferred["since_ms"],
     )
+
+
+def _check_it_goes_on(state: Mapping[str, Any]) -> None:
+    """Raises ErasureDeferredError, ErasureWaitsError: only people can change what it waits for."""
+    if state["state"] == "deferred":
+        raise deferred_error(state)
+    if state.get("tries", 0) >= _TRIES and state["cause"] != "unavailable":
+        raise ErasureWaitsError(
+            "the erasure is decided and cannot be performed yet; the store goes on trying",
+            **{name: state[name] for name in ("erasure", "cause", "waits_for", "tries")},
+        )
 
 
 def by_segment(positions: Positions) -> dict[SegmentId, list[int]]:
@@ -154,7 +138,12 @@ class AsyncErasures:
         async def send(number: int) -> Mapping[str, Any]:
             last = number == len(pages) - 1
             call = _call(controller, stream, asked, pages[number], number, last=last, dry_run=dry_run)
-            state: Mapping[str, Any] = await retrying(call, self._rng)
+            try:
+                state: Mapping[str, Any] = await retrying(call, self._rng, full_s=_FULL_S)
+            except StorageFullError as error:
+                raise StorageFullError(
+                    "no space to record the erasure; make room and repeat it", erasure=chosen, reason=str(error)
+                ) from error
             if progress is not None:
                 progress({"state": state["state"], "pages": number + 1, "of": len(pages)})
             return state
@@ -171,20 +160,20 @@ class AsyncErasures:
                 "holds": list(holds.values()),
             }
         await _send_all(send, len(pages), events, digest)
-        return await self._receipt(chosen, progress, waits_for_holds=False)
+        return await self._receipt(chosen, progress, is_patient=False)
 
     async def wait(self, erasure: str, *, progress: Progress | None = None) -> Mapping[str, Any]:
-        """The receipt of an erasure that was asked for, once it is done. While holds defer it, this waits for their end too.
+        """The receipt of an erasure that was asked for, once it is done. Waits also while holds defer it, or attempts fail.
 
         Cancelled: the erasure goes on. Raises NotFoundError, ErasureWithdrawnError.
         """
-        return await self._receipt(erasure, progress, waits_for_holds=True)
+        return await self._receipt(erasure, progress, is_patient=True)
 
     async def withdraw(self, erasure: str, *, who: str, why: str) -> Mapping[str, Any]:
         """Give up an erasure that is not decided yet, and return its state. See ``client.blocking_erasure``."""
         return await retrying(lambda: self._controller.withdraw_erasure(erasure, who=who, why=why), self._rng)
 
-    async def _receipt(self, erasure: str, progress: Progress | None, *, waits_for_holds: bool) -> Mapping[str, Any]:
+    async def _receipt(self, erasure: str, progress: Progress | None, *, is_patient: bool) -> Mapping[str, Any]:
         pause_s = _POLL_S
         while True:
             state = await retrying(lambda: self._controller.erasure(erasure), self._rng)
@@ -199,8 +188,8 @@ class AsyncErasures:
                     erasure=erasure,
                     **state["withdrawn"],
                 )
-            if state["state"] == "deferred" and not waits_for_holds:
-                raise deferred_error(state)
+            if not is_patient:
+                _check_it_goes_on(state)
             if progress is not None:
                 progress(state)
             await asyncio.sleep(pause_s)
@@ -219,8 +208,8 @@ class AsyncErasures:
         lists = await self._lists(erasure)
         return lists.ranges, lists.chunks
 
-    async def _lists(self, erasure: str) -> _Lists:
-        lists = _Lists()
+    async def _lists(self, erasure: str) -> Lists:
+        lists = Lists()
         number, count = 0, 1
         while number < count:
             part = await retrying(_part(self._controller, erasure, number), self._rng)
@@ -244,23 +233,23 @@ class AsyncErasures:
         if receipt is None:
             return Verification(erasure=erasure, problems=[f"there is no receipt: the erasure is {state['state']}"])
         everything = [item["receipt"] for item in await self._controller.erasures(None) if item["receipt"] is not None]
-        scan = _Scan(self._segments, self._rng, StreamName.parse(state["stream"]), receipt, progress)
+        scan = Scan(self._segments, self._rng, StreamName.parse(state["stream"]), receipt, progress)
         scan.problems += chain_problems(everything)
         if receipt not in everything:
             scan.problems.append("the receipt is not in the chain of receipts")
         lists = await self._lists(erasure)
         scan.compare_lists(lists)
-        later = [*_repeated(lists.chunks), *await self._later(receipt, everything)]
+        later = [*repeated(lists.chunks), *await self._later(receipt, everything)]
         seen: dict[SegmentId, list[Range]] = {}
         deleted = await self._deleted(StreamName.parse(state["stream"]), lists)
         for segment, own in lists.ranges.items():
             if segment in deleted:
                 scan.note_deleted(segment, own)
-        for chunk in _first(lists.chunks):
+        for chunk in first_of(lists.chunks):
             segment = SegmentId(chunk["segment"])
             if segment in deleted:
                 continue
-            over = [item for item in later if _overlap(item, chunk)]
+            over = [item for item in later if overlap(item, chunk)]
             seen.setdefault(segment, []).append((chunk["start"], chunk["end"]))
             await scan.look_at(chunk, lists.ranges.get(segment, ()), over)
         for segment, own in lists.ranges.items():
@@ -279,7 +268,7 @@ class AsyncErasures:
             if item["state"] in ("asked", "done") and (item["receipt"] is None or item["receipt"] not in receipts)
         ]
 
-    async def _deleted(self, stream: StreamName, lists: _Lists) -> set[SegmentId]:
+    async def _deleted(self, stream: StreamName, lists: Lists) -> set[SegmentId]:
         """The segments of the lists that no longer exist."""
         found: set[SegmentId] = set()
         for segment in {**lists.ranges, **{SegmentId(chunk["segment"]): None for chunk in lists.chunks}}:
@@ -299,174 +288,6 @@ class AsyncErasures:
                 _, chunks = await self.details(other["erasure"])
                 found += [{**item, "erasure": other["erasure"]} for item in chunks]
         return found
-
-
-@dataclass(slots=True, kw_only=True)
-class _Lists:
-    """The lists whose digests a receipt holds: blanked ranges and starts of events by segment; rewritten chunks."""
-
-    ranges: dict[SegmentId, Sequence[Range]] = field(default_factory=dict)
-    offsets: dict[SegmentId, list[int]] = field(default_factory=dict)
-    chunks: list[Mapping[str, Any]] = field(default_factory=list)
-
-
-class _Scan:
-    def __init__(
-        self,
-        segments: SegmentService,
-        rng: Rng,
-        stream: StreamName,
-        receipt: Mapping[str, Any],
-        progress: Progress | None,
-    ) -> None:
-        self._segments = segments
-        self._rng = rng
-        self._stream = stream
-        self._receipt = receipt
-        self._progress = progress
-        self.problems: list[str] = []
-        self.changed: list[str] = []
-        """Places whose bytes no receipt explains."""
-        self._notes: list[str] = []
-        self._chunks = 0
-        self._bytes = 0
-
-    def result(self, erasure: str) -> Verification:
-        return Verification(
-            erasure=erasure,
-            problems=self.problems,
-            notes=self._notes,
-            events=self._receipt["where"]["events"],
-            chunks=self._chunks,
-            bytes=self._bytes,
-            receipt=self._receipt,
-        )
-
-    def compare_lists(self, lists: _Lists) -> None:
-        told = {item["segment"]: item["ranges_sha256"] for item in self._receipt["where"]["segments"]}
-        if told != {segment: ranges_digest(own) for segment, own in lists.ranges.items()}:
-            self.problems.append("the list of positions is not the one that the receipt has the digest of")
-        if self._receipt["chunks"] != {"count": len(lists.chunks), "sha256": digest_of(list(lists.chunks))}:
-            self.problems.append("the list of chunks is not the one that the receipt has the digest of")
-        request = self._receipt.get("request")
-        if request is not None:
-            count, digest = positions_digest(lists.offsets)
-            if (request["events"], request["positions_sha256"]) != (count, digest):
-                self.problems.append("the list of positions does not match the request")
-
-    def note_deleted(self, segment: SegmentId, ranges: Sequence[Range]) -> None:
-        self._notes.append(
-            f"segment {segment} was deleted: its {len(ranges)} events with {size_of(ranges)} bytes cannot be read"
-        )
-
-    async def look_at(
-        self, chunk: Mapping[str, Any], ranges: Sequence[Range], later: Sequence[Mapping[str, Any]]
-    ) -> None:
-        segment, start, end = SegmentId(chunk["segment"]), int(chunk["start"]), int(chunk["end"])
-        own = clipped(ranges, start, end)
-        digests = Digests(own)
-        place = f"segment {segment} from {start} to {end}"
-        first = await self._show(segment, start, end, digests)
-        self._chunks += 1
-        if not digests.is_blank:
-            self.problems.append(f"{place}: events of the receipt are not blank")
-        if first is None:
-            self._notes.append(f"{place}: truncated or deleted since")
-        elif first > start:
-            self._notes.append(f"{place}: truncated since up to {first}; what is left is blank where it must be")
-        elif (digests.all.hex(), digests.kept.hex()) == (chunk["sha256_after"], chunk["sha256_kept"]):
-            return
-        else:
-            self._follow(chunk, digests.all.hex(), place, later)
-
-    def _follow(self, chunk: Mapping[str, Any], actual: str, place: str, later: Sequence[Mapping[str, Any]]) -> None:
-        """The bytes do not match the receipt: a later erasure must have rewritten the chunk."""
-        now = chunk["sha256_after"]
-        for item in later:
-            if (item["start"], item["end"], item["sha256_before"]) == (chunk["start"], chunk["end"], now):
-                now = item["sha256_after"]
-        names = ", ".join(dict.fromkeys(str(item["erasure"]) for item in later if item["erasure"] is not None))
-        if now != actual and names:
-            self._notes.append(f"{place}: later erasures rewrote this chunk: {names}; verify those")
-        elif now != actual:
-            self.changed.append(place)
-
-    def explain_changes(self, unfinished: Sequence[str]) -> None:
-        """Report the places whose bytes have changed. ``unfinished``: erasures that were under way during the scan."""
-        for place in self.changed:
-            if unfinished:
-                names = ", ".join(unfinished)
-                self._notes.append(
-                    f"{place}: erasures under way may have rewritten this chunk: {names}; verify again later"
-                )
-            else:
-                self.problems.append(f"{place}: other bytes than those of the receipt have changed")
-
-    async def look_at_blanks(self, segment: SegmentId, ranges: Sequence[Range]) -> None:
-        """Check ranges that an earlier erasure had blanked. Ranges that lie near each other are read together."""
-        truncated = 0
-        for group in _near(ranges):
-            digests = Digests(group)
-            start, end = group[0][0], group[-1][1]
-            first = await self._show(segment, start, end, digests)
-            truncated += sum(first is None or one < first for one, _ in group)
-            if not digests.is_blank:
-                self.problems.append(f"segment {segment} from {start} to {end}: events of the receipt are not blank")
-        if truncated:
-            self._notes.append(f"segment {segment}: {truncated} events were truncated later and cannot be read")
-
-    async def _show(self, segment: SegmentId, start: int, end: int, digests: Digests) -> int | None:
-        """Show the digests what can be read; returns from where on, None where nothing can."""
-        name = segment_name(self._stream, segment)
-        at, first = start, start
-        while at < end:
-            try:
-                parts = await self._read(name, at, min(READ_MAX_BYTES, end - at))
-            except TruncatedError as error:
-                at = first = max(at + 1, error.start_offset)
-                continue
-            except SegmentNotFoundError:
-                return None
-            if not any(parts):
-                self.problems.append(f"segment {segment} ends at {at}, before {end}: bytes of it are lost")
-                break
-            for part in parts:
-                digests.show(memoryview(part), at)
-                at += len(part)
-                self._bytes += len(part)
-            if self._progress is not None:
-                self._progress({"state": "verifying", "bytes": self._bytes})
-        return first if first < end else None
-
-    async def _read(self, name: str, offset: int, size: int) -> Sequence[bytes]:
-        found = await retrying(lambda: self._segments.read(name, offset, size, wait=False), self._rng)
-        return [bytes(part) for part in found.parts]
-
-
-def _near(ranges: Sequence[Range]) -> list[list[Range]]:
-    """Group ordered ranges so that one read covers each group. A longer range is a group of its own."""
-    groups: list[list[Range]] = []
-    for item in ranges:
-        if groups and item[1] - groups[-1][0][0] <= READ_MAX_BYTES:
-            groups[-1].append(item)
-        else:
-            groups.append([item])
-    return groups
-
-
-def _first(chunks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The first entry of each place. Receipts of earlier versions have several if a chunk was rewritten twice."""
-    return list({(item["segment"], item["start"], item["end"]): item for item in reversed(chunks)}.values())[::-1]
-
-
-def _repeated(chunks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The entries that ``_first`` skips."""
-    first = {id(item) for item in _first(chunks)}
-    return [{**item, "erasure": None} for item in chunks if id(item) not in first]
-
-
-def _overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return bool(one["segment"] == other["segment"] and one["start"] < other["end"] and other["start"] < one["end"])
 
 
 async def _send_all(

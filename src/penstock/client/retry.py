@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from penstock.model.errors import FencedError, UnavailableError
+from penstock.model.errors import FencedError, StorageFullError, UnavailableError
 from penstock.ports.rng import Rng
 
 RETRYABLE = (UnavailableError, FencedError)
@@ -43,17 +43,22 @@ class Backoff:
         await asyncio.sleep(self.pause_s())
 
 
-async def retrying(call: Callable[[], Awaitable[T]], rng: Rng, *, deadline_s: float = DEADLINE_S) -> T:
+async def retrying(
+    call: Callable[[], Awaitable[T]], rng: Rng, *, deadline_s: float = DEADLINE_S, full_s: float | None = None
+) -> T:
     """The answer of ``call``, repeated after a pause while its receiver is unavailable, for at most ``deadline_s``.
 
+    ``full_s``: for at most so long if the disk is full, since only people end that; None: as long as for the rest.
     ``call`` must be safe to repeat. Raises what ``call`` raised last.
     """
     backoff = Backoff(rng)
-    give_up_at = asyncio.get_running_loop().time() + deadline_s
+    began = asyncio.get_running_loop().time()
     while True:
         try:
             return await call()
-        except RETRYABLE:
+        except RETRYABLE as error:
+            is_full = isinstance(error, StorageFullError) and full_s is not None
+            give_up_at = began + (full_s if is_full and full_s is not None else deadline_s)
             pause_s = backoff.pause_s()
             if asyncio.get_running_loop().time() + pause_s > give_up_at:
                 raise

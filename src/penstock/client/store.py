@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal, TypeAlias
 
-from penstock.client.erasure import AsyncErasures, Positions, Progress
+from penstock.client.erasure import AsyncErasures, Positions
+from penstock.client.erasure_proof import Progress
 from penstock.client.group_reset import GroupReset, ResetTo
 from penstock.client.layout import StreamLayout
 from penstock.client.options import RESET_WORDS, Bound, cut_of, number, settings_of, start_of

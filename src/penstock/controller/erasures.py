@@ -27,6 +27,7 @@ from penstock.codec.events import HEADER_BYTES
 from penstock.controller import keys
 from penstock.controller.context import Context, StreamView
 from penstock.controller.deleted_records import kept_segments
+from penstock.controller.erasure_attempts import Attempts
 from penstock.controller.erasure_deferral import Deferrals, deferral_entry, judge, withdrawn_error
 from penstock.controller.erasure_facts import (
     ID_MAX,
@@ -82,8 +83,7 @@ class Erasures:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._running: dict[str, None] = {}
-        self._failures: dict[str, str] = {}
-        self._progress: dict[str, dict[str, Any]] = {}
+        self._attempts = Attempts()
         self._listed: dict[str, _Lists] = {}
         self._repeats = Repeats(ctx.metadata)
         self._deferrals = Deferrals(ctx, self._perform_soon)
@@ -302,10 +302,8 @@ class Erasures:
             told["deferred"] = {"holds": list(deferral.holds), "count": deferral.count, "since_ms": deferral.since_ms}
         if record.withdrawn is not None:
             told["withdrawn"] = dict(record.withdrawn)
-        if erasure in self._failures and record.state is ErasureState.ASKED:
-            told["waits_for"] = self._failures[erasure]
-        if erasure in self._progress and record.state is ErasureState.ASKED:
-            told["progress"] = dict(self._progress[erasure])
+        if record.state is ErasureState.ASKED:
+            told |= self._attempts.fields(erasure)
         return told
 
     async def part(self, erasure: str, number: int) -> Mapping[str, Any]:
@@ -329,9 +327,8 @@ class Erasures:
         """The keys of the records that its parts are made of, remembered once they stay: the parts are asked for in turn."""
         metadata = self._ctx.metadata
         record = (await metadata.get(keys.erasure(erasure), ErasureRecord)).value
-        run = "" if record is None else record.run
         found = (
-            [entry.key async for entry in metadata.scan_all(keys.erasure_parts(erasure, run))],
+            [entry.key async for entry in metadata.scan_all(keys.erasure_parts(erasure, record.run if record else ""))],
             [entry.key async for entry in metadata.scan_all(keys.erasure_chunks(erasure))],
         )
         if record is not None and record.state is ErasureState.DONE:
@@ -371,13 +368,12 @@ class Erasures:
                         await self._perform(erasure)
                 except Exception as error:
                     # Any error: an erasure that was decided is never given up.
-                    self._failures[erasure] = str(error) if isinstance(error, PenstockError | OSError) else repr(error)
+                    self._attempts.failed(erasure, error)
                     self._ctx.telemetry.add("erasure_failures")
-                    is_known = isinstance(error, PenstockError | OSError)
                     log.warning(
                         "erasure waits",
-                        extra={"erasure": erasure, "error": self._failures[erasure]},
-                        exc_info=None if is_known else error,
+                        extra={"erasure": erasure, "error": str(error)},
+                        exc_info=None if isinstance(error, PenstockError | OSError) else error,
                     )
                     await asyncio.sleep(pause_s * (0.5 + self._ctx.rng.random() / 2))
                     pause_s = min(_RETRY_MAX_S, 2 * pause_s)
@@ -385,8 +381,7 @@ class Erasures:
                     return
         finally:
             self._running.pop(erasure, None)
-            self._failures.pop(erasure, None)
-            self._progress.pop(erasure, None)
+            self._attempts.ended(erasure)
 
     async def _perform(self, erasure: str) -> None:
         ctx = self._ctx
@@ -408,7 +403,7 @@ class Erasures:
         chunks: list[dict[str, Any]] = []
         gone: list[SegmentId] = []
         for number, (segment, ranges) in enumerate(sorted(wanted.items())):
-            self._progress[erasure] = {"phase": "chunks", "segments": number, "of": len(wanted)}
+            self._attempts.reached(erasure, segments=number, of=len(wanted))
             try:
                 told = await self._erase_segment(stream, segment, ranges, erasure)
             except SegmentNotFoundError:
@@ -417,7 +412,7 @@ class Erasures:
                 gone.append(segment)
                 continue
             chunks += [chunk_fields(segment, item) for item in told]
-        self._progress[erasure] = {"phase": "log", "segments": len(wanted), "of": len(wanted)}
+        self._attempts.reached(erasure, segments=len(wanted), of=len(wanted), is_log=True)
         await ctx.segments.wipe_log()
         await self._keep_chunks(erasure, chunks)
         fields = {

@@ -225,6 +225,13 @@ class StorageFullError(UnavailableError):
     """The disk or its budget is full. Truncation, deletion and reads go on."""
 
 
+class ErasureWaitsError(UnavailableError):
+    """The erasure is decided, and several attempts to perform it failed. The store goes on trying; wait for it.
+
+    Fields: ``erasure``; ``cause``: ``no space``, ``damage`` or ``error``; ``waits_for``: the error, for people; ``tries``.
+    """
+
+
 class QuotaHeldError(UnavailableError):
     """The backlog quota is reached and its policy lets writers wait. Fields as of ``QuotaExceededError``."""
 

@@ -132,7 +132,7 @@ def state_of(item: Mapping[str, Any]) -> str:
     if item["state"] == "withdrawn":
         withdrawn = item["withdrawn"]
         return f"withdrawn by {withdrawn['who']}: {withdrawn['why']}"
-    return f"waits: {item['waits_for']}" if "waits_for" in item else str(item["state"])
+    return f"waiting: {item['cause']}; {item['waits_for']}" if "waits_for" in item else str(item["state"])
 
 
 def deferred_by(holds: Sequence[Mapping[str, Any]]) -> str:

@@ -1,0 +1,75 @@
+"""How far the erasures that are performed are, and why one does not get further."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.model.errors import (
+    CorruptDataError,
+    FencedError,
+    PenstockError,
+    StorageFullError,
+    UnavailableError,
+)
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def cause_of(error: Exception) -> str:
+    """Why an attempt failed, in one word or two of docs/formats/erasure.md."""
+    if isinstance(error, StorageFullError) or (isinstance(error, OSError) and error.errno in _NO_SPACE):
+        return "no space"
+    if isinstance(error, UnavailableError | FencedError):
+        return "unavailable"
+    return "damage" if isinstance(error, CorruptDataError) else "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failure:
+    text: str
+    cause: str
+    place: tuple[bool, int]
+    tries: int
+
+
+class Attempts:
+    """Progress and failures by erasure. A place is whether the chunks are done, and the number of segments that are."""
+
+    def __init__(self) -> None:
+        self._progress: dict[str, tuple[bool, int, int]] = {}
+        self._failures: dict[str, _Failure] = {}
+
+    def reached(self, erasure: str, *, segments: int, of: int, is_log: bool = False) -> None:
+        """Note how far it is. An earlier failure is over once an attempt gets further than that one."""
+        self._progress[erasure] = is_log, segments, of
+        failure = self._failures.get(erasure)
+        if failure is not None and (is_log, segments) > failure.place:
+            del self._failures[erasure]
+
+    def failed(self, erasure: str, error: Exception) -> None:
+        """Note why an attempt ended."""
+        before = self._failures.get(erasure)
+        is_log, segments, _ = self._progress.get(erasure, (False, 0, 0))
+        self._failures[erasure] = _Failure(
+            text=str(error) if isinstance(error, PenstockError | OSError) else repr(error),
+            cause=cause_of(error),
+            place=(is_log, segments) if before is None else max(before.place, (is_log, segments)),
+            tries=1 if before is None else before.tries + 1,
+        )
+
+    def ended(self, erasure: str) -> None:
+        self._progress.pop(erasure, None)
+        self._failures.pop(erasure, None)
+
+    def fields(self, erasure: str) -> dict[str, Any]:
+        """What the state of an erasure has of it."""
+        found: dict[str, Any] = {}
+        failure = self._failures.get(erasure)
+        if failure is not None:
+            found |= {"waits_for": failure.text, "cause": failure.cause, "tries": failure.tries}
+        if erasure in self._progress:
+            is_log, segments, of = self._progress[erasure]
+            found["progress"] = {"phase": "log" if is_log else "chunks", "segments": segments, "of": of}
+        return found

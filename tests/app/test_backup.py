@@ -27,8 +27,10 @@ from penstock.model.errors import (
     UnavailableError,
     VersionTooNewError,
 )
-from penstock.storage.real_holds import hold_chunks
+from penstock.model.names import StreamName
+from penstock.storage.real_holds import hold_chunks, hold_log
 
+STREAM_T, STREAM_R = StreamName("s", "t"), StreamName("s", "replaced")
 _KEYS = [f"key-{number}" for number in range(8)]
 
 
@@ -190,7 +192,8 @@ def test_a_position_of_the_original_never_means_other_events(tmp_path: Path) -> 
             store = client_of(runtime)
             await store.create_stream("s/t", segments=2, create_scope=True)
             await store.create_stream("s/scaled", segments=1)
-            for name in ("s/t", "s/scaled"):
+            await store.create_stream("s/replaced", segments=1)
+            for name in ("s/t", "s/scaled", "s/replaced"):
                 async with store.stream(name).writer() as writer:
                     await writer.write_many([f"old {number}" for number in range(50)], [str(n) for n in range(50)])
             within = await store.stream("s/t").tail()
@@ -200,20 +203,26 @@ def test_a_position_of_the_original_never_means_other_events(tmp_path: Path) -> 
             ahead = await store.stream("s/t").tail()
             await store.stream("s/scaled").scale(2)
             after_scale = await store.stream("s/scaled").tail()
+            # The same scale as that of a restore.
+            (old,) = (await store.stream("s/replaced").describe()).segments
+            await runtime.controller.scale(STREAM_R, sealed=[old.segment], new_ranges=[old.keys])
             await store.create_stream("s/made-later", segments=1)
-            async with store.stream("s/made-later").writer() as writer:
-                await writer.write("lost")
+            for name in ("s/replaced", "s/made-later"):
+                async with store.stream(name).writer() as writer:
+                    await writer.write("lost")
+            replaced = await store.stream("s/replaced").tail()
             made_later = await store.stream("s/made-later").tail()
         await restore_backup(tmp_path / "backup", tmp_path / "restored")
         async with running(tmp_path / "restored") as runtime:
             store = client_of(runtime)
             await store.create_stream("s/made-later", segments=1)
             await store.stream("s/scaled").scale(2)
-            for name in ("s/t", "s/scaled", "s/made-later"):
+            for name in ("s/t", "s/scaled", "s/replaced", "s/made-later"):
                 async with store.stream(name).writer() as writer:
                     # Far past every position of the original.
                     await writer.write_many(["new" * 50] * 200, [str(n) for n in range(200)])
-            for name, cut in (("s/t", ahead), ("s/scaled", after_scale), ("s/made-later", made_later)):
+            cuts = {"s/t": ahead, "s/scaled": after_scale, "s/replaced": replaced, "s/made-later": made_later}
+            for name, cut in cuts.items():
                 with pytest.raises(InvalidCutError):
                     await read_all(store, name, start=cut)
                 with pytest.raises(InvalidCutError):
@@ -246,9 +255,6 @@ def test_open_transactions_of_the_backup_are_aborted(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-STREAM_T = type(STREAM)("s", "t")
-
-
 def test_an_interrupted_first_opening_is_repeated(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path / "store") as runtime:
@@ -266,6 +272,69 @@ def test_an_interrupted_first_opening_is_repeated(tmp_path: Path) -> None:
                 with pytest.raises(error):
                     async with running(tmp_path / "store"):
                         pass
+
+    asyncio.run(main())
+
+
+def test_chunks_written_after_the_first_pass_are_in_the_backup(tmp_path: Path) -> None:
+    """They are named by metadata that is copied later, and the log need not have their bytes any more."""
+    data = tmp_path / "store"
+
+    async def main() -> None:
+        first_pass = asyncio.Event()
+
+        async def held_back() -> None:
+            # While this has the log, the backup waits between its first pass and the metadata.
+            with hold_log(data):
+                await first_pass.wait()
+                await runtime.segments.create_segment("later")
+                for segment in (*SEGMENTS, "later"):
+                    await append(runtime, segment, block(99))
+                await runtime.segments.flush()
+
+        async with running(data) as runtime:
+            await fill(runtime)
+            await runtime.segments.flush()
+            chunks = sum(path.is_file() for path in (data / "chunks").rglob("*"))
+
+            def seen(so_far) -> None:
+                if so_far["files"] == chunks + 1:  # And VERSION.
+                    first_pass.set()
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(held_back())
+                await asyncio.sleep(0)
+                manifest = await take_backup(data, tmp_path / "backup", progress=seen)
+            expected = await contents(runtime)
+            later = await runtime.segments.read("later", 0, 1 << 20)
+        assert not manifest.missing
+        await restore_backup(tmp_path / "backup", tmp_path / "restored")
+        async with running(tmp_path / "restored") as runtime:
+            found = (await contents(runtime)).segments
+            assert {name: item[:2] for name, item in found.items()} == {
+                name: item[:2] for name, item in expected.segments.items()
+            }
+            again = await runtime.segments.read("later", 0, 1 << 20)
+            assert b"".join(again.parts) == b"".join(later.parts)
+
+    asyncio.run(main())
+
+
+def test_a_damaged_frame_fails_a_backup_and_never_shortens_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "store") as runtime:
+            store = client_of(runtime)
+            await store.create_stream("s/t", segments=1, create_scope=True)
+            for number in range(5):
+                await append(runtime, "s/t/0.#epoch.0", b"%d in the log" % number)
+            (log,) = [file for file in (tmp_path / "store" / "wal").iterdir() if b"3 in the log" in file.read_bytes()]
+            at = log.read_bytes().index(b"1 in the log")
+            with log.open("r+b") as file:
+                file.seek(at)
+                file.write(b"x")
+            with pytest.raises(CorruptDataError, match="durable frame"):
+                await take_backup(tmp_path / "store", tmp_path / "backup")
+            assert not list(tmp_path.glob("backup*"))
 
     asyncio.run(main())
 

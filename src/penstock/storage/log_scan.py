@@ -175,7 +175,7 @@ async def read_log(files: Files, directory: str, *, epoch: int, seed: int) -> Lo
     proven = max((item.proven for item in chain), default=0)
     promised = max((item.promised for item in chain), default=0)
     if chain:
-        promised = max(promised, await _promised_behind(files, chain[-1], seed=seed))
+        promised = max(promised, await promised_behind(files, chain[-1], seed=seed))
         if promised > last:
             raise _missing(chain[-1].path, chain[-1].end, last + 1)
     torn = [item for item in listed if item.damaged]
@@ -225,8 +225,8 @@ async def accept_file(files: Files, item: LogFile, *, seed: int) -> Accepted:
         await file.close()
 
 
-async def _promised_behind(files: Files, newest: Accepted, *, seed: int) -> int:
-    """The highest sequence that a frame behind the accepted ones calls durable.
+async def promised_behind(files: Files, newest: Accepted, *, seed: int) -> int:
+    """The highest sequence that a frame behind the accepted ones calls durable; 0: none is there.
 
     Frames of one group share a write, and a crash may keep the later of them: such a frame alone proves nothing.
     A frame of a later group was written after the sync of the earlier, and says so.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
 
 from penstock.storage.real_calls import make_directories, sync_directory, translated
@@ -21,14 +23,28 @@ class Copied:
     sha256: str
 
 
-def copy_file(source: Path, target: Path) -> Copied:
+def copy_file(source: Path, target: Path, *, upto_bytes: int | None = None, size_bytes: int = 0) -> Copied:
     """Copy the file as it is now, durably but for its name; ``target`` is replaced, its directory made. Blocks.
 
+    ``upto_bytes``: copy the first so many bytes only, and zeros after them up to ``size_bytes``.
     Runs of zeros become holes: the dead head of a chunk takes no space in the copy either.
     Raises FileNotFoundError, StorageFullError, OSError.
     """
     with source.open("rb", buffering=0) as reading:
-        return write_pieces(iter(lambda: reading.read(_STEP_BYTES), b""), target)
+        return write_pieces(_pieces(reading, upto_bytes, size_bytes), target)
+
+
+def _pieces(reading: RawIOBase, upto_bytes: int | None, size_bytes: int) -> Iterator[bytes]:
+    left = sys.maxsize if upto_bytes is None else upto_bytes
+    done = 0
+    while left > 0 and (piece := reading.read(min(_STEP_BYTES, left))):
+        yield piece
+        left -= len(piece)
+        done += len(piece)
+    while done < size_bytes:
+        zeros = bytes(min(_STEP_BYTES, size_bytes - done))
+        yield zeros
+        done += len(zeros)
 
 
 def write_pieces(pieces: Iterable[bytes], target: Path) -> Copied:

@@ -19,7 +19,7 @@ from penstock.codec.wal import EpochRecord
 from penstock.model.errors import CorruptDataError, UnavailableError
 from penstock.ports.offload import Offload
 from penstock.storage.log_check import read_epoch
-from penstock.storage.log_scan import accept_file, list_log, read_log
+from penstock.storage.log_scan import Accepted, LogFile, accept_file, list_log, promised_behind, read_log
 from penstock.storage.real_copy import Copied, checksum_file, copy_file, write_pieces
 from penstock.storage.real_files import RealFiles
 from penstock.storage.real_holds import hold_chunks, hold_log
@@ -91,26 +91,14 @@ class DirectoryCopy:
         return LogPosition(directory=self.prefix or ".", epoch=epoch.epoch, last=image.last)
 
     async def _copy_log(self, files: RealFiles, epoch: EpochRecord) -> None:
-        """Copy the files in use, the newest one last, up to its last whole frame. Later files do not matter."""
-        used = [
-            (item.header.incarnation, item.path) for item in await list_log(files, _LOG) if item.header and item.in_use
-        ]
-        own = RealFiles(self.target, self.offload)
-        for number, (_, path) in enumerate(sorted(used)):
-            await self._copy(path)
-            if number + 1 < len(used):
-                continue
-            # The file was being written while it was read: a later frame may be there without an earlier one.
-            (item,) = [found for found in await list_log(own, _LOG) if found.path == path]
-            accepted = await accept_file(own, item, seed=epoch.seed)
-            file = await own.open(path)
-            try:
-                await file.resize(accepted.end)
-                await file.resize(accepted.header.file_bytes)
-                await file.sync()
-            finally:
-                await file.close()
-            await self._note_checksum(path)
+        """Copy the files in use: the newest as far as its frames are whole now. Later files do not matter."""
+        used = [item for item in await list_log(files, _LOG) if item.in_use]
+        used.sort(key=lambda item: item.header.incarnation if item.header is not None else 0)
+        for item in used[:-1]:
+            await self._copy(item.path)
+        for item in used[-1:]:
+            accepted = await _whole_frames(files, item, epoch)
+            await self._copy(item.path, upto_bytes=accepted.end, size_bytes=accepted.header.file_bytes)
 
     async def _copy_chunks(self, tier: TierPlace, known: Mapping[str, int]) -> Mapping[str, int]:
         """Copy chunks that are not in ``known`` with their present size; return all, with their sizes."""
@@ -131,15 +119,32 @@ class DirectoryCopy:
         pieces = [await tier.objects.read(path, start, _READ_BYTES) for start in range(0, size, _READ_BYTES)]
         self._note(path, await self.offload.run(lambda: write_pieces(pieces, self.target / path)))
 
-    async def _copy(self, path: str, root: Path | None = None) -> None:
-        source = (self.source if root is None else root) / path
-        self._note(path, await self.offload.run(lambda: copy_file(source, self.target / path)))
+    async def _copy(
+        self, path: str, root: Path | None = None, *, upto_bytes: int | None = None, size_bytes: int = 0
+    ) -> None:
+        source, target = (self.source if root is None else root) / path, self.target / path
+        copied = await self.offload.run(lambda: copy_file(source, target, upto_bytes=upto_bytes, size_bytes=size_bytes))
+        self._note(path, copied)
 
     async def _note_checksum(self, path: str) -> None:
         self._note(path, await self.offload.run(lambda: checksum_file(self.target / path)))
 
     def _note(self, path: str, copied: Copied) -> None:
         self.copied.note(os.path.normpath(os.path.join(self.prefix, path)), copied)
+
+
+async def _whole_frames(files: RealFiles, item: LogFile, epoch: EpochRecord) -> Accepted:
+    """The frames of the newest file up to the last one that is whole. Raises CorruptDataError: a durable one is damaged."""
+    accepted = await accept_file(files, item, seed=epoch.seed)
+    promised = await promised_behind(files, accepted, seed=epoch.seed)
+    if promised > accepted.last:
+        # Written since the first look, or damaged: by now what was called durable then can be read.
+        accepted = await accept_file(files, item, seed=epoch.seed)
+    if promised > accepted.last:
+        raise CorruptDataError(
+            "durable frame of the log is damaged", file=item.path, offset=accepted.end, sequence=accepted.last + 1
+        )
+    return accepted
 
 
 async def _epoch(files: RealFiles) -> EpochRecord:

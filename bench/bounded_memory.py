@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
+import penstock
 from bench.bounded_report import Bench, pid_of
 from penstock.app import embedded
 from penstock.app import segments as budgets
@@ -35,6 +36,7 @@ from penstock.testing.abuse import (
     rss_of,
     segment_name,
 )
+from penstock.testing.abuse_http2 import HalfSender
 from penstock.testing.server import ServerProcess
 
 
@@ -280,6 +282,43 @@ def _send_bodies(port: int, chunks: bytes, count: int, answered: list[float]) ->
             thread.join()
 
 
+def halves(bench: Bench) -> None:
+    """gRPC clients that send half of each of 24 requests of 4 MiB and stay; others make calls beside them."""
+    with bench.server("halves") as server, ExitStack() as stack:
+        count = bench.count(100)
+        took: list[float] = []
+        with bench.peak(server, "halves", f"{count:,} gRPC clients send half of 24 requests of 4 MiB each"):
+            senders = [
+                stack.enter_context(HalfSender(server.controller_port, calls=24, request_bytes=4 << 20))
+                for _ in range(count)
+            ]
+            done = threading.Thread(target=_make_streams, args=(server.address, took))
+            done.start()
+            while done.is_alive():
+                for sender in senders:
+                    if not sender.closed:
+                        sender.step()
+                time.sleep(0.001)
+            done.join()
+        slowest = max(took, default=float("inf"))
+        bench.show(
+            "halves",
+            "slowest of 30 new clients that make a stream",
+            f"{slowest:.2f} s",
+            "<= 5 s",
+            met=len(took) == 30 and slowest <= 5,
+        )
+
+
+def _make_streams(address: str, took: list[float]) -> None:
+    for number in range(30):
+        began = time.monotonic()
+        with penstock.connect(address) as store:
+            store.create_stream(f"beside/s{number}", create_scope=True)
+        took.append(time.monotonic() - began)
+        time.sleep(0.2)
+
+
 def written(bench: Bench) -> None:
     """A gigabyte in appends of many sizes, over 8 connections, as fast as it goes."""
     total = bench.count(1 << 30)
@@ -419,6 +458,7 @@ SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "liars": liars,
     "stallers": stallers,
     "chunked": chunked,
+    "halves": halves,
     "written": written,
     "recovery": recovery,
 }

@@ -9,6 +9,7 @@ from dataclasses import replace
 from penstock.app.integrity.start_check import check_start
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import for_tier2, open_tier
+from penstock.net.grpc_gate import GateLimits
 from penstock.net.rest_limits import RestLimits
 from penstock.net.wire_limits import WireLimits
 from penstock.ports import forks
@@ -42,6 +43,10 @@ _CONNECTION_BYTES = 96 << 10
 
 _HTTP_CONNECTION_BYTES = 256 << 10
 """An HTTP connection with a small body: what is received of it, gathered, and parsed."""
+
+_GRPC_CONNECTIONS_MAX = 1024
+_GRPC_CONNECTION_BYTES = 256 << 10
+"""A gRPC connection in use: its objects, buffers on both sides of the gate, and what each has free for requests."""
 
 
 def store_settings(settings: EmbeddedSettings) -> StoreSettings:
@@ -100,6 +105,16 @@ def rest_limits(settings: EmbeddedSettings) -> RestLimits:
         body_bytes=min(most.body_bytes, working // 32),
         bodies_bytes=min(most.bodies_bytes, working // 16),
         connections=max(64, min(most.connections, working // _HTTP_CONNECTION_BYTES)),
+    )
+
+
+def gate_limits(settings: EmbeddedSettings, *, connections: int = _GRPC_CONNECTIONS_MAX) -> GateLimits:
+    """The same share for requests over gRPC; one of the largest fits in any case. ``connections``: the most that the system
+    allows."""
+    working = settings.working_bytes
+    return GateLimits(
+        requests_bytes=max(4 << 20, min(GateLimits().requests_bytes, working // 16)),
+        connections=min(connections, max(64, min(_GRPC_CONNECTIONS_MAX, working // _GRPC_CONNECTION_BYTES))),
     )
 
 

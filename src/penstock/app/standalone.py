@@ -23,7 +23,7 @@ from penstock.app.logs import log_to_stderr
 from penstock.app.memory_watch import MemoryWatch
 from penstock.app.process_memory import tune_allocator, tune_collector
 from penstock.app.restored import settle_restored
-from penstock.app.segments import rest_limits, wire_limits
+from penstock.app.segments import gate_limits, rest_limits, wire_limits
 from penstock.app.settings import StandaloneSettings
 from penstock.app.telemetry import Counters
 from penstock.app.tier2 import check_place
@@ -110,6 +110,8 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
                 port=settings.controller_port,
                 server_address=settings.advertised,
                 line=workers == 1,
+                # Each takes three descriptors.
+                limits=gate_limits(settings.store, connections=connections_allowed() // 4),
             )
         )
         yield Standalone(

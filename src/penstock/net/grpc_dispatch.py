@@ -76,9 +76,8 @@ def _text(value: str | bytes) -> str:
 
 
 def _host(peer: str) -> str:
-    """The address in ``ipv4:127.0.0.1:5000`` or ``ipv6:%5B::1%5D:5000``, without the port, which means nothing later."""
-    kind, _, address = unquote(peer or "").partition(":")
-    return address.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else kind
+    """The client's address: in the name of the socket at which the gate connected (``net.grpc_gate``)."""
+    return unquote(peer or "").rpartition("/")[2].partition("-")[2]
 
 
 def status_field(message: type[Message] | Message) -> str | None:

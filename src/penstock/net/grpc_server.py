@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
 import grpc
 
-from penstock.model.errors import AddressInUseError, InternalError, InvalidArgumentError
+from penstock.codec.http2_frames import PAYLOAD_MAX_BYTES
+from penstock.model.errors import InternalError, InvalidArgumentError
 from penstock.net.grpc_dispatch import service_handler
+from penstock.net.grpc_gate import GateLimits, GrpcGate
 from penstock.net.grpc_groups import ReaderGroupCalls, TransactionCalls
 from penstock.net.grpc_native import NativeCalls
 from penstock.net.grpc_scopes import ScopeCalls
@@ -31,13 +34,14 @@ _STOP_S = 2.0
 _ANY_HOST = ("", "0.0.0.0", "::", "[::]")
 
 _OPTIONS = (
-    # Without this a second server shares the port in silence, and half of all calls go to each.
-    ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
     # Else a peer that connects and says nothing stays for two minutes.
     ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
     ("grpc.max_concurrent_streams", _STREAMS_MAX),
     ("grpc.max_metadata_size", _METADATA_BYTES_MAX),
+    # What the gate counts by. With the probe gRPC would allow larger frames, and more of a request ahead of its reader.
+    ("grpc.http2.max_frame_size", PAYLOAD_MAX_BYTES),
+    ("grpc.http2.bdp_probe", 0),
     # Java clients ping an idle connection; by default that is answered by closing it.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -65,6 +69,7 @@ class GrpcServer:
         server_address: Endpoint | str | Callable[[], Endpoint] | None = None,
         store_id: str = "",
         line: bool = False,
+        limits: GateLimits | None = None,
     ) -> None:
         """Raises InvalidArgumentError: a port that is none, or any host without a ``server_address``."""
         if not 0 <= port < 1 << 16:
@@ -74,10 +79,10 @@ class GrpcServer:
         self._controller = controller
         self._segments = segments
         self._host = host
-        self._wanted_port = port
         self._server_address = server_address
         self._store_id = store_id
         self._line = line
+        self.gate = GrpcGate(host=host, port=port, limits=limits or GateLimits())
         self._server: grpc.aio.Server | None = None
         self._port: int | None = None
 
@@ -99,24 +104,15 @@ class GrpcServer:
         """Raises AddressInUseError."""
         server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_CALLS_MAX)
         server.add_generic_rpc_handlers(self._handlers())
-        host = f"[{self._host}]" if ":" in self._host and not self._host.startswith("[") else self._host
-        try:
-            port = server.add_insecure_port(f"{host}:{self._wanted_port}")
-        except RuntimeError as error:
-            raise self._not_bound() from error
-        if port == 0:  # how older versions say it
-            raise self._not_bound()
-        self._port = port
-        await server.start()
+        async with AsyncExitStack() as stack:
+            gate = await stack.enter_async_context(self.gate)
+            server.add_insecure_port(f"unix:{gate.inner}")
+            await server.start()
+            await gate.serve()
+            self._port = gate.port
+            stack.pop_all()
         self._server = server
         return self
-
-    def _not_bound(self) -> AddressInUseError:
-        return AddressInUseError(
-            "the controller's address is taken by another process, or is not one of this host; choose another port",
-            host=self._host,
-            port=self._wanted_port,
-        )
 
     def _handlers(self) -> tuple[grpc.GenericRpcHandler, grpc.GenericRpcHandler]:
         tables = KeyValueTables(self._controller, self._segments)
@@ -143,4 +139,7 @@ class GrpcServer:
         """Take no more calls, and end those in flight after two seconds at most."""
         if self._server is not None:
             server, self._server = self._server, None
-            await server.stop(_STOP_S)
+            try:
+                await server.stop(_STOP_S)
+            finally:
+                await self.gate.__aexit__(None, None, None)

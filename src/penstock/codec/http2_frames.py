@@ -1,0 +1,66 @@
+"""Frames of HTTP/2 by their heads alone, for those who count what passes and change nothing. Source: RFC 9113, 4.1 and 6."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from penstock.model.errors import ProtocolError
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RST_STREAM, CONTINUATION = 0, 1, 3, 9
+END_STREAM = 0x1
+PAYLOAD_MAX_BYTES = 16_384
+"""What a client may send, which was not allowed more."""
+
+_HEAD = Struct(">BHBBI")
+_STREAM = (1 << 31) - 1
+
+
+class FrameHead(NamedTuple):
+    """``kind`` and ``flags`` as RFC 9113 numbers them; ``stream`` 0 is the connection. ``start`` is where the frame begins in
+    the bytes that were fed last; negative, if its first bytes came before."""
+
+    kind: int
+    flags: int
+    stream: int
+    payload_bytes: int
+    start: int
+
+
+class FrameScan:
+    """One direction of one connection, behind its preface."""
+
+    def __init__(self, *, payload_max_bytes: int = PAYLOAD_MAX_BYTES) -> None:
+        self._most_bytes = payload_max_bytes
+        self._skip_bytes = 0
+        self._begun = b""
+
+    def feed(self, data: bytes) -> list[FrameHead]:
+        """The heads that end in these bytes, in order. A payload may still be on its way.
+
+        Raises ProtocolError: a payload of more than ``payload_max_bytes``.
+        """
+        if self._skip_bytes >= len(data):
+            self._skip_bytes -= len(data)
+            return []
+        at = self._skip_bytes
+        begun_bytes = len(self._begun)
+        if self._begun:  # then nothing is skipped
+            data, self._begun = self._begun + data, b""
+        heads: list[FrameHead] = []
+        end = len(data)
+        while at + _HEAD.size <= end:
+            high, low, kind, flags, stream = _HEAD.unpack_from(data, at)
+            size = high << 16 | low
+            if size > self._most_bytes:
+                raise ProtocolError("HTTP/2 frame is too large", size_bytes=size, limit_bytes=self._most_bytes)
+            heads.append(FrameHead(kind, flags, stream & _STREAM, size, at - begun_bytes))
+            at += _HEAD.size + size
+        self._skip_bytes = max(0, at - end)
+        self._begun = data[at:]
+        return heads
+
+    def restart(self) -> None:
+        """Expect a frame to begin with the next bytes: those from the start of one on are fed again."""
+        self._skip_bytes, self._begun = 0, b""

@@ -15,7 +15,8 @@ from penstock.storage.real_clock import RealClock
 from penstock.storage.real_rng import RealRng
 
 DIAL_S = 5.0
-"""How long people wait for a server that is not there. Once it has answered, a restart of 30 s goes unnoticed."""
+"""How long people wait for a server that does not answer; one that is not there is reported within 2 s. Once it has
+answered, a restart of 30 s goes unnoticed."""
 
 
 @asynccontextmanager

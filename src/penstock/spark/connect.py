@@ -91,6 +91,7 @@ class Link:
         self._running = threading.Lock()
         """Held while another thread runs the loop for a caller that is inside its own."""
         self._services: Services | None = None
+        self._was_open = False
         self.lease = RealRng().uuid()
         """Of this process, for plans of which nobody can tell when they are done; one, so that they do not pile up."""
 
@@ -144,6 +145,7 @@ class Link:
     async def _once(self, work: Callable[[Services], Coroutine[Any, Any, T]]) -> T:
         if self._services is None:
             self._services = await self._connector(self._address)
+            self._was_open = True
             spare("connection")
         try:
             return await _ungrouped(work(self._services))
@@ -152,6 +154,17 @@ class Link:
             if services is not None:
                 await services.close()
             raise
+
+    def served(self) -> Link:
+        """This link, where a server listens: for the call that begins a query or a job, which reports at once that none does.
+
+        Raises NotConnectedError. A process that was connected once goes on waiting for a server that restarts.
+        """
+        if not self._was_open and self._connector is dial:
+            from penstock.net.dial.addresses import check_listens
+
+            self._run(check_listens(self._address))
+        return self
 
     def close(self) -> None:
         """Release connection and event loop."""

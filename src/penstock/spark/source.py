@@ -70,6 +70,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]
             raise InvalidArgumentError(
                 "option subscriber belongs to readStream: a batch read commits nothing", subscriber=options.subscriber
             )
+        link(self._connector(), options.controller).served()
         return BatchReader(self._connector(), options, schema)
 
     @readable
@@ -79,6 +80,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]
 
         end_with_driver()
         options = self._read_options(schema)
+        link(self._connector(), options.controller).served()
         return StreamReader(self._connector(), options, schema, peers_of_driver(options.controller))
 
     @readable

@@ -1,12 +1,67 @@
-"""Connections to a host by its name, without the threads of libuv."""
+"""Addresses, and connections to a host by its name, without the threads of libuv."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 from functools import partial
 from typing import Any
+
+from penstock.model.errors import InvalidArgumentError, NotConnectedError, UnsupportedError
+
+DEFAULT_PORT = 9090
+REFUSED_S = 1.5
+"""How long a server that is not there is waited for at a session's first connection: one may be starting beside it."""
+
+_PAUSE_S = 0.05
+_PLAIN_SCHEMES = ("tcp", "penstock", "pravega")
+_ADDRESS = re.compile(
+    r"(?:(?P<scheme>[a-z]+)://)?(?P<host>\[[0-9a-fA-F:.]+\]|[0-9A-Za-z._-]+)(?::(?P<port>\d{1,5}))?/?"
+)
+
+
+def parse_address(address: str) -> str:
+    """``host:port`` from that, from ``host`` (port 9090), or from either behind ``tcp://`` or ``penstock://``.
+
+    Raises: InvalidArgumentError; UnsupportedError for a scheme that asks for encryption.
+    """
+    match = _ADDRESS.fullmatch(address.strip())
+    if match is None or int(match["port"] or DEFAULT_PORT) > 65535:
+        raise InvalidArgumentError("a controller's address is HOST:PORT", address=repr(address[:120]))
+    if match["scheme"] not in (None, *_PLAIN_SCHEMES):
+        raise UnsupportedError("connections are not encrypted here; use tcp://", address=address)
+    return f"{match['host']}:{match['port'] or DEFAULT_PORT}"
+
+
+async def check_listens(address: str, *, wait_s: float = REFUSED_S) -> None:
+    """Return once anybody listens at a controller's address, or it is not known whether anybody does.
+
+    For the first connection of a session: later ones outlast a restart. Raises NotConnectedError where connections are
+    refused for ``wait_s``, InvalidArgumentError and UnsupportedError as ``parse_address``.
+    """
+    loop = asyncio.get_running_loop()
+    target = parse_address(address)
+    host, _, port = target.rpartition(":")
+    give_up_at = loop.time() + wait_s
+    while True:
+        try:
+            async with asyncio.timeout(max(_PAUSE_S, wait_s)):
+                (await connected_socket(host.strip("[]"), int(port))).close()
+        except ConnectionRefusedError as error:
+            if loop.time() + _PAUSE_S > give_up_at:
+                raise NotConnectedError(
+                    "nobody listens at this address: the connection was refused; check the host and the port, and that"
+                    " `penstock standalone` runs there",
+                    address=target,
+                    waited_s=wait_s,
+                ) from error
+        except (OSError, TimeoutError):
+            return  # a name that is not found, a route that is lost: may pass, and is reported by the call that follows
+        else:
+            return
+        await asyncio.sleep(_PAUSE_S)
 
 
 def looks_up_in_threads(loop: asyncio.AbstractEventLoop) -> bool:

@@ -15,6 +15,7 @@ from penstock.model.queries import QuerySource
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 from penstock.net import grpc_mapping as mapping
 from penstock.net import native_mapping as own
+from penstock.net.dial.addresses import REFUSED_S, check_listens
 from penstock.net.dial.erasure import RemoteErasures
 from penstock.net.dial.grpc_connection import CALL_S, PATIENCE_S, GrpcConnection
 from penstock.net.dial.line_calls import LineCalls
@@ -441,13 +442,16 @@ async def dial_controller(
     Args:
         patience_s: How long a call goes on while no server answers. A restart within it is not noticed, and a server that
             starts a little later is waited for.
-        dial_s: The same for the first call of all; ``patience_s`` unless given. People would rather know at once.
+        dial_s: The same for the first call of all; ``patience_s`` unless given. Where it is given and the first connection is
+            refused, this is reported after ``REFUSED_S`` at the latest. People would rather know at once.
         call_s: How long a server may take over one call.
     Raises:
         InvalidArgumentError, UnsupportedError: The address is none, or asks for encryption.
         NotConnectedError: Nothing answers there.
     """
     first_s = patience_s if dial_s is None else dial_s
+    if dial_s is not None:
+        await check_listens(address, wait_s=min(dial_s, REFUSED_S))
     async with GrpcConnection(address, patience_s=first_s, call_s=call_s) as connection:
         controller = RemoteController(connection)
         # A server that is not ours answers too, if only that it does not know the question.

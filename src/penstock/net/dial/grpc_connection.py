@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -14,17 +13,15 @@ import grpc
 from penstock.model.errors import (
     ForkedError,
     InternalError,
-    InvalidArgumentError,
     NotConnectedError,
     PenstockError,
-    UnsupportedError,
 )
+from penstock.net.dial.addresses import parse_address
 from penstock.net.grpc_dispatch import caller_metadata, status_field
 from penstock.net.grpc_errors import ERROR_KEY, class_of_code, class_of_status, decode_error
 from penstock.net.proto import Controller_pb2_grpc, native_pb2_grpc
 from penstock.ports import forks
 
-DEFAULT_PORT = 9090
 PATIENCE_S = 30.0
 CALL_S = 120.0
 
@@ -32,10 +29,6 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 # The ranges of a segment's chunks come in one message, see docs/formats/native-api.md.
 _MESSAGE_BYTES_MAX = 64 << 20
-_PLAIN_SCHEMES = ("tcp", "penstock", "pravega")
-_ADDRESS = re.compile(
-    r"(?:(?P<scheme>[a-z]+)://)?(?P<host>\[[0-9a-fA-F:.]+\]|[0-9A-Za-z._-]+)(?::(?P<port>\d{1,5}))?/?"
-)
 
 # Pings find out within a minute that a host has vanished without a word.
 _OPTIONS = (
@@ -58,19 +51,6 @@ class Rpc(Protocol):
     def __call__(
         self, request: Any, /, *, timeout: float, metadata: Sequence[tuple[str, str | bytes]] | None
     ) -> Any: ...
-
-
-def parse_address(address: str) -> str:
-    """``host:port`` from that, from ``host`` (port 9090), or from either behind ``tcp://`` or ``penstock://``.
-
-    Raises: InvalidArgumentError; UnsupportedError for a scheme that asks for encryption.
-    """
-    match = _ADDRESS.fullmatch(address.strip())
-    if match is None or int(match["port"] or DEFAULT_PORT) > 65535:
-        raise InvalidArgumentError("a controller's address is HOST:PORT", address=repr(address[:120]))
-    if match["scheme"] not in (None, *_PLAIN_SCHEMES):
-        raise UnsupportedError("connections are not encrypted here; use tcp://", address=address)
-    return f"{match['host']}:{match['port'] or DEFAULT_PORT}"
 
 
 class GrpcConnection:

@@ -133,7 +133,7 @@ def audit(
 def audit_frame(spark: Any, request: AuditRequest, *, connector: Connector = dial) -> DataFrame:
     """The chosen entries up to the tail of now as a data frame, one row each, in no order. Raises as ``audit``."""
     request = request.checked()
-    found = link(connector, request.options().controller).ask(partial(_bounds, request, None))
+    found = link(connector, request.options().controller).served().ask(partial(_bounds, request, None))
     if found is None:
         return spark.createDataFrame([], _schema())
     return _frame(spark, request, found)
@@ -179,7 +179,7 @@ class _Job:
         self._spark = spark
         self._request = request
         self._directory = directory
-        self._link = link(connector, request.options().controller)
+        self._link = link(connector, request.options().controller).served()
 
     def begun(self) -> AuditRun | None:
         """The last run of the table. Raises ConflictError where it was asked for something else."""

@@ -211,7 +211,7 @@ class _Export:
         return _report(manifest, shares=job["shares"], resumed=len(done), dry_run=False)
 
     def _ask(self, work: Any) -> Any:
-        return link(self._connector, self._options.controller).ask(work)
+        return link(self._connector, self._options.controller).served().ask(work)
 
     def _begin(self) -> dict[str, Any]:
         lease = uuid4()

@@ -141,7 +141,7 @@ def load(
     name = f"load-{digest_of(files, request, kind)[:32]}"
     if request.again:
         name += f"-again-{uuid4().hex[:8]}"
-    last = link(connector, options.controller).ask(lambda services: _last(services, options, name))
+    last = link(connector, options.controller).served().ask(lambda services: _last(services, options, name))
     written = 0 if last is None else last + 1
     report = LoadReport(
         load=name,

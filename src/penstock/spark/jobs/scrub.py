@@ -91,7 +91,7 @@ def scrub(
     AlreadyExistsError (``findings``).
     """
     _check_target(request.findings)
-    server = link(connector, request.controller)
+    server = link(connector, request.controller).served()
     plan = server.ask(lambda services: _planned(services, request))
     facts = {"streams": len(plan.streams), "segments": len({item.segment for item in plan.stretches})}
     if dry_run:

@@ -182,7 +182,7 @@ class _Run:
         return self._report(state, start, end, size, counts, buckets=buckets, dry_run=False)
 
     def _ask(self, work: Any) -> Any:
-        return link(self._connector, self._options.controller).ask(work)
+        return link(self._connector, self._options.controller).served().ask(work)
 
     async def _bounds(self, services: Services) -> tuple[StreamCut, StreamCut, int]:
         options = self._options

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from penstock.app.telemetry import Counters
 from penstock.client.blocking import Store
+from penstock.client.options import number
 from penstock.client.store import AsyncStore
 from penstock.net.dial.controller import RemoteController, dial_controller
 from penstock.net.dial.segments import RemoteSegments
@@ -28,6 +29,8 @@ async def open_remote(
     ``dial_s`` is how long to wait for the first answer (default: as for any, 30 s, so that a restart goes unnoticed).
     Raises: NotConnectedError where nothing answers, InvalidArgumentError where it is not an address.
     """
+    if dial_s is not None:
+        number("dial_s", dial_s, least=0)
     async with forks.OwnedExitStack() as stack:
         controller = await stack.enter_async_context(dial_controller(address, dial_s=dial_s))
         segments = await stack.enter_async_context(

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from penstock.client.blocks import Block, Event
+from penstock.client.options import timeout
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,6 +107,7 @@ class _Iterator(AsyncIterator[T], Generic[T]):
 
 async def _within(timeout_s: float | None, ask: Callable[[], Awaitable[T]]) -> T:
     """Return an answer that is ready, even with a timeout of 0. Raises TimeoutError after cancelling ``ask``."""
+    timeout(timeout_s)
     if timeout_s is None:
         return await ask()
     async with asyncio.timeout(timeout_s):

@@ -14,6 +14,7 @@ from penstock.client.blocks import Block, Event
 from penstock.client.group_reader import AsyncGroupReader
 from penstock.client.group_state import SegmentKey
 from penstock.client.loop_thread import LoopThread
+from penstock.client.options import timeout
 from penstock.client.reader import AsyncReader
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import ForkedError
@@ -70,6 +71,7 @@ class _BlockReader(Generic[R]):
 
     def _take_block(self, timeout_s: float | None = None) -> Block | None:
         """As ``next_block``, but does not return the block to the user. After a timeout the next call gets the block."""
+        timeout(timeout_s)
         self.open()
         if self._asked is None:
             self._asked = self._thread.submit(self._inner.take_block())
@@ -100,6 +102,7 @@ class _BlockReader(Generic[R]):
 
     def read(self, timeout_s: float | None = None) -> Event | None:
         """The next event, or None at the end or after ``timeout_s``."""
+        timeout(timeout_s)
         while True:
             for event in self._events:
                 return event

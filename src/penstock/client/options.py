@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -59,16 +58,39 @@ def one_of(given: object, name: str, known: tuple[str, ...]) -> None:
         raise InvalidArgumentError(f"{name} is {' or '.join(known)}", **{name: repr(given)[:60]})
 
 
-def number(name: str, given: object, *, above: float = -math.inf, least: float = -math.inf) -> float:
-    """The number, finite and in its range: more than ``above``, not less than ``least``. Raises InvalidArgumentError."""
-    fields_ = {name: repr(given)[:60], "type": type(given).__name__}
-    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
-        raise InvalidArgumentError(f"{name} is a finite number", **fields_)
-    if given <= above:
-        raise InvalidArgumentError(f"{name} is more than {above:g}", **fields_)
-    if given < least:
-        raise InvalidArgumentError(f"{name} is at least {least:g}", **fields_)
+SECONDS_MAX = 1e9
+"""Longest time that an option takes, some 31 years. It fits every clock and every field of the protocols."""
+COUNT_MAX = (1 << 63) - 1
+
+
+def number(
+    name: str,
+    given: object,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    most: float = SECONDS_MAX,
+) -> float:
+    """The number, if it is in its range: more than ``above``, from ``least`` to ``most``. ``nan`` is in none.
+
+    Raises InvalidArgumentError, which names the option.
+    """
+    shown = {name: repr(given)[:60], "type": type(given).__name__}
+    if isinstance(given, bool) or not isinstance(given, int | float) or given != given:
+        raise InvalidArgumentError(f"{name} is a number", **shown)
+    if above is not None and given <= above:
+        raise InvalidArgumentError(f"{name} is more than {above:g}", **shown)
+    if least is not None and given < least:
+        raise InvalidArgumentError(f"{name} is at least {least:g}", **shown)
+    if abs(given) > most:
+        raise InvalidArgumentError(f"{name} is at most {most:g}", **shown)
     return given
+
+
+def timeout(given: object) -> None:
+    """Raises InvalidArgumentError unless ``given`` is a time to wait in seconds, or None. Less than 0: do not wait."""
+    if given is not None:
+        number("timeout_s", given)
 
 
 def check_printable(name: str, given: object) -> None:

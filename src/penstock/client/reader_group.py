@@ -11,7 +11,7 @@ from penstock.client.group_reader import AsyncGroupReader, is_deleted, log_depar
 from penstock.client.group_state import GroupState, SegmentKey, initial_state
 from penstock.client.group_table import GroupTable
 from penstock.client.liveness import RENEWAL_MAX_S, renewal_s
-from penstock.client.options import cut_of, one_of
+from penstock.client.options import check_printable, cut_of, number, one_of
 from penstock.client.reader import OnTruncated, resolve_cut
 from penstock.client.retry import DEADLINE_S, RETRYABLE, Backoff, retrying
 from penstock.model.cuts import StreamCut
@@ -44,6 +44,14 @@ RETENTION_WORDS = {
 }
 
 
+def check_times(lease_s: float, refresh_s: float) -> None:
+    """Return if readers can live by these times. Raises InvalidArgumentError."""
+    number("lease_s", lease_s, above=0)
+    number("refresh_s", refresh_s, above=0)
+    if refresh_s >= lease_s:
+        raise InvalidArgumentError("a lease must outlast a refresh", lease_s=lease_s, refresh_s=refresh_s)
+
+
 def retention_of(word: str) -> ReaderGroupRetention:
     """The retention type named "none", "manual" or "automatic". Raises InvalidArgumentError."""
     found = RETENTION_WORDS.get(word)
@@ -70,8 +78,7 @@ class AsyncReaderGroup:
         lease_s: float,
         refresh_s: float,
     ) -> None:
-        if not 0 < refresh_s < lease_s:
-            raise InvalidArgumentError("a lease must outlast a refresh", lease_s=lease_s, refresh_s=refresh_s)
+        check_times(lease_s, refresh_s)
         self.config = config
         self._segments = segments
         self._controller = controller
@@ -170,6 +177,7 @@ class AsyncReaderGroup:
         name takes the place of the first, which raises ReaderFencedError."""
         if not name or not isinstance(name, str):
             raise InvalidArgumentError("a reader has a name", name=repr(name)[:60])
+        check_printable("name", name)
         one_of(on_truncated, "on_truncated", ("raise", "skip"))
         return AsyncGroupReader(
             name,
@@ -191,6 +199,7 @@ class AsyncReaderGroup:
 
     async def remove_reader(self, name: str) -> None:
         """Take what a dead reader held from it now, without waiting for its lease."""
+        check_printable("name", name)
         await self._table.update(lambda state: state.leave(name))
 
     async def positions(self) -> Mapping[StreamName, StreamCut]:
@@ -203,12 +212,13 @@ class AsyncReaderGroup:
         Each reader contributes what it is done with when it next reports. Raises DeadlineExceededError, naming the readers
         that did not. Under automatic retention, the cuts are published.
         """
-        _, number = await self._table.update(lambda state: state.start_checkpoint(self._clock.now_ms()))
+        number("deadline_s", deadline_s, least=0)
+        _, wanted = await self._table.update(lambda state: state.start_checkpoint(self._clock.now_ms()))
         backoff = Backoff(self._rng)
         give_up_at = asyncio.get_running_loop().time() + deadline_s
         while True:
             state = await self._table.load()
-            if state.last_number >= number:
+            if state.last_number >= wanted:
                 if self.retention is ReaderGroupRetention.AUTOMATIC_AT_LAST_CHECKPOINT:
                     await self._publish_last(state)
                 return state.last_cuts()
@@ -295,8 +305,8 @@ class AsyncReaderGroup:
 
     async def _publish_last(self, state: GroupState) -> None:
         """Publish the last checkpoint, unless that was done. Whoever notices does it; twice does no harm."""
-        number = state.last_number
-        if state.published >= number:
+        last = state.last_number
+        if state.published >= last:
             return
         for cut in state.last_cuts().values():
             try:
@@ -306,7 +316,7 @@ class AsyncReaderGroup:
                 log.warning("checkpoint was not published", extra={"group": self.config.full_name, "error": str(error)})
 
         def mark(shared: GroupState) -> None:
-            shared.published = max(shared.published, number)
+            shared.published = max(shared.published, last)
 
         await self._table.update(mark)
 

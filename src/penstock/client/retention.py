@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from penstock.client.options import cut_of
+from penstock.client.options import check_printable, cut_of
 from penstock.codec.policy_document import decode_document
 from penstock.core.policy_levels import validate, with_pravega
 from penstock.model.cuts import StreamCut
@@ -57,8 +57,7 @@ def ms_of(when: When, *, name: str) -> int | None:
 
 def _check_text(**given: object) -> None:
     for name, value in given.items():
-        if not isinstance(value, str):
-            raise InvalidArgumentError(f"{name} is text", field=name, value=repr(value)[:60], type=type(value).__name__)
+        check_printable(name, value)
 
 
 class AsyncLevelPolicy:

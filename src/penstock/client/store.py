@@ -10,9 +10,9 @@ from penstock.client.erasure import AsyncErasures, Positions
 from penstock.client.erasure_proof import Progress
 from penstock.client.group_reset import GroupReset, ResetTo
 from penstock.client.layout import StreamLayout
-from penstock.client.options import RESET_WORDS, Bound, cut_of, number, settings_of, start_of
+from penstock.client.options import RESET_WORDS, Bound, check_printable, cut_of, number, settings_of, start_of
 from penstock.client.reader import AsyncReader, OnTruncated, resolve_cut
-from penstock.client.reader_group import AsyncReaderGroup, retention_of
+from penstock.client.reader_group import AsyncReaderGroup, check_times, retention_of
 from penstock.client.retention import AsyncHolds, AsyncLevelPolicy, AsyncRetention
 from penstock.client.retry import Backoff, retrying
 from penstock.client.transaction import AsyncTransaction
@@ -167,6 +167,7 @@ class AsyncStream:
         dry_run: bool = False,
     ) -> Mapping[str, Any]:
         """See ``client.blocking.Stream.set_acknowledged``."""
+        check_printable("name", name)
         if to == "head":
             cut = await self._controller.head(self.name)
         elif to == "tail":
@@ -177,6 +178,7 @@ class AsyncStream:
 
     async def remove_subscriber(self, name: str) -> None:
         """Forget a subscription: it holds nothing from here on. Raises SubscriberNotFoundError."""
+        check_printable("name", name)
         await self._controller.remove_subscriber(self.name, name)
 
     async def erase(
@@ -292,6 +294,8 @@ class AsyncStore:
     async def streams(self, scope: str, *, tag: str | None = None, internal: bool = False) -> list[str]:
         """Names of the scope's streams, sorted; those of the system itself only with ``internal``."""
         check_text(scope)
+        if tag is not None:
+            check_printable("tag", tag)
         found: list[str] = []
         after = ""
         while page := await self.controller.list_streams(scope, tag=tag, after=after):
@@ -369,6 +373,8 @@ class AsyncStore:
         if not names:
             raise InvalidArgumentError("a reader group reads at least one stream", group=name)
         check_text(name)
+        check_times(lease_s, refresh_s)
+        number("checkpoint_interval_s", checkpoint_interval_s, above=0)
         scope, _, short = name.rpartition("/")
         scope = scope or names[0].scope
         check_name("stream", short)
@@ -398,6 +404,7 @@ class AsyncStore:
         Raises ReaderGroupNotFoundError, GenerationMismatchError (a stream of it was deleted and made anew since),
         InvalidArgumentError (a name of another form).
         """
+        check_times(lease_s, refresh_s)
         stored = await self._group_config(name)
         return await self._open(stored, lease_s=lease_s, refresh_s=refresh_s)
 
@@ -497,4 +504,7 @@ class AsyncStore:
 def _tags(tags: object) -> tuple[str, ...]:
     if isinstance(tags, str) or not isinstance(tags, Iterable):
         raise InvalidArgumentError("tags are given as a list of text", tags=repr(tags)[:60])
-    return tuple(tags)
+    given = tuple(tags)
+    for tag in given:
+        check_printable("tag", tag)
+    return given

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from penstock.client.lanes import check_key
+from penstock.client.options import number
 from penstock.client.retry import DEADLINE_S, Backoff, retrying
 from penstock.client.tasks import TaskOwner
 from penstock.client.writer import AsyncWriter, Prepared, as_bytes, checked_events
@@ -115,8 +116,7 @@ class AsyncTransaction:
         lease_s: float,
     ) -> None:
         self.stream = stream
-        if isinstance(lease_s, bool) or not isinstance(lease_s, int | float):
-            raise InvalidArgumentError("lease_s is a number of seconds", lease_s=lease_s, type=type(lease_s).__name__)
+        number("lease_s", lease_s)
         self.lease_ms = round(lease_s * 1000)
         if not LEASE_MIN_MS <= self.lease_ms <= LEASE_MAX_MS:
             raise InvalidArgumentError(
@@ -272,6 +272,7 @@ class AsyncTransaction:
         readable later), UnavailableError, what its writes failed with. Failed or interrupted before it is decided, it may be
         asked for again: with all events, or not at all.
         """
+        number("deadline_s", deadline_s, least=0)
         writer = self._writable()
         status = await self._commit_held(writer, deadline_s)
         if status is None:
@@ -339,6 +340,7 @@ class AsyncTransaction:
         Raises: TransactionStateError (committed), DeadlineExceededError (decided; the removal goes on).
         """
         forks.check(self._owner)
+        number("deadline_s", deadline_s, least=0)
         writer = self._opened()[1]
         await writer.abort()
         await self._decide_end()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.client.lanes import Lane, LaneMap, WriteBlock, WriterNotOpenError, check_key, close_blocks
 from penstock.client.layout import Layout
+from penstock.client.options import check_printable
 from penstock.client.writer_core import WriterCore, WriterSettings
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES, event_header
 from penstock.model.errors import EventTooLargeError, InvalidArgumentError, QuotaExceededError
@@ -30,7 +31,11 @@ Prepared = list[tuple[Lane, WriteBlock]]
 def as_bytes(event: Buffer | str) -> bytes:
     """The event's bytes: text as UTF-8, other buffers copied. Raises InvalidArgumentError for any other type."""
     if isinstance(event, str):
-        return event.encode()
+        try:
+            return event.encode()
+        except UnicodeEncodeError:
+            check_printable("event", event)
+            raise
     if isinstance(event, bytes):
         return event
     if isinstance(event, bytearray | memoryview):

@@ -12,6 +12,7 @@ from uuid import UUID
 from penstock.client.direct import DirectPath
 from penstock.client.lanes import ForkedLanes, Lane, LaneMap, NoLanes, Piece, WriteBlock, close_blocks, replace_pieces
 from penstock.client.layout import Layout
+from penstock.client.options import COUNT_MAX, number
 from penstock.client.rejection import Rejections
 from penstock.client.retry import retrying
 from penstock.client.rounds import SLICE_LANES, LaneRounds
@@ -59,12 +60,13 @@ class WriterSettings:
     deadline_s: float = 60.0
 
     def __post_init__(self) -> None:
+        number("block_bytes", self.block_bytes, most=COUNT_MAX)
         if not BLOCK_BYTES_MIN <= self.block_bytes <= BLOCK_BYTES_MAX:
             raise InvalidArgumentError("a block has 1 KiB to 4 MiB", block_bytes=self.block_bytes)
-        if self.linger_s < 0 or self.deadline_s <= 0:
-            raise InvalidArgumentError("waits must not be negative", linger_s=self.linger_s, deadline_s=self.deadline_s)
-        if self.max_in_flight < 1 or self.max_pending_bytes < 1:
-            raise InvalidArgumentError("bounds of a writer are at least 1", max_in_flight=self.max_in_flight)
+        number("linger_s", self.linger_s, least=0)
+        number("deadline_s", self.deadline_s, above=0)
+        number("max_in_flight", self.max_in_flight, least=1, most=COUNT_MAX)
+        number("max_pending_bytes", self.max_pending_bytes, least=1, most=COUNT_MAX)
 
 
 class WriterCore:

@@ -28,6 +28,7 @@ from penstock.model.errors import (
     VersionTooNewError,
 )
 from penstock.model.names import StreamName
+from penstock.storage.memory_objects import MemoryObjects
 from penstock.storage.real_holds import hold_chunks, hold_log
 
 STREAM_T, STREAM_R = StreamName("s", "t"), StreamName("s", "replaced")
@@ -158,18 +159,23 @@ def test_a_backup_under_load_holds_all_that_was_acknowledged_before_it(tmp_path:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("tier", ["directory"])
-def test_everything_comes_back_from_the_backup_of_a_stopped_store(tmp_path: Path, tier: str) -> None:
+@pytest.mark.parametrize("tier", ["directory", "bucket"])
+def test_everything_comes_back_from_the_backup_of_a_stopped_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tier: str
+) -> None:
     """With tier 2 elsewhere the restored store keeps its chunks itself: two stores never share one tier 2."""
-    place = tmp_path / tier
-    place.mkdir()
+    place = str(tmp_path / tier)
+    Path(place).mkdir()
+    if tier == "bucket":
+        place, objects = "s3://bucket/plant", MemoryObjects()
+        monkeypatch.setattr("penstock.app.tier2.open_bucket", lambda url, endpoint: objects)
 
     async def main() -> None:
-        async with running(tmp_path / "store", tier2=str(place)) as runtime:
+        async with running(tmp_path / "store", tier2=place) as runtime:
             await fill(runtime)
             expected = await contents(runtime)
         manifest = await take_backup(tmp_path / "store", tmp_path / "backup")
-        assert manifest.tier2 == str(place)
+        assert manifest.tier2 == place
         await restore_backup(tmp_path / "backup", tmp_path / "restored")
         async with running(tmp_path / "restored") as runtime:
             found = await contents(runtime)

@@ -97,6 +97,7 @@ def test_all_that_a_stream_had_comes_back(sealed: bool) -> None:
             await controller.seal_stream(STREAM)
         before, data = await controller.describe_stream(STREAM), await stream_bytes(controller, segments)
         had, policy = rows(segments), await controller.get_policy(STREAM)
+        starts = {name: item.start for name, item in segments.segments.items() if "/t/" in name}
         await controller.delete_stream(STREAM, seal=True)
         assert await controller.list_streams("s") == ["_RGg"]
         with pytest.raises(StreamNotFoundError):
@@ -105,6 +106,8 @@ def test_all_that_a_stream_had_comes_back(sealed: bool) -> None:
         assert (listed.stream, listed.incarnation, listed.rule) == (STREAM, 0, "manual")
         assert (listed.deleted_ms, listed.restorable_until_ms) == (clock.ms, clock.ms + HOUR_MS)
         assert listed.size_bytes == before.size_bytes
+        hidden = [item for name, item in segments.segments.items() if "/t/" in name]
+        assert all(item.start == len(item.data) for item in hidden), "readers still find data"
         clock.ms += HOUR_MS - 1
         await controller.sweep()
 
@@ -118,6 +121,7 @@ def test_all_that_a_stream_had_comes_back(sealed: bool) -> None:
         assert await controller.last_batch(STREAM, writer="w") == 4
         found = await stream_bytes(controller, segments)
         assert {item: found[item] for item in data} == data
+        assert {name: segments.segments[name].start for name in starts} == starts
         now = rows(segments)
         assert {key: now.get(key) for key in had} == had
         assert sorted(set(now) - set(had)) == (

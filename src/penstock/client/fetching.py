@@ -218,6 +218,7 @@ class SegmentFetcher:
         stream, segment = state.key
         name = segment_name(stream, segment)
         want = 0
+        skipped = False
         while True:
             at = state.offset + len(state.carry)
             room = LONG_MAX if state.limit is None else state.limit - at
@@ -237,6 +238,7 @@ class SegmentFetcher:
                     raise
                 state.forget_ahead()
                 state.offset, state.carry = error.start_offset, b""
+                skipped = True
                 continue
             except SegmentNotFoundError as error:
                 if self._skip:
@@ -247,7 +249,8 @@ class SegmentFetcher:
             if ended and len(raw) == len(state.carry):
                 if state.carry:
                     raise CorruptDataError("segment ends inside an event", segment=name, offset=state.offset)
-                return SegmentEnd(stream, segment, state.offset)
+                # A deleted stream that can be restored has empty segments: all that was unread is skipped.
+                return SegmentEnd(stream, segment, state.offset, truncated=skipped)
             end = bounds[-1]
             if end == 0:
                 state.carry = raw

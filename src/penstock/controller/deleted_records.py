@@ -1,8 +1,9 @@
 """Records of streams that were deleted and can be restored: kept apart from the name, which is free at once.
 
 A deletion with a grace leaves ``deleted/<stream>/<incarnation>`` and moves the stream's records below
-``deleted-row/<stream>/<incarnation>/``. Its segments stay as they are: no stream ever uses their names again. Restoring moves
-the records back; the end of the grace deletes both. Source: docs/design/0006-controller.md, "Deleted streams".
+``deleted-row/<stream>/<incarnation>/``. Its segments stay, empty for readers: no stream ever uses their names again.
+Restoring moves the records back and lets readers have the data; the end of the grace deletes both.
+Source: docs/design/0006-controller.md, "Deleted streams".
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.metadata import (
     CounterRecord,
     EpochEntry,
+    HeadRecord,
     StreamRecord,
     StreamState,
     dump_positions,
@@ -27,8 +29,11 @@ from penstock.controller.context import Context, StreamView
 from penstock.controller.epochs import end_work, load_epoch
 from penstock.controller.metadata import CHUNK, Stored, overwrite, stored
 from penstock.controller.numbers import first_number
+from penstock.controller.tails import head_positions
+from penstock.controller.tasks import each
+from penstock.core.cut_order import segments_to_delete
 from penstock.model.callers import current_caller
-from penstock.model.errors import InternalError
+from penstock.model.errors import InternalError, SegmentNotFoundError
 from penstock.model.names import MARK_PREFIX, StreamName, segment_name
 from penstock.model.policies import LONG_MAX
 from penstock.model.segments import SegmentId, SegmentRange, make_segment_id
@@ -98,6 +103,36 @@ async def keep_rows(ctx: Context, view: StreamView, incarnation: int) -> None:
     await ctx.metadata.put(overwrite(own, replace(view.record, state=state, ending=False)))
 
 
+async def hide_data(ctx: Context, name: StreamName, incarnation: int) -> None:
+    """Take the data of a sealed stream from readers and keep it on disk, as a truncation with grace does. Repeatable."""
+    found = dict.fromkeys(
+        [*await _segments(ctx, name, lambda key: key), *await _segments(ctx, name, placed_at(name, incarnation))]
+    )
+
+    async def hide(segment: SegmentId) -> None:
+        text = segment_name(name, segment)
+        try:
+            await ctx.segments.truncate(text, (await ctx.segments.info(text)).length, keep=True)
+        except SegmentNotFoundError:
+            # Truncated away before the deletion.
+            return
+
+    await each(found, hide)
+
+
+async def _show_data(ctx: Context, view: StreamView) -> None:
+    """Give readers the data from the head on again."""
+    history = await ctx.histories.remaining(view)
+    head = await ctx.metadata.get(keys.head(view.name), HeadRecord)
+    first = head_positions(history, head.value)
+    passed = set(segments_to_delete(history, None, first))
+
+    async def show(segment: SegmentId) -> None:
+        await ctx.segments.restore(segment_name(view.name, segment), max(first.get(segment, 0), 0))
+
+    await each([segment for segment in history.index.ids if segment not in passed], show)
+
+
 async def delete_data(ctx: Context, name: StreamName, *, place: Callable[[bytes], bytes] = lambda key: key) -> None:
     """Delete all segments of a stream, those of its transactions included. ``place``: where the record of a key stands."""
     segments = await _segments(ctx, name, place)
@@ -160,6 +195,7 @@ async def finish_restoration(ctx: Context, view: StreamView, dropped: list[str] 
         # A client may still remove a segment of this name, allowed before. Wait for it to end.
         await ctx.removals_passed(str(item))
         await ctx.metadata.remove_prefix(retention_keys.deleted_rows(item, incarnation))
+    await _show_data(ctx, view)
     lost = await _drop_subscribers(ctx, name)
     if dropped is not None:
         dropped += lost

@@ -17,7 +17,7 @@ from penstock.controller import keys, retention_keys
 from penstock.controller.commits import drain
 from penstock.controller.context import Context, StreamView
 from penstock.controller.decisions import abort_if_open
-from penstock.controller.deleted_records import delete_data, keep_rows, mark_stream, to_be_kept
+from penstock.controller.deleted_records import delete_data, hide_data, keep_rows, mark_stream, to_be_kept
 from penstock.controller.epochs import FINAL, end_work, lengths_put, put_stream, seal_segments
 from penstock.controller.metadata import create, overwrite
 from penstock.controller.numbers import forget_numbers_sometimes
@@ -102,6 +102,8 @@ async def finish_deletion(ctx: Context, view: StreamView) -> None:
     """
     name = view.name
     is_kept = await to_be_kept(ctx, view)
+    if is_kept:
+        await hide_data(ctx, name, view.record.incarnation)
     mark = mark_stream(name)
     views = [view]
     if mark is not None and (mark_view := await ctx.any_stream(mark)) is not None:

@@ -313,6 +313,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         known = await infos(services, options.stream, list(start))
         check_reached(options.stream, start, known)
         if all(info is not None and info.start_offset <= max(0, start[item]) for item, info in known.items()):
+            # A deleted stream that can be restored keeps its segments, sealed and empty. Another one may have its name.
+            empty = [item for item, info in known.items() if info and info.sealed and info.start_offset == info.length]
+            try:
+                if empty:
+                    await services.controller.segment_ranges(options.stream, empty)
+            except SegmentNotFoundError:
+                return await self._made_again(services, start)
             return start, known, ()
         try:
             positions, passed = await self._above_head(services, start)

@@ -414,6 +414,30 @@ def test_the_commands_report_what_they_did_and_every_flipped_byte(tmp_path: Path
     assert "stop the original" in done.output
 
 
+def test_a_backup_names_the_last_receipt_it_knows_and_a_restore_asks_for_later_erasures(tmp_path: Path) -> None:
+    data = tmp_path / "store"
+
+    async def main() -> None:
+        async with running(data) as runtime:
+            stream = await client_of(runtime).create_stream("s/t", segments=1, create_scope=True)
+            async with stream.writer() as writer:
+                await writer.write_many(["keep", "erase me"])
+            async with stream.reader(until_tail=True) as reader:
+                found = [event async for event in reader]
+            before = await take_backup(data, tmp_path / "before")
+            receipt = await stream.erase([found[1]], who="ann", why="request 17")
+            after = await take_backup(data, tmp_path / "after")
+        assert before.erasures == {}
+        assert after.erasures == {name: receipt[name] for name in ("sequence", "erasure", "sha256")}
+        assert not any(b"erase me" in file.read_bytes() for file in (tmp_path / "after").rglob("*") if file.is_file())
+
+    asyncio.run(main())
+    asked = call("restore", str(tmp_path / "before"), "--data", str(tmp_path / "restored"))
+    assert "erased after the backup are here again: repeat all its erasures" in asked.output
+    asked = call("restore", str(tmp_path / "after"), "--data", str(tmp_path / "restored-after"))
+    assert "repeat the erasures with receipts after number 1" in asked.output
+
+
 def test_wrong_places_are_refused_and_nothing_is_changed(tmp_path: Path) -> None:
     data, backup = made(tmp_path), tmp_path / "backup"
     asyncio.run(take_backup(data, backup))

@@ -119,10 +119,10 @@ def _streams(manifest: Manifest) -> str:
 
 def _after(manifest: Manifest) -> list[str]:
     chain = manifest.erasures
-    since = f"after number {chain['sequence']}" if chain else "ever"
+    repeat = f"the erasures with receipts after number {chain['sequence']}" if chain else "all its erasures"
     return [
         "before clients come:",
         "  stop the original for good, or give the copy other names and addresses",
-        f"  events erased in the original {since} are here again: repeat these erasures (`penstock erase`)",
+        f"  events that the original erased after the backup are here again: repeat {repeat} (`penstock erase`)",
         "  readers and queries that had read past the backup are refused; start them anew at a position of your choice",
     ]

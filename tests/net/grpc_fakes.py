@@ -513,6 +513,10 @@ class MemorySegments:
     async def release_lease(self, lease: UUID) -> None:
         self.leases.pop(lease, None)
 
+    async def finish_lease_part(self, lease: UUID, part: int, parts: int) -> None:
+        if part == parts - 1:
+            self.leases.pop(lease, None)
+
     async def grant_import(self, name: str) -> ImportGrant:
         return ImportGrant(
             segment=name,

@@ -423,6 +423,11 @@ def test_native_segments_give_chunks_leases_and_spaces_as_they_are() -> None:
             assert segments.leases == {lease: ("a", 1 << 45, "job")}
             await remote.release_lease(lease)
             assert segments.leases == {}
+            await remote.lease_chunks("a", lease, until_ms=1 << 45)
+            await remote.finish_lease_part(lease, 0, 2)
+            assert list(segments.leases) == [lease]
+            await remote.finish_lease_part(lease, 1, 2)
+            assert segments.leases == {}
             assert await remote.count_events("a", 10, 50) == 4
             with pytest.raises(SegmentNotFoundError):
                 await remote.count_events("none", 0, 1)

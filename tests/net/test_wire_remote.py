@@ -396,6 +396,9 @@ def test_what_the_wire_lacks_is_asked_natively():
             assert scene.store.leases == {lease: SEGMENT}
             await segments.release_lease(lease)
             assert not scene.store.leases
+            await segments.lease_chunks(SEGMENT, lease, until_ms=5)
+            await segments.finish_lease_part(lease, 0, 1)
+            assert not scene.store.leases
             assert list(await segments.spaces([SEGMENT, "none"])) == [SEGMENT]
             together = await segments.infos([SEGMENT, "none"])
             assert list(together) == [SEGMENT]

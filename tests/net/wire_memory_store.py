@@ -544,6 +544,10 @@ class MemorySegments:
     async def release_lease(self, lease: UUID) -> None:
         self.leases.pop(lease, None)
 
+    async def finish_lease_part(self, lease: UUID, part: int, parts: int) -> None:
+        if part == parts - 1:
+            self.leases.pop(lease, None)
+
     async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]:
         return {
             name: SegmentSpace(

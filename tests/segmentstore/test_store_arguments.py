@@ -142,6 +142,7 @@ def calls(rng: random.Random, store: Any, *, local: bool = True) -> list[Any]:
         lambda: store.chunk_ranges(name, n, m),
         lambda: store.lease_chunks(name, who, until_ms=n, holder=rng.choice(["", "h" * 600, "\udcff"])),
         lambda: store.release_lease(who),
+        lambda: store.finish_lease_part(who, n, m),
         lambda: store.next_event_boundary(name, n),
         lambda: store.event_ranges(name, some(rng, NUMBERS)),
         lambda: store.erase("s/none", ranges, erasure="e"),

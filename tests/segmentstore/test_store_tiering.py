@@ -541,6 +541,48 @@ def test_leases_are_bounded() -> None:
     run(body, max_leases=2, max_lease_ms=1000)
 
 
+def test_a_lease_counts_once_whatever_it_holds() -> None:
+    async def body(world: World) -> None:
+        store, until_ms = world.store, world.clock.ms + 1000
+        names = [f"s/many/{number}.#epoch.0" for number in range(5)]
+        for name in names:
+            await store.create_segment(name)
+        for name in names[:3]:
+            await store.lease_chunks(name, writer(1), until_ms=until_ms)
+        await store.lease_chunks(names[3], writer(2), until_ms=until_ms)
+        with pytest.raises(ThrottledError):
+            await store.lease_chunks(names[4], writer(3), until_ms=until_ms)
+        with pytest.raises(ThrottledError):
+            await store.lease_chunks(names[4], writer(1), until_ms=until_ms)
+        store = await world.crash()
+        await store.release_lease(writer(1))
+        await store.lease_chunks(names[4], writer(3), until_ms=until_ms)
+
+    run(body, containers=1, max_leases=2, max_leased_segments=4)
+
+
+def test_a_lease_ends_with_the_last_part_of_its_work() -> None:
+    async def body(world: World) -> None:
+        store, lease = world.store, writer(1)
+        await store.create_segment(SEGMENT)
+        await store.lease_chunks(SEGMENT, lease, until_ms=world.clock.ms + 1000)
+        (leases,) = [container.leases for container in store.containers]
+        for part in (2, 0, 0, 2):
+            await store.finish_lease_part(lease, part, 3)
+            assert list(leases)
+        await store.finish_lease_part(lease, 1, 3)
+        assert not list(leases)
+        # Parts that come late, or twice, count for nothing; nor do those of the lease that was released.
+        await store.finish_lease_part(lease, 1, 3)
+        await store.lease_chunks(SEGMENT, lease, until_ms=world.clock.ms + 1000)
+        await store.finish_lease_part(lease, 1, 2)
+        assert list(leases)
+        with pytest.raises(InvalidArgumentError):
+            await store.finish_lease_part(lease, 3, 3)
+
+    run(body, containers=1)
+
+
 def test_dead_heads_are_given_back_by_whole_blocks() -> None:
     async def body(world: World) -> None:
         store = world.store

@@ -56,6 +56,7 @@ class NativeCalls:
             "SegmentInfos": self.segment_infos,
             "Measure": self.measure,
             "ReleaseLease": self.release_lease,
+            "FinishLeasePart": self.finish_lease_part,
             "Spaces": self.spaces,
             "CountEvents": self.count_events,
             "Disk": self.disk,
@@ -169,6 +170,11 @@ class NativeCalls:
 
     async def release_lease(self, request: native.ReleaseLeaseRequest) -> native.Done:
         await self._segments.release_lease(mapping.uuid_of(request.lease, field="lease"))
+        return native.Done()
+
+    async def finish_lease_part(self, request: native.FinishLeasePartRequest) -> native.Done:
+        lease = mapping.uuid_of(request.lease, field="lease")
+        await self._segments.finish_lease_part(lease, request.part, request.parts)
         return native.Done()
 
     async def segment_infos(self, request: native.SegmentInfosRequest) -> native.SegmentInfosResponse:

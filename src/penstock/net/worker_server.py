@@ -29,6 +29,7 @@ POSITIONAL = {
     "chunk_ranges": (),
     "infos": (),
     "release_lease": (),
+    "finish_lease_part": (),
     "grant_import": (),
     "adopt_chunks": (),
     "next_event_boundary": (),

@@ -207,6 +207,9 @@ class ChunkRange:
 HOLDER_MAX_BYTES = 512
 """Of the words that say who took a lease."""
 
+LEASE_PARTS_MAX = 100_000
+"""Parts into which the work under one lease is divided, at most."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
@@ -452,11 +455,18 @@ class SegmentService(Protocol):
     async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int, holder: str = "") -> None:
         """Keep the segment's chunks on disk until that wall time, whatever is truncated or deleted. Repeating extends.
 
-        ``holder``: who takes it, for whoever asks what holds space back; without, what was said before stays. Raises
-        InvalidArgumentError (longer than a store allows, or ``HOLDER_MAX_BYTES``), ThrottledError (too many)."""
+        ``holder``: who takes it, for whoever asks what holds space back; without, what was said before stays. A lease
+        counts once, however many segments it holds. Raises InvalidArgumentError (longer than a store allows, or
+        ``HOLDER_MAX_BYTES``), ThrottledError (``resource="leases"``: too many)."""
         ...
 
     async def release_lease(self, lease: UUID) -> None: ...
+
+    async def finish_lease_part(self, lease: UUID, part: int, parts: int) -> None:
+        """Work under the lease is divided into so many parts, and part number ``part``, from 0, is done. With the last one
+        the lease is released. Repeating a part changes nothing. After a restart of the store the count begins anew, and the
+        lease may hold until its end. Raises InvalidArgumentError (not ``0 <= part < parts <= LEASE_PARTS_MAX``)."""
+        ...
 
     async def next_event_boundary(self, name: str, offset: int) -> int:
         """The smallest known event boundary at or behind ``offset``; the length where none is known."""

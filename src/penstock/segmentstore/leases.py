@@ -44,6 +44,10 @@ class Leases:
         self._container = container
         self._held: dict[Key, _Held] = {}
         self._old: dict[Key, None] = {}
+        self._segments_of: dict[int, int] = {}
+        """How many segments each lease holds."""
+        self._done: dict[int, set[int]] = {}
+        """The parts of the work under a lease that are done, in memory only: without them the lease ends by time."""
 
     async def recover(self) -> Sequence[bytes]:
         """Load the leases of earlier openings. Called before replay. Returns the keys of damaged rows. The end of those
@@ -59,7 +63,7 @@ class Leases:
             row = records.decode_lease(value)
             loop_until = now + max(0, row.until_ms - now_ms) / 1000
             held = _Held(until_ms=row.until_ms, loop_until=loop_until, holder=row.holder)
-            self._held[records.parse_lease_key(key)] = held
+            self._hold(records.parse_lease_key(key), held)
         self._old = dict.fromkeys(self._held)
         return damaged
 
@@ -102,8 +106,10 @@ class Leases:
         if until_ms - now_ms > settings.max_lease_ms:
             raise InvalidArgumentError("lease is too long", until_ms=until_ms, limit_ms=settings.max_lease_ms)
         key = (lease, segment.uid)
-        if key not in self._held and len(self._held) >= settings.max_leases:
+        if lease not in self._segments_of and len(self._segments_of) >= settings.max_leases:
             raise ThrottledError("too many leases", resource="leases", limit=settings.max_leases)
+        if key not in self._held and len(self._held) >= settings.max_leased_segments:
+            raise ThrottledError("too many leased segments", resource="leases", limit=settings.max_leased_segments)
         held = self._held.get(key)
         until_ms = max(until_ms, held.until_ms if held else 0)
         loop_until = asyncio.get_running_loop().time() + max(0, until_ms - now_ms) / 1000
@@ -120,6 +126,14 @@ class Leases:
             await self._durable(keys)
             self._container.checkpointer.ask()
 
+    async def finish(self, lease: int, part: int, parts: int) -> None:
+        """Note that a part of the work under the lease is done. With the last one, as ``release``."""
+        if lease in self._segments_of:
+            done = self._done.setdefault(lease, set())
+            done.add(part)
+            if len(done) == parts:
+                await self.release(lease)
+
     def follow(self, source: Segment, target: Segment) -> None:
         """Move leases after a merge: the target now owns the source's chunks, and so the leases on them."""
         for (lease, uid), held in list(self._held.items()):
@@ -135,11 +149,21 @@ class Leases:
             self._drop(key)
 
     def _put(self, key: Key, held: _Held) -> None:
-        self._held[key] = held
+        self._hold(key, held)
         self._container.rows.put(records.lease_key(self._container.index, *key), held.encoded())
+
+    def _hold(self, key: Key, held: _Held) -> None:
+        if key not in self._held:
+            self._segments_of[key[0]] = self._segments_of.get(key[0], 0) + 1
+        self._held[key] = held
 
     def _drop(self, key: Key) -> None:
         del self._held[key]
+        lease = key[0]
+        self._segments_of[lease] -= 1
+        if not self._segments_of[lease]:
+            del self._segments_of[lease]
+            self._done.pop(lease, None)
         self._container.rows.delete(records.lease_key(self._container.index, *key))
 
     async def _durable(self, keys: Sequence[Key]) -> None:

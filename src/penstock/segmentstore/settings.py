@@ -39,7 +39,9 @@ class StoreSettings:
     max_loaded_attributes: writers and attributes held in memory per segment, those aside that change; 10000.
     max_parked_reads: reads waiting at tails, per container; 20000.
     max_parked_appends: appends waiting for their segment to be loaded, per container; 10000.
-    max_leases: leases held at a time, per container; 1000.
+    max_leases: leases held at a time, per container; 1000. One counts once, whatever it holds.
+    max_leased_segments: segments that leases hold, per container, each counted for each of its leases; 100000 take about
+        20 MB.
     max_lease_ms: longest lease, milliseconds; a day outlives any sane job.
     max_changed_segments: names of changed segments remembered for whoever asks; 100000 take about 20 MB. Beyond, all are to
         be looked at.
@@ -75,6 +77,7 @@ class StoreSettings:
     max_parked_reads: int = 20_000
     max_parked_appends: int = 10_000
     max_leases: int = 1_000
+    max_leased_segments: int = 100_000
     max_lease_ms: int = 86_400_000
     max_changed_segments: int = 100_000
     merge_memory_ms: int = 86_400_000

@@ -31,6 +31,7 @@ from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import (
+    LEASE_PARTS_MAX,
     Append,
     AppendDone,
     Appended,
@@ -354,6 +355,13 @@ class SegmentStore:
         for container in self.containers:
             container.check_online()
             await container.leases.release(lease.int)
+
+    async def finish_lease_part(self, lease: UUID, part: int, parts: int) -> None:
+        if not 0 <= part < parts <= LEASE_PARTS_MAX:
+            raise InvalidArgumentError("part of a lease is out of range", part=part, parts=parts, limit=LEASE_PARTS_MAX)
+        for container in self.containers:
+            container.check_online()
+            await container.leases.finish(lease.int, part, parts)
 
     async def grant_import(self, name: str) -> ImportGrant:
         """See ``ports.chunk_imports.ChunkImports``."""

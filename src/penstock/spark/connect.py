@@ -92,8 +92,6 @@ class Link:
         """Held while another thread runs the loop for a caller that is inside its own."""
         self._services: Services | None = None
         self._was_open = False
-        self.lease = RealRng().uuid()
-        """Of this process, for plans of which nobody can tell when they are done; one, so that they do not pile up."""
 
     def run(self, work: Callable[[Services], Coroutine[Any, Any, T]]) -> T:
         """The result of ``work``. Raises what it raised; a connection that failed is dialled anew by the next call."""

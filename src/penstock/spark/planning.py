@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import platform
 import time
@@ -12,7 +13,7 @@ from uuid import UUID
 
 from penstock.client.moments import cut_at, from_cut
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import InternalError, InvalidCutError, TruncatedError, UnsupportedError
+from penstock.model.errors import InternalError, InvalidCutError, ThrottledError, TruncatedError, UnsupportedError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
 from penstock.ports.segment_service import HOLDER_MAX_BYTES, ChunkRange, SegmentInfo
@@ -22,6 +23,8 @@ from penstock.spark.options import CutChoice, Moment, ReadOptions
 from penstock.spark.plan import Piece, Share, Times, pack, pieces_of, share_count, timed
 from penstock.spark.positions import Loss, Positions
 from penstock.spark.times import times_of
+
+log = logging.getLogger("penstock.spark")
 
 _SEGMENTS_AT_ONCE = 16
 
@@ -173,6 +176,7 @@ async def plan_shares(
 ) -> Sequence[Share]:
     """Shares that cover the ranges, in order. Chunks are leased before they are listed, so that none goes between.
 
+    A segment for which the store has no lease left is read through the store; with ``direct=always`` that is ThrottledError.
     ``fresh``: the ranges have come just now, so that there are hardly any chunks: they are leased only where some are seen,
     and listed again. Shares without a lease leave nothing to give back.
     """
@@ -208,7 +212,8 @@ async def plan_shares(
 
 @dataclass(slots=True, kw_only=True)
 class _Cover:
-    """Covers ranges of a stream with pieces. See ``plan_shares``. ``leased``: whether any chunk may be held."""
+    """Covers ranges of a stream with pieces. See ``plan_shares``. ``leased``: whether any chunk may be held;
+    ``refused``: whether the store had no lease left, so that it is not asked for another."""
 
     services: Services
     options: ReadOptions
@@ -219,19 +224,19 @@ class _Cover:
     fresh: bool
     goal_bytes: int
     leased: bool = False
+    refused: bool = False
 
     async def pieces(self, segment: SegmentId, low: int, high: int) -> Sequence[Piece]:
         """Pieces of one range, in order."""
-        segments, direct = self.services.segments, self.options.direct
+        segments = self.services.segments
         name = segment_name(self.options.stream, segment)
         chunks: Sequence[ChunkRange] = ()
         times: Times = ()
         if self.with_times:
             # Before the chunks are listed: what is tiered in between has a later time than the one that is told.
             modified_ms = (await segments.info(name)).last_modified_ms
-        if direct:
-            chunks = await self._leased_chunks(name, low, high)
-        elif self.with_times:
+        direct = self.options.direct and await self._is_leased(name, low, high)
+        if direct or self.with_times:
             chunks = await segments.chunk_ranges(name, low, high)
         if self.with_times:
             times = times_of(low, high, chunks, modified_ms)
@@ -243,13 +248,22 @@ class _Cover:
             found += [timed(part, times) for part in parts] if times else parts
         return found
 
-    async def _leased_chunks(self, name: str, low: int, high: int) -> Sequence[ChunkRange]:
+    async def _is_leased(self, name: str, low: int, high: int) -> bool:
+        """Hold the range's chunks. False: there are none yet, or the store has no lease left."""
         segments = self.services.segments
-        if self.fresh and not await segments.chunk_ranges(name, low, high):
-            return ()
+        if self.refused or (self.fresh and not await segments.chunk_ranges(name, low, high)):
+            return False
+        try:
+            await segments.lease_chunks(name, self.lease, until_ms=self.until_ms, holder=self.holder)
+        except ThrottledError as error:
+            if self.options.only_direct or error.fields.get("resource") != "leases":
+                raise
+            if not self.refused:
+                log.warning("store has no lease left, chunks are read through it. stream=%s", self.options.stream)
+            self.refused = True
+            return False
         self.leased = True
-        await segments.lease_chunks(name, self.lease, until_ms=self.until_ms, holder=self.holder)
-        return await segments.chunk_ranges(name, low, high)
+        return True
 
 
 def _check_locations(name: str, chunks: Sequence[ChunkRange]) -> None:

@@ -7,16 +7,26 @@ from the driver to tasks: so they hold plain values only, and connections belong
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from penstock.model.errors import InvalidArgumentError, SegmentNotFoundError, TruncatedError
+from penstock.client.retry import RETRYABLE
+from penstock.model.errors import (
+    InvalidArgumentError,
+    SegmentNotFoundError,
+    ThrottledError,
+    TruncatedError,
+    UnsupportedError,
+)
 from penstock.model.names import segment_name
 from penstock.model.segments import SegmentId
+from penstock.ports.segment_service import LEASE_PARTS_MAX
 from penstock.spark.collector import spare
 from penstock.spark.connect import Connector, Link, Services, dial, link
 from penstock.spark.lifetime import end_with_driver
@@ -34,6 +44,7 @@ from penstock.spark.schema import (
     target_columns,
 )
 from penstock.spark.segment_reads import erased_ranges, read_bytes
+from penstock.storage.real_rng import RealRng
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +53,9 @@ if TYPE_CHECKING:
     from penstock.spark.plan import Share
     from penstock.spark.sink import BatchWriter, StreamWriter
     from penstock.spark.stream import StreamReader
+
+
+log = logging.getLogger("penstock.spark")
 
 
 class PenstockSource(DataSource):  # type: ignore[misc]
@@ -151,6 +165,24 @@ def read_partition(
 
     lost = None if options.fail_on_data_loss else lose
     yield from read_share(share, shape, fetch, erased, lost)
+    _finish_part(server, share)
+
+
+def _finish_part(server: Link, share: Share) -> None:
+    """Let the store release the plan's lease when this was the last share to be read.
+
+    A task that is stopped before its end, as by ``limit``, does not come here: then the lease holds until its end.
+    """
+    lease, part = share.lease, share.part
+    if lease is None or part is None:
+        return
+    try:
+        server.run(lambda services: services.segments.finish_lease_part(lease, *part))
+    except UnsupportedError:
+        log.debug("store of an earlier version keeps the lease to its end. lease=%s", lease)
+    except RETRYABLE as error:
+        # All rows are read. They are not worth less because the lease holds to its end.
+        log.warning("lease could not be given back and holds to its end. lease=%s error=%s", lease, error)
 
 
 def _extend_lease(server: Link, share: Share, lease_ms: int) -> None:
@@ -162,8 +194,9 @@ def _extend_lease(server: Link, share: Share, lease_ms: int) -> None:
 
     async def extend(services: Services) -> None:
         for name in sorted(names):
-            # What is truncated away as a whole can be leased no more; the lease that it has still holds.
-            with suppress(SegmentNotFoundError):
+            # What is truncated away as a whole can be leased no more; the lease that it has still holds. Where the store has
+            # no lease left, a chunk that goes meanwhile is read through the store.
+            with suppress(SegmentNotFoundError, ThrottledError):
                 await services.segments.lease_chunks(name, lease, until_ms=now_ms() + lease_ms)
 
     server.ask(extend)
@@ -179,9 +212,13 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     @readable
     def partitions(self) -> list[InputPartition]:
-        """Shares of the range, about ``target_partition_bytes`` each; their chunks are leased."""
+        """Shares of the range, about ``target_partition_bytes`` each; their chunks are leased until all shares were read."""
         server = link(self._connector, self._options.controller)
-        return [InputPartition(share) for share in server.ask(lambda services: self._plan(services, server.lease))]
+        lease = RealRng().uuid()
+        shares = server.ask(lambda services: self._plan(services, lease))
+        if len(shares) > LEASE_PARTS_MAX:
+            return [InputPartition(share) for share in shares]
+        return [InputPartition(replace(share, part=(number, len(shares)))) for number, share in enumerate(shares)]
 
     async def _plan(self, services: Services, lease: UUID) -> Sequence[Share]:
         options = self._options

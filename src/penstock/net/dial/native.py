@@ -56,6 +56,12 @@ class NativeSegments:
     async def release_lease(self, lease: UUID) -> None:
         await self._connection.native("ReleaseLease", native.ReleaseLeaseRequest(lease=str(lease)))
 
+    async def finish_lease_part(self, lease: UUID, part: int, parts: int) -> None:
+        """Note that a part of the work under the lease is done; with the last one it ends. Raises UnsupportedError (a server
+        of an earlier version)."""
+        request = make(native.FinishLeasePartRequest, lease=str(lease), part=part, parts=parts)
+        await self._connection.native("FinishLeasePart", request)
+
     async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]:
         """What each existing segment takes; absent ones are left out."""
         reply: native.SpacesResponse = await self._connection.native(

@@ -332,6 +332,9 @@ class RemoteSegments:
     async def release_lease(self, lease: UUID) -> None:
         await self._native.release_lease(lease)
 
+    async def finish_lease_part(self, lease: UUID, part: int, parts: int) -> None:
+        await self._native.finish_lease_part(lease, part, parts)
+
     async def infos(self, names: Sequence[str]) -> Mapping[str, SegmentInfo]:
         if self._asks_together:
             try:

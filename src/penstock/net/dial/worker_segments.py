@@ -210,6 +210,9 @@ class WorkerSegments:
     async def release_lease(self, lease: UUID) -> None:
         await together([line.call("release_lease", lease, repeat=True) for line in self._lines])
 
+    async def finish_lease_part(self, lease: UUID, part: int, parts: int) -> None:
+        await together([line.call("finish_lease_part", lease, part, parts, repeat=True) for line in self._lines])
+
     async def grant_import(self, name: str) -> ImportGrant:
         """See ``ports.chunk_imports.ChunkImports``."""
         found: ImportGrant = await self._ask("grant_import", name)

@@ -386,6 +386,16 @@ class ReleaseLeaseRequest(_message.Message):
     lease: str
     def __init__(self, lease: _Optional[str] = ...) -> None: ...
 
+class FinishLeasePartRequest(_message.Message):
+    __slots__ = ("lease", "part", "parts")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    lease: str
+    part: int
+    parts: int
+    def __init__(self, lease: _Optional[str] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ...) -> None: ...
+
 class SpacesRequest(_message.Message):
     __slots__ = ("segments",)
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]

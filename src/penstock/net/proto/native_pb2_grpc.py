@@ -225,6 +225,11 @@ class NativeStub:
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.ReleaseLeaseRequest.SerializeToString,
                 response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
                 _registered_method=True)
+        self.FinishLeasePart = channel.unary_unary(
+                '/penstock.v1.Native/FinishLeasePart',
+                request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.FinishLeasePartRequest.SerializeToString,
+                response_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
+                _registered_method=True)
         self.Spaces = channel.unary_unary(
                 '/penstock.v1.Native/Spaces',
                 request_serializer=penstock_dot_net_dot_proto_dot_native__pb2.SpacesRequest.SerializeToString,
@@ -529,6 +534,12 @@ class NativeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FinishLeasePart(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Spaces(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -794,6 +805,11 @@ def add_NativeServicer_to_server(servicer, server):
             'ReleaseLease': grpc.unary_unary_rpc_method_handler(
                     servicer.ReleaseLease,
                     request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.ReleaseLeaseRequest.FromString,
+                    response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.SerializeToString,
+            ),
+            'FinishLeasePart': grpc.unary_unary_rpc_method_handler(
+                    servicer.FinishLeasePart,
+                    request_deserializer=penstock_dot_net_dot_proto_dot_native__pb2.FinishLeasePartRequest.FromString,
                     response_serializer=penstock_dot_net_dot_proto_dot_native__pb2.Done.SerializeToString,
             ),
             'Spaces': grpc.unary_unary_rpc_method_handler(
@@ -1882,6 +1898,33 @@ class Native:
             target,
             '/penstock.v1.Native/ReleaseLease',
             penstock_dot_net_dot_proto_dot_native__pb2.ReleaseLeaseRequest.SerializeToString,
+            penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FinishLeasePart(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Native/FinishLeasePart',
+            penstock_dot_net_dot_proto_dot_native__pb2.FinishLeasePartRequest.SerializeToString,
             penstock_dot_net_dot_proto_dot_native__pb2.Done.FromString,
             options,
             channel_credentials,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from penstock.model.errors import SegmentNotFoundError
+from penstock.model.errors import SegmentNotFoundError, ThrottledError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
 from penstock.spark.connect import Connector, Services, link
@@ -51,11 +51,12 @@ async def renew(
     lease_ms: int,
     holder: str,
 ) -> None:
-    """Keep the chunks of these segments that long from now. Those that are gone are left out: no lease brings them back."""
+    """Keep the chunks of these segments that long from now. Those that are gone are left out: no lease brings them back.
+    Where the store has no lease left, a chunk that goes meanwhile is read through the store."""
     for segment in segments:
         try:
             await services.segments.lease_chunks(
                 segment_name(stream, segment), lease, until_ms=now_ms() + lease_ms, holder=holder
             )
-        except SegmentNotFoundError:
+        except (SegmentNotFoundError, ThrottledError):
             continue

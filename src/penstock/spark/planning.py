@@ -22,6 +22,7 @@ from penstock.spark.losses import explained, say
 from penstock.spark.options import CutChoice, Moment, ReadOptions
 from penstock.spark.plan import Piece, Share, Times, pack, pieces_of, share_count, timed
 from penstock.spark.positions import Loss, Positions
+from penstock.spark.pruning import Wanted
 from penstock.spark.times import times_of
 
 log = logging.getLogger("penstock.spark")
@@ -173,9 +174,11 @@ async def plan_shares(
     holder: str = "",
     with_times: bool = False,
     fresh: bool = False,
+    wanted: Wanted | None = None,
 ) -> Sequence[Share]:
     """Shares that cover the ranges, in order. Chunks are leased before they are listed, so that none goes between.
 
+    ``wanted``: what may pass the filters; the rest is left out as far as blocks go.
     A segment for which the store has no lease left is read through the store; with ``direct=always`` that is ThrottledError.
     ``fresh``: the ranges have come just now, so that there are hardly any chunks: they are leased only where some are seen,
     and listed again. Shares without a lease leave nothing to give back.
@@ -201,6 +204,9 @@ async def plan_shares(
     async with asyncio.TaskGroup() as running:
         asked = [running.create_task(covered(*item)) for item in ranges]
     pieces = [piece for task in asked for piece in task.result()]
+    if wanted is not None:
+        pieces = [part for piece in pieces if (part := wanted.trimmed(piece)) is not None]
+        shares = shares_for(options, sum(piece.size_bytes for piece in pieces))
     packed = pack(pieces, shares=shares)
     held = lease if cover.leased else None
     only = options.only_direct

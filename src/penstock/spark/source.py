@@ -8,13 +8,14 @@ from the driver to tasks: so they hold plain values only, and connections belong
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
 from penstock.client.retry import RETRYABLE
 from penstock.model.errors import (
@@ -34,6 +35,7 @@ from penstock.spark.losses import say
 from penstock.spark.options import ReadOptions, parse_read, parse_write
 from penstock.spark.planning import batch_ranges, check_loss, holder_of, now_ms, plan_shares, resolve, without_lost
 from penstock.spark.positions import Loss
+from penstock.spark.pruning import Wanted, wanted_of
 from penstock.spark.reasons import readable, readable_items
 from penstock.spark.schema import (
     APPEND_TIME,
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("penstock.spark")
+
+_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class PenstockSource(DataSource):  # type: ignore[misc]
@@ -85,7 +89,8 @@ class PenstockSource(DataSource):  # type: ignore[misc]
                 "option subscriber belongs to readStream: a batch read commits nothing", subscriber=options.subscriber
             )
         link(self._connector(), options.controller).served()
-        return BatchReader(self._connector(), options, schema)
+        kind = FilteringReader if _pushes_filters() else BatchReader
+        return kind(self._connector(), options, schema)
 
     @readable
     def streamReader(self, schema: StructType) -> StreamReader:
@@ -209,6 +214,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         self._connector = connector
         self._options = options
         self._schema = schema
+        self._wanted: Wanted | None = None
 
     @readable
     def partitions(self) -> list[InputPartition]:
@@ -226,6 +232,8 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         end = await resolve(services, options.stream, options.end, "latest", end=True)
         ranges = await batch_ranges(services, options.stream, start, end)
         kept = await without_lost(services, options.stream, ranges, fail=options.fail_on_data_loss)
+        if self._wanted is not None:
+            kept = [item for item in kept if self._wanted.segment_id.holds(item[0])]
         return await plan_shares(
             services,
             options,
@@ -233,8 +241,29 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             lease=lease,
             holder=holder_of(options, "batch read"),
             with_times=APPEND_TIME in self._schema.names,
+            wanted=self._wanted,
         )
 
     @readable_items
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._connector, self._options, self._schema, partition)
+
+
+class FilteringReader(BatchReader):
+    """A batch read that leaves out blocks in which no row passes the filters.
+
+    A class of its own: where ``spark.sql.python.filterPushdown.enabled`` is false, the default, Spark refuses every read of a
+    reader that has ``pushFilters``.
+    """
+
+    @readable
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Note what the filters allow. All of them are returned, so that Spark evaluates them: blocks hold other rows too."""
+        self._wanted = wanted_of(filters)
+        return filters
+
+
+def _pushes_filters() -> bool:
+    """Whether this is the process in which Spark pushes filters. It exists only where the setting is on."""
+    main = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", None)
+    return _PUSHING in (*sys.modules, main)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from controller_world import STREAM, FakeClock, cut_at, join, name_of, publish, 
 from memory_segments import MemorySegments
 
 from penstock.controller.controller import Controller
+from penstock.core.retention_json import encode_cut, plan_line, read_facts
+from penstock.core.retention_settlement import settle
 from penstock.model.errors import (
     InvalidArgumentError,
     InvalidCutError,
@@ -135,6 +138,12 @@ class QuietWorld:
         due = sum(item["bytes"] for item in explained["ranges"] if item["kind"] == "due")
         assert due == explained["frees_bytes"] == plan["frees_bytes"] == sum(s["frees_bytes"] for s in plan["steps"])
         assert sum(item["bytes"] for item in explained["ranges"]) == before.size_bytes
+        await self._check_line(plan)
+        held = dict.fromkeys((item.name for item in await controller.describe_subscribers(STREAM)), 0)
+        for item in explained["ranges"]:
+            if item["kind"] == "subscriber":
+                held[item["name"]] += item["bytes"]
+        assert held == {item.name: item.held_bytes for item in await controller.describe_subscribers(STREAM)}
         done = await controller.run_retention(STREAM)
         assert {name: done[name] for name in TAKEN[:7]} == {name: plan[name] for name in TAKEN[:7]}
         await self._check_actions(done)
@@ -149,6 +158,20 @@ class QuietWorld:
             assert all(item["kind"] != "due" for item in ranges)
             assert (await controller.run_retention(STREAM))["steps"] == []
         return len(plan["steps"])
+
+    async def _check_line(self, plan: Mapping[str, Any]) -> None:
+        """The facts on paper lead to where the plan does. With several segments a maximum that passes subscribers may take
+        another of the cuts that are given all at once."""
+        line = read_facts(json.dumps(await self.controller.retention_facts(STREAM)))
+        found = settle(line.facts, now_ms=line.now_ms)
+        rules = {step["rule"] for step in plan["steps"]}
+        if rules & {"subscribers-maximum", "overlap-maximum"} and len(plan["truncate"] or ()) > 1:
+            return
+        assert (found.frees_bytes, encode_cut(found.truncate)) == (plan["frees_bytes"], plan["truncate"])
+        assert (found.last.deletes_stream, list(found.hurt)) == (plan["delete_stream"], plan["subscribers"])
+        text = plan_line(json.dumps(await self.controller.retention_facts(STREAM)))
+        said = text.get("settled", text)
+        assert (said["frees_bytes"], said["truncate"]) == (plan["frees_bytes"], plan["truncate"])
 
     async def _check_actions(self, done: Mapping[str, Any]) -> None:
         """Each quota does what is said of it, and nothing that is said of another."""

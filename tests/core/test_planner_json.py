@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import penstock.core
-from penstock.core.retention import decide, explain
+from penstock.core.retention import explain
 from penstock.core.retention_json import (
     FIELDS,
     decode_facts,
@@ -495,14 +495,35 @@ def test_explained_ranges_carry_their_cuts() -> None:
     ]
 
 
+ABOVE: dict[str, Any] = {
+    "policy": {"type": "size", "min": 10, "max": 40},
+    "subscribers": {},
+    "retention_set": [
+        {"time_ms": place * 1000, "size_bytes": place * 10, "cut": {"0#0": place * 10}} for place in (1, 2, 3)
+    ],
+}
+"""Above its maximum: one decision goes to that, the next to the minimum."""
+
+
 def test_the_schema_in_the_package_names_the_fields_that_are_read_and_written() -> None:
     schema = json.loads((Path(penstock.core.__file__).parent / "planner.schema.json").read_text())
     facts, decision = schema["$defs"]["facts"], schema["$defs"]["decision"]
     assert set(facts["properties"]) == set(FIELDS)
     assert set(facts["required"]) <= set(FIELDS)
-    written = encode_plan("x", decide(decode_facts(line()).facts, now_ms=7000))
-    assert set(decision["properties"]) == set(written)
+    written = encode_plan(decode_facts(line()))
+    assert set(decision["properties"]) == {*written, "settled"}
     assert set(decision["required"]) == set(written)
+    settled = encode_plan(decode_facts(line(**ABOVE)))["settled"]
+    assert set(decision["properties"]["settled"]["required"]) == set(settled)
+
+
+def test_a_line_says_what_is_due_after_its_decision() -> None:
+    decided = answer(**ABOVE)
+    assert (decided["rule"], decided["truncate"], decided["frees_bytes"]) == ("maximum", {"0#0": 20}, 15)
+    settled = decided["settled"]
+    assert (settled["rule"], settled["truncate"], settled["frees_bytes"]) == ("minimum", {"0#0": 30}, 25)
+    assert [(step["rule"], step["frees_bytes"]) for step in settled["steps"]] == [("maximum", 15), ("minimum", 10)]
+    assert "settled" not in answer()
 
 
 def test_the_example_of_the_documentation_decides_as_it_says() -> None:

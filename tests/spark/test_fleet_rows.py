@@ -20,6 +20,7 @@ from penstock.core.retention_days import DAY_MS, freed_by_day
 from penstock.core.retention_facts import SubscriberActivity
 from penstock.core.retention_facts_json import encode_facts
 from penstock.core.retention_outlook import shape_of
+from penstock.core.retention_settlement import facts_after, settle
 from penstock.model.errors import PenstockError
 from penstock.spark.fleet.layout import HOLD, RECORD, SCHEMA, SUBSCRIBER, VERSION, VERSION_KEY
 from penstock.spark.fleet.rows import FactsRows
@@ -103,6 +104,26 @@ def test_what_goes_is_told_by_day_and_sums_up() -> None:
         counts = [item.events for item in days]
         assert (None if None in counts else sum(counts)) in (decision.summary().events, None)  # type: ignore[arg-type]
     assert told > 300
+
+
+def test_what_a_row_says_is_gone_once_nothing_is_due() -> None:
+    several = 0
+    for text in LINES:
+        line = read(text)
+        found, effect = settle(line.facts, now_ms=line.now_ms), effect_of(line.facts, now_ms=line.now_ms)
+        several += len(found.steps) > 1
+        assert (effect.frees_bytes, effect.truncate) == (found.frees_bytes, found.truncate)
+        assert sum(item.bytes for item in effect.days) == effect.gone_bytes
+        assert [item.day for item in effect.days] == sorted({item.day for item in effect.days})
+        if found.last.deletes_stream:
+            continue
+        assert effect.gone_bytes == effect.frees_bytes
+        after = line.facts
+        for decision in found.decisions:
+            after = facts_after(after, decision)
+        left = effect_of(after, now_ms=line.now_ms)
+        assert (left.gone_bytes, left.expire, left.evict, left.drop) == (0, (), (), ())
+    assert several > 20
 
 
 def test_days_are_those_of_the_records_behind_the_data() -> None:

@@ -5,7 +5,8 @@ Source: docs/formats/planner.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from penstock.codec.effective_policy import encode_effective
@@ -19,23 +20,31 @@ from penstock.core.cut_order import Positions, at_or_after
 from penstock.core.policy_levels import check_effective, validate
 from penstock.core.policy_sentence import sentence
 from penstock.core.retention_decision import RetentionDecision
-from penstock.core.retention_facts import HeldRange, HolderKind
+from penstock.core.retention_facts import HeldRange, HolderKind, StreamCutRecord
 from penstock.core.retention_facts_json import encode_facts
 from penstock.core.retention_json import FactsLine, encode_cut, encode_ranges, encode_settlement
 from penstock.core.retention_settlement import Settlement, goes_on
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyDocument
+from penstock.model.segments import SegmentId
 
 
-async def _settlement(ctx: Context, found: Snapshot, *, now_ms: int) -> Settlement:
+async def settlement_of(ctx: Context, found: Snapshot, *, now_ms: int) -> Settlement:
     """What cycles would decide from there on, until nothing is due, while nobody writes or acknowledges."""
-    decisions: list[RetentionDecision] = []
+    decisions = [item async for _, item in _steps(ctx, found, now_ms=now_ms)]
+    return Settlement(decisions=decisions)
+
+
+async def _steps(ctx: Context, found: Snapshot, *, now_ms: int) -> AsyncIterator[tuple[Snapshot, RetentionDecision]]:
+    """Each decision with what it is made of, until nothing is due."""
+    made = 0
     while True:
         decision = await decided(ctx, found, now_ms=now_ms)
-        decisions.append(decision)
-        if not goes_on(decision, len(decisions)):
-            return Settlement(decisions=decisions)
+        made += 1
+        yield found, decision
+        if not goes_on(decision, made):
+            return
         found = await snapshot_after(ctx, found, decision)
 
 
@@ -56,7 +65,7 @@ async def planned(
         check_effective(found.policy, name)
     now_ms = ctx.retention_clock.now_ms()
     when_ms = now_ms if at_ms is None else max(now_ms, at_ms)
-    settlement = await _settlement(ctx, found, now_ms=when_ms)
+    settlement = await settlement_of(ctx, found, now_ms=when_ms)
     cut, times = settlement.truncate, settlement.times_ms()
     if times is not None and times[0] is None and found.facts.head is None:
         # Nothing was ever truncated: the oldest byte is as old as the stream at most.
@@ -82,7 +91,24 @@ async def facts_told(ctx: Context, name: StreamName, *, change: PolicyDocument |
     if checked is not None and not found.levels.unreadable:
         check_effective(found.policy, name)
     now_ms = ctx.retention_clock.now_ms()
-    return encode_facts(FactsLine(id=str(name), now_ms=now_ms, scope=name.scope, name=name.stream, facts=found.facts))
+    facts = replace(found.facts, boundaries=await _all_boundaries(ctx, found, now_ms=now_ms))
+    return encode_facts(FactsLine(id=str(name), now_ms=now_ms, scope=name.scope, name=name.stream, facts=facts))
+
+
+async def _all_boundaries(ctx: Context, found: Snapshot, *, now_ms: int) -> Sequence[StreamCutRecord]:
+    """The cuts that any decision until nothing is due looks for, with their events where a quota counts events."""
+    known: dict[tuple[tuple[SegmentId, int], ...], StreamCutRecord] = {}
+    async for step, _ in _steps(ctx, found, now_ms=now_ms):
+        for item in step.facts.boundaries:
+            known.setdefault(tuple(sorted(item.positions.items())), item)
+    before = found.facts.head_event_count
+    if found.policy.backlog_events is None or before is None:
+        return tuple(known.values())
+    counted: list[StreamCutRecord] = []
+    for item in known.values():
+        count = await ctx.events.between(found.name, found.history, found.first, item.positions)
+        counted.append(replace(item, event_count=None if count is None else before + count))
+    return counted
 
 
 def _policy(ctx: Context, found: Snapshot) -> dict[str, Any]:
@@ -110,7 +136,7 @@ async def explained(ctx: Context, name: StreamName, *, position: StreamCut | Non
     """
     found = await retry_if_moved(name, lambda: _look_with(ctx, name, position))
     now_ms = ctx.retention_clock.now_ms()
-    settlement = await _settlement(ctx, found, now_ms=now_ms)
+    settlement = await settlement_of(ctx, found, now_ms=now_ms)
     answer = encode_settlement(str(name), settlement)
     why = f"{settlement.why} {settlement.last.stays}".strip()
     whole = {**answer, "why": why, **_policy(ctx, found)}

@@ -16,13 +16,13 @@ from penstock.controller.cuts import check_bound, check_given, retry_if_moved
 from penstock.controller.facts import Snapshot, load_subscribers, look
 from penstock.controller.metadata import Stored, changing, overwrite
 from penstock.controller.removals import LEFT, MANUAL
+from penstock.controller.retention_answers import settlement_of
 from penstock.controller.tails import head_positions, tail_positions
 from penstock.controller.workflows import exclusive, settled
 from penstock.core.cut_check import check_position, check_range
 from penstock.core.cut_order import Positions, at_or_after, lower_bound, size_till, upper_bound
 from penstock.core.history import StreamHistory
 from penstock.core.query_source import check_publisher, is_made_by_query, owned_by, owner_in_words
-from penstock.core.retention import decide
 from penstock.core.retention_facts import HolderKind
 from penstock.core.retention_json import encode_cut
 from penstock.model.cuts import StreamCut
@@ -230,11 +230,13 @@ class Subscribers:
     # --- by people -----------------------------------------------------------------------------------------------
 
     async def describe(self, name: StreamName) -> Sequence[SubscriberInfo]:
-        """All subscribers, with exact events, ages and what each holds. Raises ScopeNotFoundError, StreamNotFoundError."""
+        """All subscribers, with exact events, ages and what each holds once nothing is due. Raises ScopeNotFoundError,
+        StreamNotFoundError."""
         ctx = self._ctx
         found = await look(ctx, name, all_counts=True)
         held: dict[str, int] = {}
-        for item in decide(found.facts, now_ms=ctx.retention_clock.now_ms()).ranges():
+        settlement = await settlement_of(ctx, found, now_ms=ctx.retention_clock.now_ms())
+        for item in settlement.ranges():
             if item.kind is HolderKind.SUBSCRIBER:
                 held[item.name] = held.get(item.name, 0) + item.bytes
         infos = [self._info(found, group, held.get(group, 0)) for group in found.subscribers]

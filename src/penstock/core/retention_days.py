@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.core.retention_decision import RetentionDecision
@@ -65,6 +66,19 @@ def freed_by_day(decision: RetentionDecision) -> list[FreedDay]:
         size, events = upto, count
     _end(found, newest if day is None else max(day, newest), size, end, events, after)
     return found
+
+
+def merged_days(parts: Sequence[Sequence[FreedDay]]) -> Sequence[FreedDay]:
+    """What several decisions in a row take away, by day, oldest first: one entry for each day."""
+    some = [part for part in parts if part]
+    if len(some) < 2:
+        return some[0] if some else ()
+    found: dict[int, FreedDay] = {}
+    for item in (item for part in some for item in part):
+        known = found.get(item.day, FreedDay(item.day, 0, 0))
+        events = None if known.events is None or item.events is None else known.events + item.events
+        found[item.day] = FreedDay(item.day, known.bytes + item.bytes, events)
+    return [found[day] for day in sorted(found)]
 
 
 def _end(found: list[FreedDay], day: int, size: int, upto: int, events: int | None, count: int | None) -> None:

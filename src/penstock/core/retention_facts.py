@@ -71,6 +71,13 @@ class RecordColumns(Sequence[StreamCutRecord]):
             more._counts = [*(self._counts or [None] * len(self.times)), record.event_count]
         return more
 
+    def since(self, place: int) -> RecordColumns:
+        """The records from that place on."""
+        found = RecordColumns((), (), (), positions=self._positions)
+        found.times, found.sizes, found._cuts = self.times[place:], self.sizes[place:], self._cuts[place:]
+        found._counts = None if self._counts is None else self._counts[place:]
+        return found
+
     def __len__(self) -> int:
         return len(self.times)
 

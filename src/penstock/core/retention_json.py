@@ -37,7 +37,7 @@ from penstock.core.retention_json_values import (
     take_whole,
 )
 from penstock.core.retention_policy_json import decode_policy
-from penstock.core.retention_settlement import Settlement
+from penstock.core.retention_settlement import Settlement, settle_from
 from penstock.model.errors import InvalidArgumentError, PenstockError, UnsupportedError
 
 VERSION = 1
@@ -91,7 +91,7 @@ def plan_line(text: str) -> dict[str, Any]:
         line_id = value.get("id")
         parse_strictly(text)
         line = decode_facts(value)
-        return encode_plan(line.id, decide(line.facts, now_ms=line.now_ms))
+        return encode_plan(line)
     except _TwiceError as error:
         return encode_error(None, InvalidArgumentError(error.message, **error.fields))
     except PenstockError as error:
@@ -183,15 +183,35 @@ def encode_decision(line_id: Any, decision: RetentionDecision) -> dict[str, Any]
     }
 
 
-def encode_plan(line_id: Any, decision: RetentionDecision) -> dict[str, Any]:
-    """A decision with its summary: events and times of what would go, and which subscribers are hurt."""
+def encode_plan(line: FactsLine) -> dict[str, Any]:
+    """The decision on a line of facts with its summary: events and times of what would go, and which subscribers are hurt.
+
+    ``settled``, where more is due after it: what it and the next ones do together. Raises as ``decide``.
+    """
+    decision = decide(line.facts, now_ms=line.now_ms)
     found = decision.summary()
     known = found.since_ms is not None or found.until_ms is not None
-    body = encode_decision(line_id, decision)
+    body = encode_decision(line.id, decision)
     body["events"] = found.events
     body["time_range_ms"] = [found.since_ms, found.until_ms] if known else None
     body["subscribers"] = list(found.subscribers)
+    settlement = settle_from(line.facts, decision, now_ms=line.now_ms)
+    if any(item.takes or item.deletes_stream for item in settlement.decisions[1:]):
+        body["settled"] = _encode_settled(settlement)
     return body
+
+
+def _encode_settled(found: Settlement) -> dict[str, Any]:
+    counts = [item.summary().events for item in found.decisions]
+    return {
+        "truncate": encode_cut(found.truncate),
+        "rule": found.main.rule.word,
+        "frees_bytes": found.frees_bytes,
+        "events": None if None in counts else sum(item for item in counts if item is not None),
+        "delete_stream": found.last.deletes_stream,
+        "subscribers": list(found.hurt),
+        "steps": encode_steps(found),
+    }
 
 
 def encode_settlement(line_id: Any, found: Settlement) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from msgspec import UNSET, UnsetType
 
 from penstock.core.cut_order import Positions
 from penstock.core.history import StreamHistory
-from penstock.core.retention import decide
 from penstock.core.retention_facts import Hold, RecordColumns, RetentionFacts, StreamCutRecord, SubscriberActivity
 from penstock.core.retention_json import VERSION, FactsLine, encode_plan, parse_strictly, plan_line
 from penstock.core.retention_json_stream import Cuts, Epochs, checked_epochs
@@ -54,7 +53,7 @@ def plan_text(line: str) -> PlannedLine:
         plan = plan_line(line)
         return PlannedLine(_TEXT.encode(plan), "error" not in plan)
     try:
-        plan = encode_plan(found.id, decide(found.facts, now_ms=found.now_ms))
+        plan = encode_plan(found)
     except PenstockError:
         return PlannedLine(_TEXT.encode(plan_line(line)), False)
     if type(found.id) not in _PLAIN:

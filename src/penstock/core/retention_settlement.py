@@ -5,6 +5,7 @@ Source: docs/design/0007-retention.md, "Until nothing is due".
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,18 @@ from penstock.core.cut_order import Positions, upper_bound
 from penstock.core.retention import decide
 from penstock.core.retention_decision import RetentionDecision
 from penstock.core.retention_explain import range_at
-from penstock.core.retention_facts import Advance, Drop, HeldRange, HolderKind, RetentionFacts, StreamCutRecord
+from penstock.core.retention_facts import (
+    Advance,
+    Drop,
+    HeldRange,
+    HolderKind,
+    RecordColumns,
+    RetentionFacts,
+    StreamCutRecord,
+    SubscriberActivity,
+)
+from penstock.core.retention_moves import events_before
+from penstock.core.retention_outlook import Outlook
 from penstock.core.retention_words import sentence
 
 STEPS_MAX = 64
@@ -143,13 +155,17 @@ def settle(facts: RetentionFacts, *, now_ms: int) -> Settlement:
 
     Boundaries are taken as they are given. A shell that can look for others gives them for each step anew.
     """
-    decisions: list[RetentionDecision] = []
-    while True:
+    return settle_from(facts, decide(facts, now_ms=now_ms), now_ms=now_ms)
+
+
+def settle_from(facts: RetentionFacts, decision: RetentionDecision, *, now_ms: int) -> Settlement:
+    """As ``settle``, where the first decision was made already."""
+    decisions = [decision]
+    while goes_on(decision, len(decisions)):
+        facts = facts_after(facts, decision)
         decision = decide(facts, now_ms=now_ms)
         decisions.append(decision)
-        if not goes_on(decision, len(decisions)):
-            return Settlement(decisions=decisions)
-        facts = facts_after(facts, decision)
+    return Settlement(decisions=decisions)
 
 
 def goes_on(decision: RetentionDecision, made: int) -> bool:
@@ -158,16 +174,46 @@ def goes_on(decision: RetentionDecision, made: int) -> bool:
 
 
 def facts_after(facts: RetentionFacts, decision: RetentionDecision) -> RetentionFacts:
-    """The facts once the decision is performed, with the boundaries and the activity as they were."""
-    head = head_after(facts, decision)
+    """The facts once the decision is performed, with the boundaries as they were.
+
+    Events before the head and unread events of a subscriber that was moved are those of the nearest cuts that know them,
+    None where none does; its oldest unread event is not known.
+    """
+    head, cuts = head_after(facts, decision), subscribers_after(facts, decision)
+    outlook = decision.situation.outlook
+    events = facts.head_event_count
+    if head is not facts.head:
+        events = None if head is None or not outlook.counts_events else events_before(outlook, head)
     return replace(
         facts,
         head=head,
         retention_set=records_after(facts.retention_set, decision),
-        subscribers=subscribers_after(facts, decision),
-        # Only the shell can count events before a head that moves.
-        head_event_count=facts.head_event_count if head is facts.head else None,
+        subscribers=cuts,
+        activity=_activity_after(facts, cuts, outlook),
+        frequency_ms=0,
+        head_event_count=events,
     )
+
+
+def _activity_after(
+    facts: RetentionFacts, cuts: Mapping[str, Positions], outlook: Outlook
+) -> Mapping[str, SubscriberActivity]:
+    """What is known of the subscribers at these cuts. What one has lost is unread no more."""
+    moved = {
+        name: item
+        for name, item in facts.activity.items()
+        if name in cuts and cuts[name] != facts.subscribers.get(name)
+    }
+    if not moved:
+        return facts.activity
+    found = dict(facts.activity)
+    for name, item in moved.items():
+        unread = None
+        if outlook.tail is not None and outlook.tail.event_count is not None:
+            before = events_before(outlook, cuts[name])
+            unread = None if before is None else outlook.tail.event_count - before
+        found[name] = replace(item, oldest_unacked_ms=None, backlog_events=unread)
+    return found
 
 
 def head_after(facts: RetentionFacts, decision: RetentionDecision) -> Positions | None:
@@ -178,11 +224,16 @@ def head_after(facts: RetentionFacts, decision: RetentionDecision) -> Positions 
 def records_after(records: Sequence[StreamCutRecord], decision: RetentionDecision) -> Sequence[StreamCutRecord]:
     """The retention set once the decision is performed."""
     prune_ms = decision.prune_through_ms
+    if isinstance(records, RecordColumns):
+        records = records if decision.record is None else records.plus(decision.record)
+        return records if prune_ms is None else records.since(bisect_right(records.times, prune_ms))
     if decision.record is not None:
         records = [*records, decision.record]
-    if prune_ms is not None:
-        records = [item for item in records if item.time_ms > prune_ms]
-    return records
+    return records if prune_ms is None else records[bisect_right(records, prune_ms, key=_time_of) :]
+
+
+def _time_of(record: StreamCutRecord) -> int:
+    return record.time_ms
 
 
 def subscribers_after(facts: RetentionFacts, decision: RetentionDecision) -> Mapping[str, Positions]:

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.cut_order import Positions
-from penstock.core.retention import RetentionDecision, RetentionFacts, decide
-from penstock.core.retention_days import FreedDay, freed_by_day, gone_bytes
+from penstock.core.retention import RetentionDecision, RetentionFacts
+from penstock.core.retention_days import FreedDay, freed_by_day, gone_bytes, merged_days
 from penstock.core.retention_facts import Advance, Drop, WriterState
+from penstock.core.retention_settlement import settle
 from penstock.spark.fleet.layout import CUT
 from penstock.spark.fleet.screen import ASK, CODES, RULES, Codes
 
@@ -61,8 +62,9 @@ _WORDS = pa.array([rule.word for rule in RULES])
 
 @dataclass(slots=True)
 class Effect:
-    """What a decision does. ``code``: of its rule; ``gone_bytes``: what it frees, or all of a stream that it deletes;
-    ``events``, ``days``: of these; ``held_bytes``: what would go, were there no hold; ``writers``: what they meet now.
+    """What decisions do until nothing is due. ``code``: of the rule that gives the furthest cut; ``gone_bytes``: what they
+    free, or all of a stream that they delete;
+    ``events``, ``days``: of these; ``held_bytes``: what would go, were there no hold; ``writers``: what they meet then.
 
     Nothing of the planner's is kept: thousands of its answers would be much for the garbage collector to walk.
     """
@@ -88,29 +90,30 @@ class Effect:
 
 
 def effect_of(facts: RetentionFacts, *, now_ms: int) -> Effect:
-    """What the planner's decision does, with what only a hold keeps of it, and the days that what goes was written on.
+    """What the planner decides until nothing is due, with what only a hold keeps, and the days that what goes was written on.
 
     Raises: InvalidCutError.
     """
-    decision = decide(facts, now_ms=now_ms)
+    found = settle(facts, now_ms=now_ms)
+    main, last, frees = found.main, found.last, found.frees_bytes
     held = 0
-    if facts.holds and decision.candidate is not None:
-        held = decide(replace(facts, holds=()), now_ms=now_ms).frees_bytes - decision.frees_bytes
-    days = freed_by_day(decision)
+    if facts.holds and main.candidate is not None:
+        held = settle(replace(facts, holds=()), now_ms=now_ms).frees_bytes - frees
+    days = merged_days([freed_by_day(item) for item in found.decisions])
     counts = [item.events for item in days]
     return Effect(
-        CODES[decision.rule],
-        decision.candidate,
-        decision.truncate,
-        decision.frees_bytes,
-        gone_bytes(decision),
+        CODES[main.rule],
+        main.candidate,
+        main.truncate,
+        frees,
+        sum(gone_bytes(item) for item in found.decisions),
         None if None in counts else sum(counts),  # type: ignore[arg-type]
         held,
-        decision.expirations,
-        decision.evictions,
-        decision.drops,
-        decision.deletes_stream,
-        stopped(decision),
+        found.expirations,
+        found.evictions,
+        found.drops,
+        last.deletes_stream,
+        stopped(last),
         days,
     )
 

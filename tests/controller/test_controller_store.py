@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from uuid import UUID
 
 from controller_world import (
@@ -21,6 +22,7 @@ from controller_world import (
 )
 
 from penstock.controller.controller import Controller, open_controller
+from penstock.controller.settings import ControllerSettings
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import PenstockError
 from penstock.model.names import transaction_segment_name
@@ -43,7 +45,8 @@ class InlineOffload:
 
 
 class Disks:
-    def __init__(self) -> None:
+    def __init__(self, settings: ControllerSettings = QUIET) -> None:
+        self.settings = settings
         self.log, self.keyvalue, self.chunks = MemoryLogState(), MemoryKeyValue(), MemoryChunks()
         self.clock = FakeClock()
         self.written: dict[str, int] = {}
@@ -70,7 +73,7 @@ class Disks:
                 SeededRng(),
                 lambda _: Endpoint(host="h", port=1),
                 Counters(),
-                QUIET,
+                self.settings,
                 steady=self.clock.passed_s,
             ) as controller:
                 yield store, controller
@@ -143,6 +146,40 @@ def test_a_day_in_the_life_of_a_stream_survives_crashes() -> None:
             await controller.delete_reader_group("s", "g")
             await controller.delete_scope("s")
             assert await controller.list_scopes() == []
+
+    asyncio.run(run())
+
+
+def test_a_deleted_stream_is_empty_then_restored_and_its_chunks_go_after_the_grace() -> None:
+    data = b"in a chunk" * 100_000
+
+    async def is_on_disk(disks: Disks, store: SegmentStore) -> bool:
+        await store.flush()
+        return await disks.chunks.allocated_bytes() > len(data)
+
+    async def run() -> None:
+        disks = Disks(replace(QUIET, deletion_grace_ms=1000))
+        name = name_of(seg(0, 0))
+        async with disks.opened(crash=True) as (store, controller):
+            await controller.create_scope("s")
+            await controller.create_stream(STREAM, config(1))
+            await disks.write(store, name, data)
+            await controller.delete_stream(STREAM, seal=True)
+            assert await everything(store, name) == b""
+        async with disks.opened(crash=True) as (store, controller):
+            assert await everything(store, name) == b""
+            await controller.restore_stream(STREAM)
+            assert await everything(store, name) == data
+        async with disks.opened() as (store, controller):
+            assert await everything(store, name) == data
+            assert await is_on_disk(disks, store)
+            await controller.delete_stream(STREAM, seal=True)
+            assert await is_on_disk(disks, store), "the grace keeps the data"
+            disks.clock.ms += 1000
+            await controller.sweep()
+        async with disks.opened() as (store, controller):
+            assert await controller.list_deleted_streams() == []
+            assert not await is_on_disk(disks, store)
 
     asyncio.run(run())
 

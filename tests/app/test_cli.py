@@ -96,20 +96,21 @@ def test_streams_are_described_scaled_truncated_sealed_and_deleted(penstock):
     assert penstock("stream", "scale", "s/t", "--segments", "3")[0] == 0
     assert len(json.loads(penstock("stream", "describe", "s/t", "--json")[1])["segments"]) == 3
     assert penstock("read", "s/t")[1] == "a\nb\n"
-    assert penstock("stream", "truncate", "s/t", "--at", "tail")[0] == 0
+    assert penstock("stream", "truncate", "s/t", "--at", "tail", "--yes")[0] == 0
     assert penstock("read", "s/t")[1] == ""
     assert json.loads(penstock("stream", "describe", "s/t", "--json")[1])["size_bytes"] == 0
     assert "s/t" in penstock("stream", "list", "s")[1]
     assert penstock("stream", "delete", "s/t")[0] == 4, "not sealed"
     assert penstock("stream", "seal", "s/t")[0] == 0
-    assert penstock("stream", "delete", "s/t")[0] == 0
+    assert penstock("stream", "delete", "s/t", "--yes")[0] == 0
     assert penstock("stream", "describe", "s/t")[0] == 3
 
 
 def test_a_deleted_stream_is_listed_and_restored(penstock):
     penstock("stream", "create", "s/t", "--tag", "x")
     penstock("write", "s/t", stdin=b"a\nb\n")
-    assert penstock("stream", "delete", "s/t", "--seal")[0] == 0
+    status, out, _ = penstock("stream", "delete", "s/t", "--seal", "--yes")
+    assert (status, "`penstock stream restore s/t`, until 20" in out) == (0, True), out
     (listed,) = map(json.loads, penstock("stream", "deleted", "s", "--json")[1].splitlines())
     assert (listed["stream"], listed["rule"]) == ("s/t", "manual")
     assert listed["restorable_until_ms"] - listed["deleted_ms"] > 3_000_000
@@ -117,7 +118,7 @@ def test_a_deleted_stream_is_listed_and_restored(penstock):
     penstock("stream", "create", "s/t")
     status, _, err = penstock("stream", "restore", "s/t")
     assert (status, "a stream of this name exists" in err) == (4, True)
-    penstock("stream", "delete", "s/t", "--seal")
+    penstock("stream", "delete", "s/t", "--seal", "--yes")
     status, out, _ = penstock("stream", "restore", "s/t", "--incarnation", "0")
     assert (status, "restored s/t" in out) == (0, True)
     assert penstock("read", "s/t")[1] == "a\nb\n"
@@ -231,7 +232,8 @@ def test_an_option_wins_over_the_environment(penstock, monkeypatch):
 def test_a_truncation_of_nothing_says_so(penstock):
     penstock("stream", "create", "s/t")
     penstock("write", "s/t", stdin=b"a\n")
-    assert penstock("stream", "truncate", "s/t", "--at", "tail")[1] == "truncated s/t at 0#0:9\n"
+    out = penstock("stream", "truncate", "s/t", "--at", "tail", "--yes")[1]
+    assert out == "truncated s/t at 0#0:9\n  data  9 B, 1 event\n  undo  not possible\n"
     assert penstock("stream", "truncate", "s/t", "--at", "tail")[1] == "s/t begins at 0#0:9: nothing changed\n"
 
 

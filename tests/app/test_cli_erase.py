@@ -54,7 +54,7 @@ def test_positions_are_erased_listed_shown_and_verified(tmp_path, data):
     assert list(find_values(data, {SECRET: 1}))
     before = run("erase", "list", "--data", data)
     assert "request 17" not in before.output
-    done = run(*erase, "--id", "r17", "--data", data, "--json")
+    done = run(*erase, "--id", "r17", "--data", data, "--json", "--yes")
     assert done.exit_code == 0, done.output
     receipt = json.loads(done.output)
     assert receipt["where"]["events"] == 10
@@ -116,11 +116,11 @@ def test_a_repeat_with_fewer_positions_prints_the_receipt_and_one_with_more_says
     lines = (tmp_path / "positions").read_text().splitlines()
     erase = ["erase", "run", "demo/clicks", "--why", "request 17", "--owner", "ann", "--id", "r17", "--data", data]
 
-    def erase_lines(chosen):
+    def erase_lines(chosen, *options):
         (tmp_path / "chosen").write_text("".join(f"{line}\n" for line in chosen))
-        return run(*erase, "--positions", tmp_path / "chosen")
+        return run(*erase, "--positions", tmp_path / "chosen", *options)
 
-    first = erase_lines(lines[:8])
+    first = erase_lines(lines[:8], "--yes")
     assert first.exit_code == 0, first.output
     again = erase_lines(lines[2:5])
     assert (again.exit_code, again.output) == (0, first.output)
@@ -138,7 +138,10 @@ def test_a_deferred_erasure_has_a_status_of_its_own_is_listed_and_withdrawn(tmp_
     tried = run(*erase, "--dry-run")
     assert tried.exit_code == 0
     assert "deferred by hold case-5" in tried.output
-    refused = run(*erase, "--id", "r17")
+    asked = run(*erase, "--id", "r17")
+    assert isinstance(asked.exception, InvalidArgumentError)
+    assert "deferred by hold case-5" in asked.output
+    refused = run(*erase, "--id", "r17", "--yes")
     assert isinstance(refused.exception, ErasureDeferredError)
     assert exit_code(refused.exception) == 10
     listed = run("erase", "list", "--data", data)

@@ -329,8 +329,8 @@ def test_holds_are_added_listed_and_released(penstock: Run, world: FakeControlle
     assert [line["id"] for line in lines] == ["hold-0", "mine", "tail"]
     assert len(out.splitlines()) == 1 + len(lines)
     assert penstock("hold", "list", "other", "--json")[1] == ""
-    assert json.loads(penstock("hold", "release", "mine", "--owner", "o", "--json")[1])["scope"] == "s"
-    assert penstock("hold", "release", "mine")[0] == 3
+    assert json.loads(penstock("hold", "release", "mine", "--owner", "o", "--json", "--yes")[1])["scope"] == "s"
+    assert penstock("hold", "release", "mine", "--yes")[0] == 3
     assert penstock("hold", "add", "s", "--reason", "r", "--from", "head")[0] == 2
     assert penstock("hold", "add", "s/t", "--owner", "o")[0] == 2, "a hold has a reason"
 

@@ -118,10 +118,10 @@ def test_a_hold_keeps_what_a_rule_would_remove(penstock: Run) -> None:
     assert penstock("retention", "run", "s/t")[0] == 0
     assert size_of(penstock) == 110
     assert "case 7" in penstock("hold", "list", "s/t")[1]
-    status, _, err = penstock("stream", "truncate", "s/t", "--at", "tail")
+    status, _, err = penstock("stream", "truncate", "s/t", "--at", "tail", "--yes")
     assert status == 4
     assert "legal" in err
-    assert penstock("hold", "release", "case-7", "--owner", "legal")[0] == 0
+    assert penstock("hold", "release", "case-7", "--owner", "legal", "--yes")[0] == 0
     assert penstock("retention", "run", "s/t")[0] == 0
     assert size_of(penstock) == 0
     kinds = {entry["kind"] for entry in entries(penstock)}
@@ -190,7 +190,7 @@ def test_reclaim_forecast_explain_and_plot_answer(penstock: Run) -> None:
     assert "released" in out
     penstock("hold", "add", "s/t", "--owner", "legal", "--reason", "court order", "--id", "case-7")
     assert "110 B  hold case-7 of legal: court order" in penstock("retention", "explain", "s/t")[1]
-    penstock("hold", "release", "case-7")
+    penstock("hold", "release", "case-7", "--yes")
     drawn = json.loads(penstock("retention", "plot", "s/t", "--json")[1])
     assert drawn["history"][-1][1:] == [110, 0]
     assert "head to tail" in penstock("retention", "plot", "s/t")[1]
@@ -201,15 +201,15 @@ def test_a_delete_that_a_hold_refuses_leaves_the_stream_as_it_was(penstock: Run)
     penstock("write", "s/t", stdin=b"abc\n")
     assert penstock("hold", "add", "s/t", "--owner", "legal", "--reason", "case 7", "--id", "case-7")[0] == 0
 
-    status, _, err = penstock("stream", "delete", "s/t", "--seal")
+    status, _, err = penstock("stream", "delete", "s/t", "--seal", "--yes")
     assert status == 4, err
     assert "case-7" in err
     assert penstock("write", "s/t", stdin=b"def\n")[0] == 0
     assert penstock("read", "s/t")[1] == "abc\ndef\n"
 
-    assert penstock("hold", "release", "case-7", "--owner", "legal")[0] == 0
+    assert penstock("hold", "release", "case-7", "--owner", "legal", "--yes")[0] == 0
     assert penstock("stream", "delete", "s/t")[0] == 4
-    assert penstock("stream", "delete", "s/t", "--seal")[0] == 0
+    assert penstock("stream", "delete", "s/t", "--seal", "--yes")[0] == 0
     assert penstock("stream", "describe", "s/t")[0] == 3
 
 

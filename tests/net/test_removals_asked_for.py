@@ -38,6 +38,7 @@ def test_the_dry_run_of_a_truncation_is_what_the_truncation_then_does() -> None:
             "bytes": 300,
             "events": 3,
             "subscribers": [{"subscriber": "s/g", "bytes": 300, "events": 3}],
+            "holds": [],
             "grace_s": 3600.0,
         }
         assert await head_of(run) == 0
@@ -75,6 +76,7 @@ def test_the_dry_run_of_a_deletion_is_what_the_deletion_then_does() -> None:
             "bytes": 700,
             "events": 7,
             "subscribers": [{"subscriber": "s/g", "bytes": 700, "events": 7}],
+            "holds": [],
         }
         assert await run.controller.stream_exists(S)
         await run.expect(200, "PUT", f"{STREAM}/state", {"streamState": "SEALED"})

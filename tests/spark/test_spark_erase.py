@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,16 @@ def test_what_matches_is_erased_and_no_file_or_reader_has_it(
     assert (tried.state, tried.events) == ("dry run", len(gone))
     assert read(spark, address, str(stream)) == sorted(events)
     told: list[Any] = []
-    report = erase(spark, str(stream), match, erasure="r17", progress=told.append, **how)
+
+    def refuse(found: Mapping[str, Any]) -> None:
+        assert (found["events"], found["bytes"]) == (len(gone), tried.bytes)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        erase(spark, str(stream), match, erasure="r17", confirm=refuse, **how)
+    assert read(spark, address, str(stream)) == sorted(events)
+    report = erase(spark, str(stream), match, erasure="r17", confirm=told.append, progress=told.append, **how)
+    assert any(item.get("state") == "dry run" for item in told), "asked before it was decided"
     assert (report.state, report.events) == ("done", len(gone))
     assert report.bytes == sum(map(len, gone))
     assert {item["state"] for item in told} >= {"looking", "found"}
@@ -121,7 +130,7 @@ def test_the_command_reports_a_deferral_with_its_own_status_and_a_withdrawn_id_i
     with penstock.connect(address) as store:
         store.holds(stream).add(owner="law", reason="case 6", hold_id="case-6")
         options = ["--json-field", "user.id", "--values-from", tmp_path / "values", "--why", "x", "--owner", "ann"]
-        command = ["spark", "erase", stream, *options, "--id", "held", "--controller", address]
+        command = ["spark", "erase", stream, *options, "--id", "held", "--yes", "--controller", address]
         found = CliRunner().invoke(app, [str(item) for item in command])
         assert found.exit_code == 10, found.output
         assert "deferred by hold case-6" in found.output

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from penstock.codec.policy_document import encode_hold
 from penstock.core.retention_json import encode_cut
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import CorruptDataError, SubscriberNotFoundError
@@ -21,29 +22,29 @@ async def plan_removal(controller: ControllerService, stream: StreamName, cut: S
 
     ``from``, ``to``: cuts, offsets by ``number#epoch``. ``bytes`` and ``events``: exact at the time of asking; ``events`` is
     None where a cut is no boundary of events. ``subscribers``: those that have not read all of it, as ``subscriber``,
-    ``bytes``, ``events``. ``grace_s``, of a truncation: how long it can be undone. If the record of an epoch is lost, nobody
-    knows what a stream holds: ``bytes``, ``events`` and ``subscribers`` of its deletion are None.
+    ``bytes``, ``events``. ``holds``: those on the stream, as ``encode_hold`` has them; one that covers what would be deleted
+    refuses it. ``grace_s``, of a truncation: how long it can be undone. If the record of an epoch is lost, nobody knows what
+    a stream holds: cuts, numbers and subscribers of its deletion are None.
     Raises StreamNotFoundError; InvalidCutError (not a cut of the stream, or before its head).
     """
-    head = await controller.head(stream)
-    end = await controller.tail(stream) if cut is None else cut
-    found: dict[str, Any] = {
-        "stream": str(stream),
-        "from": encode_cut(head.positions),
-        "to": encode_cut(end.positions),
-    }
+    holds = [encode_hold(item) for item in await controller.list_holds(stream)]
+    found: dict[str, Any] = {"stream": str(stream), "holds": holds}
     if cut is not None:
         found["grace_s"] = (await controller.effective_policy(stream)).grace_ms / 1000
     try:
+        head = await controller.head(stream)
+        end = await controller.tail(stream) if cut is None else cut
         spans = await controller.measure(stream, head, end)
         subscribers = await _losses(controller, stream, cut)
     except CorruptDataError:
         if cut is not None:
             raise
         # Deletion is the way out of such a stream, so it must stay possible.
-        return found | {"bytes": None, "events": None, "subscribers": None}
+        return found | dict.fromkeys(("from", "to", "bytes", "events", "subscribers"))
     counts = [span.events for span in spans]
     return found | {
+        "from": encode_cut(head.positions),
+        "to": encode_cut(end.positions),
         "bytes": sum(span.end - span.start for span in spans),
         "events": None if None in counts else sum(count or 0 for count in counts),
         "subscribers": subscribers,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.app.cli.holds import OwnerOption, owner_of
+from penstock.app.cli.loss import FINAL, Loss, YesOption, amount, confirm
 from penstock.app.cli.output import ProgressLine, print_json, print_rows, say
 from penstock.app.cli.target import (
     ControllerOption,
@@ -21,8 +23,11 @@ from penstock.app.cli.target import (
 from penstock.app.cli.words import moment
 from penstock.app.erasing import find_values, positions_from, values_from
 from penstock.app.units import counted, format_size
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import InvalidArgumentError, NotFoundError
 from penstock.model.segments import SegmentId
+
+if TYPE_CHECKING:
+    from penstock.client.blocking import Store
 
 NOT_TRUE_STATUS = 9
 
@@ -34,6 +39,7 @@ app = typer.Typer(
 \b
 Examples:
   penstock erase run demo/clicks --positions found.txt --why "request 17" --dry-run
+  penstock erase run demo/clicks --positions found.txt --why "request 17" --yes
   penstock spark erase demo/clicks --json-field user.id --values-from ids.txt --why "request 17"
   penstock erase list
   penstock erase withdraw 5b0c5c2e6a1b4d0f --reason "asked for the wrong user"     while a hold defers it
@@ -70,11 +76,14 @@ def run(
     who: OwnerOption = None,
     erasure: ErasureIdOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be erased, and change nothing.")] = False,
+    yes: YesOption = False,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
     """Blank the events at the given positions, in place and for good. This cannot be undone.
+
+    Shows first what is erased, and asks; without a terminal it refuses unless --yes is given.
 
     Positions come from a reader: segment and offset of each event. To find events by what is in them, on Spark:
     penstock spark erase.
@@ -82,19 +91,47 @@ def run(
     does, without another command; until then it can be withdrawn.
     """
     wanted = [(SegmentId(segment), offset) for segment, offset in positions_from(positions)]
-    with ProgressLine(quiet=json) as line, open_target(controller, data) as store:
-        found = store.stream(stream).erase(
+    with ProgressLine(quiet=json) as line, open_target(controller, data, why=why) as store:
+        erase = partial(
+            store.stream(stream).erase,
             wanted,
             who=owner_of(who),
             why=why,
             erasure=erasure,
-            dry_run=dry_run,
             progress=lambda state: line.show(state_line(state)),
         )
+        if dry_run:
+            found = erase(dry_run=True)
+        else:
+            loss = (
+                None if erasure is not None and is_decided(store, erasure) else erasure_of(stream, erase(dry_run=True))
+            )
+            line.show("")
+            confirm(loss, yes=yes, as_json=json)
+            found = erase()
     if dry_run:
         say(would_erase(stream, found["events"], found["bytes"], found["holds"]), as_json=json, **found)
     else:
         print_receipt(found, as_json=json)
+
+
+def is_decided(store: Store, erasure: str) -> bool:
+    """Whether an erasure of the id was decided: asked for again, it blanks nothing more."""
+    try:
+        return bool(store.erasures().show(erasure)["state"] != "gathering")
+    except NotFoundError:
+        return False
+
+
+def erasure_of(stream: str, found: Mapping[str, Any]) -> Loss | None:
+    """What an erasure blanks, by its dry run; None where that is nothing."""
+    if not found["events"]:
+        return None
+    facts = {"data": amount(found["bytes"], found["events"]), "undo": FINAL}
+    if found.get("holds"):
+        facts["holds"] = deferred_by(found["holds"])
+    fields = {name: found[name] for name in ("bytes", "events")}
+    return Loss(deed=f"erase events of {stream}", facts=facts, fields=fields)
 
 
 @app.command("list")

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-import getpass
-import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.app.cli.loss import (
+    FINAL,
+    UNTIL_DELETED,
+    Loss,
+    ReasonOption,
+    YesOption,
+    confirm,
+    done,
+    lost_fields,
+    subscription,
+    unread_words,
+)
 from penstock.app.cli.output import print_facts, print_json, print_rows, say
 from penstock.app.cli.target import ControllerOption, DataOption, GroupArgument, JsonOption, ScopeArgument, open_target
 from penstock.app.cli.words import moment_of
 from penstock.app.units import counted, format_size
 from penstock.client.options import RESET_WORDS
-from penstock.model.callers import Caller, calling
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import InvalidArgumentError, InvalidCutError
+from penstock.model.errors import InvalidArgumentError, InvalidCutError, NotFoundError
+from penstock.ports.controller_service import ReaderGroupConfig, SubscriberInfo
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Store
@@ -45,11 +56,9 @@ ResetToOption = Annotated[
         show_default=False,
     ),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 WhoOption = Annotated[
     str | None, typer.Option("--who", help="Who does it, for the audit stream; else the user of this process.")
 ]
-WhyOption = Annotated[str, typer.Option("--why", help="Why, for the audit stream.", show_default=False)]
 
 
 @app.command("list")
@@ -92,13 +101,44 @@ def describe(
 
 @app.command()
 def delete(
-    group: GroupArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
+    group: GroupArgument,
+    yes: YesOption = False,
+    why: ReasonOption = "",
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """Delete a group. What it alone held back may go with the next retention cycle."""
+    """Delete a group with its positions. The next retention cycle may delete what it alone kept.
+
+    Shows first what is lost, and asks; without a terminal it refuses unless --yes is given.
+    """
     scope, _, name = group.partition("/")
-    with open_target(controller, data) as store:
+    with open_target(controller, data, why=why) as store:
+        config = store.call(lambda inner: inner.controller.get_reader_group(scope, name))
+        loss = _loss(store, config)
+        confirm(loss, yes=yes, as_json=json)
         store.call(lambda inner: inner.controller.delete_reader_group(scope, name))
-    say(f"deleted reader group {group}", as_json=json, group=group)
+    say(done(f"deleted reader group {group}", loss), as_json=json, group=group, **lost_fields(loss))
+
+
+def _loss(store: Store, config: ReaderGroupConfig) -> Loss:
+    """The positions of the group, and what it has not read where it is a subscriber."""
+    found: list[tuple[str, SubscriberInfo]] = []
+    for stream in config.start_cuts:
+        with suppress(NotFoundError):  # A group can outlive its streams.
+            found += [
+                (str(stream), item) for item in store.stream(str(stream)).subscribers() if item.name == config.full_name
+            ]
+    facts = {
+        "positions": f"in {counted(len(config.start_cuts), 'stream')}",
+        "unread": [f"{stream}: {unread_words(item)}" for stream, item in found] or "nothing is kept for it",
+        "undo": FINAL,
+    }
+    fields = {
+        "streams": len(config.start_cuts),
+        "subscriptions": [subscription(stream, item) for stream, item in found],
+    }
+    return Loss(deed=f"delete reader group {config.full_name}", facts=facts, fields=fields)
 
 
 @app.command()
@@ -109,7 +149,7 @@ def reset(
         list[str] | None, typer.Option("--stream", help="Only in this stream. May be given more than once.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what it would do.")] = False,
-    why: WhyOption = "",
+    why: ReasonOption = "",
     who: WhoOption = None,
     yes: YesOption = False,
     controller: ControllerOption = None,
@@ -122,7 +162,7 @@ def reset(
     Spark query or of Pravega's Java client is refused, because its positions are not in this store.
     """
     place = place_to_reset(to)
-    with calling(caller_of(who, why)), open_target(controller, data) as store:
+    with open_target(controller, data, who=who, why=why) as store:
         reset_group(store, group, place, stream or (), dry_run=dry_run, yes=yes, json=json)
 
 
@@ -139,9 +179,7 @@ def reset_group(
     """Show what the reset skips, ask if it skips anything, reset, and print what was done."""
     found = store.reset_reader_group(group, place, streams=streams, dry_run=True)
     if not dry_run:
-        skips = [item for item in found if _skips(item)]
-        if skips:
-            confirm("; ".join(_moved(item) for item in skips) + ". Reset it?", yes=yes, group=group)
+        confirm(_skipped(group, found), yes=yes, as_json=json)
         found = store.reset_reader_group(group, place, streams=streams)
     for item in found:
         if json:
@@ -150,25 +188,16 @@ def reset_group(
             print(_moved(item) + ("; nothing was changed" if dry_run else ""))
 
 
-def caller_of(who: str | None, why: str) -> Caller:
-    """The caller for the audit stream; without ``who`` the user that runs this process, if the system knows one."""
-    if who is None:
-        try:
-            who = getpass.getuser()
-        except (OSError, KeyError):
-            who = ""
-    return Caller(who=who, why=why, via="cli")
-
-
-def confirm(question: str, *, yes: bool, **fields: Any) -> None:
-    """Return if the user agrees. Raises InvalidArgumentError without a terminal and without ``--yes``; exits with 1 on no."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise InvalidArgumentError("unread data may go; nothing was changed. Confirm with --yes", **fields)
-    if not typer.confirm(question, err=True):
-        print("nothing was changed", file=sys.stderr)
-        raise typer.Exit(1)
+def _skipped(group: str, found: Sequence[Mapping[str, Any]]) -> Loss | None:
+    """What a reset skips; None where it only reads again."""
+    skips = [item for item in found if _skips(item)]
+    if not skips:
+        return None
+    facts = {"unread": [_moved(item) for item in skips], "undo": f"{UNTIL_DELETED}, by a reset back"}
+    sums = {name: [item[name] for item in skips] for name in ("bytes", "events")}
+    fields = {name: None if None in values else sum(values) for name, values in sums.items()}
+    fields |= {"group": group, "streams": [item["stream"] for item in skips]}
+    return Loss(deed=f"reset reader group {group} past unread data", facts=facts, fields=fields)
 
 
 def place_to_reset(to: str) -> StreamCut | datetime | str:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import getpass
-from typing import Annotated
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.app.cli.output import print_json, print_rows, say
+from penstock.app.cli.loss import UNTIL_DELETED, Loss, ReasonOption, YesOption, confirm, done, lost_fields
+from penstock.app.cli.output import ProgressLine, print_json, print_rows, say
 from penstock.app.cli.streams import cut_at, place_of
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, open_target
 from penstock.app.cli.words import moment, parse_moment
+from penstock.app.units import format_size
 from penstock.codec.policy_document import encode_hold
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import InvalidArgumentError, NotFoundError
 from penstock.model.names import StreamName, check_name
 from penstock.model.retention import HoldInfo
 from penstock.storage.real_clock import RealClock
+
+if TYPE_CHECKING:
+    from penstock.client.blocking import Store
+
+_SHOWN_STREAMS = 20
 
 app = typer.Typer(
     help="Holds: data that stays, whatever any rule or any call says.",
@@ -26,7 +34,7 @@ app = typer.Typer(
 Examples:
   penstock hold add demo/clicks --id case-4711 --reason "court order" --owner legal --until 90d
   penstock hold list
-  penstock hold release case-4711 --owner legal
+  penstock hold release case-4711 --owner legal --yes
 """,
 )
 
@@ -126,11 +134,52 @@ def list_holds(
 def release(
     hold_id: Annotated[str, typer.Argument(metavar="HOLD", show_default=False)],
     owner: OwnerOption = None,
+    yes: YesOption = False,
+    why: ReasonOption = "",
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Lift a hold. It is recorded who did; what it alone kept may go with the next cycle."""
-    with open_target(controller, data) as store:
+    """Lift a hold. It is recorded who did; the next cycle may delete what it alone kept.
+
+    Shows first what it keeps, and asks; without a terminal it refuses unless --yes is given.
+    """
+    with ProgressLine(quiet=json) as line, open_target(controller, data, why=why) as store:
+        found = next((item for item in store.holds().list() if item.id == hold_id), None)
+        if found is None:
+            raise NotFoundError("no such hold", hold=hold_id[:120])
+        loss = _loss(store, found, line)
+        confirm(loss, yes=yes, as_json=json)
         hold = store.holds().release(hold_id, owner=owner_of(owner))
-    say(f"released hold {hold.id}, which kept {_what(hold)}", as_json=json, **encode_hold(hold))
+    said = done(f"released hold {hold.id}, which kept {_what(hold)}", loss)
+    say(said, as_json=json, **encode_hold(hold), **lost_fields(loss))
+
+
+def _loss(store: Store, hold: HoldInfo, line: ProgressLine) -> Loss:
+    """What the hold keeps, by what the planner explains of each stream that it covers. Where other holds cover the same
+    data, the planner names one of them."""
+    names = (
+        [str(hold.stream)]
+        if hold.stream is not None
+        else [f"{hold.scope}/{name}" for name in store.streams(hold.scope)]
+    )
+    kept: list[tuple[str, int]] = []
+    for name in names:
+        line.show(name)
+        with suppress(NotFoundError):  # It was deleted meanwhile.
+            ranges = store.stream(name).retention.explain().get("ranges") or ()
+            size = sum(item["bytes"] for item in ranges if item.get("kind") == "hold" and item.get("name") == hold.id)
+            if size:
+                kept.append((name, size))
+    line.show("")
+    kept.sort(key=lambda item: (-item[1], item[0]))
+    shown = [f"{format_size(size)} of {name}" for name, size in kept[:_SHOWN_STREAMS]]
+    if len(kept) > _SHOWN_STREAMS:
+        shown.append(f"and data of {len(kept) - _SHOWN_STREAMS} more streams")
+    facts = {
+        "hold": f"of {hold.owner}: {hold.reason}",
+        "keeps": shown or "no data now",
+        "undo": f"{UNTIL_DELETED}, by a new hold",
+    }
+    fields = {"bytes": sum(size for _, size in kept), "streams": len(kept)}
+    return Loss(deed=f"release hold {hold.id}", facts=facts, fields=fields)

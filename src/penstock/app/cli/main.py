@@ -40,7 +40,7 @@ Start here:
   penstock retention explain demo/clicks                what would go, what is held, by whom
 
 Every command takes --help and --json. They reach a store on localhost:9090, or --controller HOST:PORT,
-or work on --data DIR without any server.
+or work on --data DIR without any server. Those that delete show what is lost and ask; in scripts they need --yes.
 """
 
 EXIT_HELP = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from penstock.model.errors import (
@@ -96,11 +96,18 @@ def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(facts)
         return
+    for line in facts_lines(facts):
+        print(line)
+
+
+def facts_lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Names and values as lines; what a value has more than one line of stands under its first one."""
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
-        if isinstance(value, list | tuple):
-            value = "\n".join(str(item) for item in value).replace("\n", "\n" + " " * (width + 2))
-        print(f"{name:<{width}}  {value}")
+        text = "\n".join(str(item) for item in value) if isinstance(value, list | tuple) else str(value)
+        first, *rest = text.split("\n")
+        yield f"{name:<{width}}  {first}"
+        yield from (" " * (width + 2) + line for line in rest)
 
 
 class ProgressLine:

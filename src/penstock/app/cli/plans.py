@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from penstock.app.cli.output import print_facts
+from penstock.app.cli.loss import Loss
 from penstock.app.cli.policy_options import target_in_words
 from penstock.app.cli.words import decision_words, hurt_words, removes, span
 from penstock.app.units import counted, format_size
 from penstock.core.policy_levels import merged, resolve, validate
-from penstock.model.errors import InvalidArgumentError, NotFoundError
+from penstock.model.errors import NotFoundError
 from penstock.model.names import SYSTEM_SCOPE, StreamName
 from penstock.model.retention import EMPTY, PolicyDocument, PolicyTarget
 
@@ -69,25 +66,17 @@ class Plan:
         """What the planned policy does, where the plan is of one stream and the store says it; else empty."""
         return str(self.decisions[0][1].get("sentence") or "") if self.single else ""
 
-    def print(self, *, err: bool = False) -> None:
-        """Tell people."""
+    @property
+    def words(self) -> Mapping[str, object]:
+        """For people: a stream's decision; of a level what each stream loses, those that lose most first."""
         if self.single:
-            if err:
-                for name, value in decision_words(self.decisions[0][1]).items():
-                    lines = value if isinstance(value, list) else [value]
-                    print(
-                        f"{name:<16}{lines[0]}", *(f"{'':<16}{line}" for line in lines[1:]), sep="\n", file=sys.stderr
-                    )
-            else:
-                print_facts(decision_words(self.decisions[0][1]), as_json=False)
-            return
-        out = sys.stderr if err else sys.stdout
-        reached = f"{counted(self.streams, 'stream')} {'is' if self.streams == 1 else 'are'} reached"
-        print(f"{reached}, {self.removing} of them would lose data: {self.total}", file=out)
-        for name, decision in self.decisions:
-            print(f"  {name}: {stream_line(decision)}", file=out)
+            return decision_words(self.decisions[0][1])
+        lines = [f"{name}: {stream_line(decision)}" for name, decision in self.decisions]
         if self.removing > len(self.decisions):
-            print(f"  and {self.removing - len(self.decisions)} more", file=out)
+            lines.append(f"and {self.removing - len(self.decisions)} more")
+        reached = f"{counted(self.streams, 'stream')} {'is' if self.streams == 1 else 'are'} reached"
+        found = {"reaches": f"{reached}, {self.removing} of them would lose data: {self.total}"}
+        return {**found, "streams": lines} if lines else found
 
     @property
     def total(self) -> str:
@@ -158,23 +147,10 @@ def _applies(stream: PolicyDocument, above: PolicyDocument) -> object:
     return replace(resolve(stream, above, EMPTY), origins={})
 
 
-def ask(plan: Plan, target: PolicyTarget, *, yes: bool, as_json: bool) -> None:
-    """Go on where nothing would go now, with ``yes``, or if the user says so.
-
-    Raises InvalidArgumentError where nobody can be asked. Leaves with status 1 where the answer is no.
-    """
-    if plan.removing == 0 or yes:
-        return
-    if not as_json:
-        plan.print(err=True)
-    if not sys.stdin.isatty():
-        raise InvalidArgumentError(
-            "data would go now; the policy is unchanged. Look at `penstock retention plan`, then confirm with --yes",
-            target=target_in_words(target),
-            frees_bytes=plan.frees_bytes,
-            events="unknown" if plan.events is None else plan.events,
-            streams=plan.removing,
-        )
-    if not typer.confirm(f"Set the policy of {target_in_words(target)}, and remove {plan.total} now?", err=True):
-        print("nothing was changed", file=sys.stderr)
-        raise typer.Exit(1)
+def loss_of(plan: Plan, deed: str, target: PolicyTarget) -> Loss | None:
+    """What the next cycle deletes once the policy is changed; None where that is nothing."""
+    if plan.removing == 0:
+        return None
+    fields = {"frees_bytes": plan.frees_bytes, "events": plan.events, "streams": plan.removing}
+    deed = f"{deed} the policy of {target_in_words(target)} and delete {plan.total} with the next cycle"
+    return Loss(deed=deed, facts=plan.words, fields=fields)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from penstock.app.cli.audit import audit
+from penstock.app.cli.loss import ReasonOption, YesOption, confirm, lost_fields
 from penstock.app.cli.output import print_facts, print_json, print_rows, print_text, say
-from penstock.app.cli.plans import Plan, ask, plan_change
+from penstock.app.cli.plans import Plan, loss_of, plan_change
 from penstock.app.cli.policies import as_fields, sentence
 from penstock.app.cli.policy_options import (
     LevelArgument,
@@ -72,8 +73,6 @@ else the server. docs/formats/policy.md has every field.
 
 _LINE_MAX = 64 << 20
 _PICTURES = (".png", ".svg", ".pdf")
-
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, even where data would go now.")]
 
 
 @app.command()
@@ -138,13 +137,14 @@ def set_policy(
     scope: ScopeOption = None,
     server: ServerOption = False,
     yes: YesOption = False,
+    why: ReasonOption = "",
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
     """Change the policy of a stream, a scope or the server. Fields that are not given stay as they are.
 
-    Shows first what would go now, and asks; without a terminal it refuses then, unless --yes is given, and changes nothing.
+    Shows first what would be deleted now, and asks; without a terminal it refuses then, unless --yes is given.
 
     \b
     penstock retention set demo/clicks --min-age 7d --min-bytes 50GB --max-age 30d
@@ -160,9 +160,9 @@ def set_policy(
             "say what to change, as --min-age 7d, --policy FILE, --type size --min 10MB, or --none"
         )
     change.check(target)
-    with open_target(controller, data) as store:
+    with open_target(controller, data, why=why) as store:
         document = level(store, target).get()
-        _put(store, target, document, change.apply(document), yes=yes, json=json)
+        _put(store, target, document, change.apply(document), deed="set", yes=yes, json=json)
 
 
 @app.command()
@@ -175,6 +175,7 @@ def unset(
         typer.Option("--field", metavar="FIELD", help="Only this one, as retain.max_age_s. May be given again."),
     ] = None,
     yes: YesOption = False,
+    why: ReasonOption = "",
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -184,20 +185,28 @@ def unset(
     for path in field or ():
         if path not in BY_PATH:
             raise InvalidArgumentError("no such field of a policy", field=path, known=", ".join(BY_PATH))
-    with open_target(controller, data) as store:
+    with open_target(controller, data, why=why) as store:
         document = level(store, target).get()
         changed = document if field else EMPTY
         for path in field or ():
             changed = with_value(changed, path, INHERIT)
-        _put(store, target, document, changed, yes=yes, json=json)
+        _put(store, target, document, changed, deed="unset", yes=yes, json=json)
 
 
 def _put(
-    store: Store, target: PolicyTarget, before: PolicyDocument, after: PolicyDocument, *, yes: bool, json: bool
+    store: Store,
+    target: PolicyTarget,
+    before: PolicyDocument,
+    after: PolicyDocument,
+    *,
+    deed: str,
+    yes: bool,
+    json: bool,
 ) -> None:
     """Show, ask, set, say. A change of nothing is set all the same: that is in force then, whatever happened between."""
     plan = plan_change(store, target, before, after)
-    ask(plan, target, yes=yes, as_json=json)
+    loss = loss_of(plan, deed, target)
+    confirm(loss, yes=yes, as_json=json)
     level(store, target).set(after)
     policy = _applied(store, target)
     # For a stream the store has said it already, and knows how often it applies its rules.
@@ -208,11 +217,14 @@ def _put(
         fields = {"stream": str(target), "retention": as_fields(pravega_view(after))}
     else:
         fields = {"scope": target} if target is not None else {"server": True}
-    say(says, as_json=json, **fields, document=encode_document(after), sentence=said, plan=plan.as_json())
+    facts = {"document": encode_document(after), "sentence": said, "plan": plan.as_json(), **lost_fields(loss)}
+    say(says, as_json=json, **fields, **facts)
     if not json:
         for remark in remarks(policy):
             print(f"note: {remark}")
         _say_changes(before, after)
+        if loss is not None:
+            print("the next cycle deletes:", *loss.lines, sep="\n")
 
 
 def _say_changes(before: PolicyDocument, after: PolicyDocument) -> None:
@@ -277,7 +289,7 @@ def plan(
     if json:
         print_json(found.as_json())
     else:
-        found.print()
+        print_facts(found.words, as_json=False)
 
 
 def _plan_facts(source: str) -> None:

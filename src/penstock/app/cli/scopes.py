@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from penstock.app.cli.loss import FINAL, Loss, ReasonOption, YesOption, confirm, done, lost_fields
 from penstock.app.cli.output import print_rows, say
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, ScopeArgument, open_target
+from penstock.app.cli.words import document_words
+from penstock.codec.policy_document import encode_document
 from penstock.model.names import check_name
 
 app = typer.Typer(help="Create, list and delete scopes. A scope is a namespace of streams.", no_args_is_help=True)
@@ -32,9 +35,18 @@ def list_scopes(controller: ControllerOption = None, data: DataOption = None, js
 
 @app.command()
 def delete(
-    scope: ScopeArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
+    scope: ScopeArgument,
+    yes: YesOption = False,
+    why: ReasonOption = "",
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """Delete an empty scope."""
-    with open_target(controller, data) as store:
+    """Delete an empty scope, with its policy. Shows it and asks; without a terminal it refuses unless --yes is given."""
+    with open_target(controller, data, why=why) as store:
+        document = encode_document(store.policy(scope).get())
+        facts = {"data": "none: only an empty scope can be deleted", "policy": document_words(document), "undo": FINAL}
+        loss = Loss(deed=f"delete scope {scope}", facts=facts, fields={"policy": document})
+        confirm(loss, yes=yes, as_json=json)
         store.delete_scope(scope)
-    say(f"deleted scope {scope}", as_json=json, scope=scope)
+    say(done(f"deleted scope {scope}", loss), as_json=json, scope=scope, **lost_fields(loss))

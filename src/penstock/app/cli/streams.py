@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.app.cli.loss import FINAL, Loss, ReasonOption, YesOption, confirm, done, lost_fields, removal_of
 from penstock.app.cli.output import print_facts, print_rows, say
 from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, as_fields, parse_policy, sentence_in_force
 from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, ScopeArgument, StreamArgument, open_target
@@ -15,14 +18,20 @@ from penstock.app.cli.words import moment
 from penstock.app.units import counted, format_size
 from penstock.core.retention_facts import holder_in_words
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import InvalidArgumentError, InvalidCutError, UnsupportedError
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    InvalidCutError,
+    StreamNotSealedError,
+    UnsupportedError,
+)
 from penstock.model.names import StreamName
 from penstock.model.policies import ScaleType
 from penstock.model.segments import epoch_of, number_of
 from penstock.ports.controller_service import StreamDescription
 
 if TYPE_CHECKING:
-    from penstock.client.blocking import Stream
+    from penstock.client.blocking import Store, Stream
     from penstock.client.store import AsyncStore
 
 app = typer.Typer(
@@ -206,21 +215,29 @@ def scale(
 def truncate(
     stream: StreamArgument,
     at: Annotated[str, typer.Option("--at", metavar="CUT", help="tail, or the text of a stream cut.")],
+    yes: YesOption = False,
+    why: ReasonOption = "",
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Drop everything before a cut. Subscribers that have not read it lose it."""
+    """Drop everything before a cut. Subscribers that have not read it lose it.
+
+    Shows first what is deleted, and asks; without a terminal it refuses unless --yes is given.
+    """
     place = place_of(at, "tail")
-    with open_target(controller, data) as store:
+    with open_target(controller, data, why=why) as store:
         handle = store.stream(stream)
         cut = cut_at(handle, place)
+        loss = removal_of(store, handle.name, cut)
+        confirm(loss, yes=yes, as_json=json)
         before = handle.head()
         handle.truncate(cut)
         after = handle.head()
     changed = before.positions != after.positions
     said = f"truncated {stream} at {_show(cut)}" if changed else f"{stream} begins at {_show(after)}: nothing changed"
-    say(said, as_json=json, stream=stream, head=_offsets(cut if changed else after), changed=changed)
+    head = _offsets(cut if changed else after)
+    say(done(said, loss), as_json=json, stream=stream, head=head, changed=changed, **lost_fields(loss))
 
 
 @app.command()
@@ -239,6 +256,8 @@ def delete(
     seal: Annotated[
         bool, typer.Option("--seal", help="Delete a stream in use, too: it is sealed and deleted.")
     ] = False,
+    yes: YesOption = False,
+    why: ReasonOption = "",
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -246,10 +265,32 @@ def delete(
     """Delete a sealed stream and its data. A hold refuses this and leaves the stream as it was.
 
     The name is free at once. Until the server's grace ends, "penstock stream restore" brings the stream back.
+    Shows first what is deleted, and asks; without a terminal it refuses unless --yes is given.
     """
-    with open_target(controller, data) as store:
-        store.stream(stream).delete(seal=seal)
-    say(f"deleted {stream}", as_json=json, stream=stream)
+    with open_target(controller, data, why=why) as store:
+        handle = store.stream(stream)
+        loss = removal_of(store, handle.name, None)
+        # Asking would be vain. Where this cannot be known, the store decides.
+        with suppress(CorruptDataError):
+            if not seal and not handle.describe().sealed:
+                raise StreamNotSealedError("seal the stream before deleting it, or give --seal", stream=stream)
+        confirm(loss, yes=yes, as_json=json)
+        handle.delete(seal=seal)
+        loss = _with_end(loss, store, handle.name)
+    say(done(f"deleted {stream}", loss), as_json=json, stream=stream, **lost_fields(loss))
+
+
+def _with_end(loss: Loss | None, store: Store, name: StreamName) -> Loss | None:
+    """The loss of a deletion, with the end of the grace in which it can be restored."""
+    if loss is None:
+        return None
+    until_ms = None
+    with suppress(UnsupportedError):  # An older server restores no stream.
+        found = [item.restorable_until_ms for item in store.deleted_streams(name.scope) if item.stream == name]
+        until_ms = max(found, default=None)
+    undo = FINAL if until_ms is None else f"`penstock stream restore {name}`, until {moment(until_ms)}"
+    fields = {**loss.fields, "restorable_until_ms": until_ms}
+    return replace(loss, facts={**loss.facts, "undo": undo}, fields=fields)
 
 
 @app.command()

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.app.cli.groups import (
-    ResetToOption,
-    WhoOption,
-    WhyOption,
+from penstock.app.cli.groups import ResetToOption, WhoOption, place_to_reset, reset_group
+from penstock.app.cli.loss import (
+    FINAL,
+    UNTIL_DELETED,
+    Loss,
+    ReasonOption,
     YesOption,
-    caller_of,
+    amount,
     confirm,
-    place_to_reset,
-    reset_group,
+    done,
+    lost_fields,
+    subscription,
+    unread_words,
 )
 from penstock.app.cli.output import ProgressLine, exit_code, print_error, print_facts, print_json, print_rows, say
 from penstock.app.cli.streams import place_of
@@ -31,7 +35,6 @@ from penstock.app.cli.target import (
 from penstock.app.cli.words import cut_words, moment, offsets
 from penstock.app.units import counted, format_duration, format_size
 from penstock.client.options import RESET_WORDS
-from penstock.model.callers import calling
 from penstock.model.errors import CorruptDataError, NotFoundError, SubscriberNotFoundError
 from penstock.model.names import SYSTEM_SCOPE
 from penstock.ports.controller_service import SubscriberInfo
@@ -202,9 +205,9 @@ def move(
         bool, typer.Option("--acknowledged-only", help="Move no readers, only what retention may release.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what it would do.")] = False,
-    why: WhyOption = "",
     who: WhoOption = None,
     yes: YesOption = False,
+    why: ReasonOption = "",
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -214,23 +217,36 @@ def move(
     The same as penstock group reset with --stream; see there for what is refused. With --acknowledged-only the readers stay
     where they are, and only what retention may release or must keep changes. That is for Spark queries, whose position is in
     their checkpoint, and for groups of other clients.
+
+    The next cycle may delete what it passes unread. So this is shown, and asked, first; without a terminal it refuses
+    unless --yes is given.
     """
-    caller = caller_of(who, why)
     if not acknowledged_only:
         to_reset = place_to_reset(to)
-        with calling(caller), open_target(controller, data) as store:
+        with open_target(controller, data, who=who, why=why) as store:
             reset_group(store, name, to_reset, (stream,), dry_run=dry_run, yes=yes, json=json)
         return
     place = place_of(RESET_WORDS.get(to, to), "head", "tail")
-    with calling(caller), open_target(controller, data) as store:
+    loss: Loss | None = None
+    with open_target(controller, data, who=who, why=why) as store:
         handle = store.stream(stream)
         found = handle.set_acknowledged(name, place, dry_run=True)
         if not dry_run:
-            if found["bytes"] > 0:
-                confirm(f"{_released(stream, name, found)}. Move it?", yes=yes, subscriber=name, bytes=found["bytes"])
+            loss = _skipped(stream, name, found)
+            confirm(loss, yes=yes, as_json=json)
             found = handle.set_acknowledged(name, place)
     said = _released(stream, name, found)
-    say(said if not dry_run else f"{said}; nothing was changed", as_json=json, dry_run=dry_run, **found)
+    message = f"{said}; nothing was changed" if dry_run else done(said, loss)
+    say(message, as_json=json, dry_run=dry_run, **found, **lost_fields(loss))
+
+
+def _skipped(stream: str, name: str, found: Mapping[str, Any]) -> Loss | None:
+    """What a move passes unread; None backwards, which gives back."""
+    if found["bytes"] <= 0:
+        return None
+    facts = {"unread": amount(found["bytes"], found.get("events")), "undo": f"{UNTIL_DELETED}, by a move back"}
+    fields = {"subscriber": name, "bytes": found["bytes"], "events": found.get("events")}
+    return Loss(deed=f"move subscriber {name} of {stream} past unread data", facts=facts, fields=fields)
 
 
 def _released(stream: str, name: str, found: Any) -> str:
@@ -245,16 +261,28 @@ def remove(
     stream: StreamArgument,
     name: GroupArgument,
     yes: YesOption = False,
+    why: ReasonOption = "",
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Forget a subscription. What it alone held may go with the next cycle; so it is asked first."""
-    with open_target(controller, data) as store:
+    """Forget a subscription with its position. The next cycle may delete what it alone kept.
+
+    Shows first what is lost, and asks; without a terminal it refuses unless --yes is given.
+    """
+    with open_target(controller, data, why=why) as store:
         handle = store.stream(stream)
-        held = next((item.held_bytes for item in handle.subscribers() if item.name == name), 0)
-        if held:
-            shown = "some data" if held < 0 else format_size(held)
-            confirm(f"{name} alone keeps {shown} of {stream}. Remove it?", yes=yes, subscriber=name, held_bytes=held)
+        item = next((item for item in handle.subscribers() if item.name == name), None)
+        loss = None if item is None else _ended(stream, item)
+        confirm(loss, yes=yes, as_json=json)
         handle.remove_subscriber(name)
-    say(f"{name} subscribes to {stream} no more", as_json=json, stream=stream, subscriber=name)
+    said = done(f"{name} subscribes to {stream} no more", loss)
+    say(said, as_json=json, stream=stream, subscriber=name, **lost_fields(loss))
+
+
+def _ended(stream: str, item: SubscriberInfo) -> Loss | None:
+    """What a subscription that ends loses; None where it has published nothing, so that nothing is kept for it."""
+    if item.cut is None:
+        return None
+    facts = {"position": cut_words(offsets(item.cut)), "unread": unread_words(item), "undo": FINAL}
+    return Loss(deed=f"remove subscriber {item.name} of {stream}", facts=facts, fields=subscription(stream, item))

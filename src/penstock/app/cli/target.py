@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.app.settings import CONTROLLER_PORT
+from penstock.model.callers import Caller, calling
 from penstock.model.errors import DirectoryInUseError, InvalidArgumentError
 from penstock.model.names import StreamName, check_name
 
@@ -75,11 +77,26 @@ def default_controller() -> str:
     return os.environ.get(ENVIRONMENT) or DEFAULT_CONTROLLER
 
 
+def _caller(who: str | None, why: str) -> Caller:
+    """Who uses the command line, for the audit: else the user of the system. Raises InvalidArgumentError."""
+    if who is None:
+        try:
+            who = getpass.getuser()
+        except (OSError, KeyError):
+            who = ""
+    return Caller(who=who, why=why, via="cli")
+
+
 @contextmanager
-def open_target(controller: str | None, data: Path | None, *, create: bool = False) -> Iterator[Store]:
-    """The store that the options name. Raises InvalidArgumentError where both are given, or where the
-    directory holds no store and ``create`` does not ask for a new one; DirectoryInUseError, which
-    says how to reach a server."""
+def open_target(
+    controller: str | None, data: Path | None, *, create: bool = False, who: str | None = None, why: str = ""
+) -> Iterator[Store]:
+    """The store that the options name; its audit names as the caller ``who``, else the user, and ``why``.
+
+    Raises InvalidArgumentError where both are given, or where the directory holds no store and ``create`` does not ask for a
+    new one; DirectoryInUseError, which says how to reach a server.
+    """
+    by = _caller(who, why)
     if controller is not None and data is not None:
         raise InvalidArgumentError("give --controller or --data, not both")
     import penstock
@@ -94,8 +111,8 @@ def open_target(controller: str | None, data: Path | None, *, create: bool = Fal
                 f"{error.message}; if it is a server, leave --data out, or name its --controller, or stop it first",
                 **error.fields,
             ) from error
-        with opened as store:
+        with opened as store, calling(by):
             yield store
     else:
-        with penstock.connect(controller or default_controller(), dial_s=_DIAL_S) as store:
+        with penstock.connect(controller or default_controller(), dial_s=_DIAL_S) as store, calling(by):
             yield store

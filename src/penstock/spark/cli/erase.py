@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from penstock.app.cli.erase import ErasureIdOption, WhyOption, deferred_by, print_receipt, state_line, would_erase
+from penstock.app.cli.erase import (
+    ErasureIdOption,
+    WhyOption,
+    deferred_by,
+    erasure_of,
+    print_receipt,
+    state_line,
+    would_erase,
+)
 from penstock.app.cli.holds import OwnerOption, owner_of
+from penstock.app.cli.loss import YesOption, confirm, refusal
 from penstock.app.cli.output import DEFERRED_STATUS, ProgressLine, say
 from penstock.app.cli.target import ControllerOption, JsonOption, StreamArgument, default_controller
 from penstock.app.erasing import values_from
@@ -63,12 +74,16 @@ def erase(
     who: OwnerOption = None,
     erasure: ErasureIdOption = None,
     dry_run: DryRunOption = False,
+    yes: YesOption = False,
     controller: ControllerOption = None,
     master: MasterOption = "local[*]",
     conf: ConfOption = None,
     json: JsonOption = False,
 ) -> None:
     """Blank every event that matches, in place and for good, and print the receipt. This cannot be undone.
+
+    Once the events are found it shows how many they are, and asks. Without a terminal it refuses before it looks, unless
+    --yes is given; --dry-run shows what it would erase.
 
     Executors read the stream from its head to its tail of now, and find what matches; the store blanks it, in all its tiers.
     Interrupted once it has begun to blank, the store goes on; the same --id again waits for it and prints the receipt.
@@ -83,6 +98,9 @@ def erase(
     from penstock.spark.jobs.erase import erase as run
 
     match = match_of(json_field, anywhere, values, schema, where)
+    if not (dry_run or yes or sys.stdin.isatty()):
+        # A search takes long: nobody should wait for it only to be refused.
+        raise refusal(f"erase events of {stream}", events="unknown until they are searched; look with --dry-run")
     with ProgressLine(quiet=json) as line, spark_session("erase", master=master, conf=conf) as spark:
         report = run(
             spark,
@@ -93,6 +111,7 @@ def erase(
             why=why,
             erasure=erasure,
             dry_run=dry_run,
+            confirm=None if yes else lambda found: _confirm(stream, found, line, as_json=json),
             progress=lambda state: line.show(state_line(state)),
         )
     if report.receipt is not None:
@@ -104,6 +123,11 @@ def erase(
     else:
         found = would_erase(stream, report.events, report.bytes, report.holds)
         say(found, as_json=json, **report.as_json())
+
+
+def _confirm(stream: str, found: Mapping[str, Any], line: ProgressLine, *, as_json: bool) -> None:
+    line.show("")
+    confirm(erasure_of(stream, found), yes=False, as_json=as_json)
 
 
 def match_of(

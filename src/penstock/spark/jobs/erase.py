@@ -70,9 +70,13 @@ def erase(
     why: str,
     erasure: str | None = None,
     dry_run: bool = False,
+    confirm: Callable[[Mapping[str, Any]], None] | None = None,
     progress: Progress | None = None,
 ) -> EraseReport:
     """Blank all events of ``scope/stream`` that match, from its head to its tail of now, and return the receipt.
+
+    ``confirm`` is called with ``events`` and ``bytes`` that would be blanked, once they are known and before anything is
+    decided; what it raises ends the call, and nothing is changed.
 
     If holds cover some of them, the state of the report is ``deferred``: the erasure is recorded, blanks nothing while they
     last, and continues without another call. If the id belongs to a decided or deferred erasure, there is no search: the
@@ -96,6 +100,8 @@ def erase(
         positions = _positions(spark, match, controller, target.name, start, end)
         tell({"state": "found", "found": sum(map(len, positions.values()))})
         looked_for = {**match.looked_for(), "from": start.to_text(), "to": end.to_text()}
+        if confirm is not None and not dry_run:
+            confirm(target.erase(positions, who=who, why=why, looked_for=looked_for, dry_run=True))
         try:
             found = target.erase(
                 positions,

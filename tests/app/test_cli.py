@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from penstock import open as open_store
+from penstock.app.cli import data
 from penstock.app.cli.main import main
 from penstock.controller import keys
 from penstock.model.names import StreamName
@@ -321,3 +322,23 @@ def test_a_directory_that_a_server_has_tells_how_to_reach_the_server(penstock, t
         status, _, err = penstock("read", "s/t")
     assert status == 8
     assert "leave --data out, or name its --controller" in err
+
+
+def test_a_key_may_lie_deeper_in_the_event(penstock):
+    """A name at the top comes first, so that fields with a dot in their name stay what they are."""
+    penstock("stream", "create", "s/t", "--segments", "4")
+    events = b'{"user": {"id": 1, "tags": ["x"]}}\n{"user": {"id": 2}}\n{"user.id": 3, "user": {"id": 4}}\n'
+    assert penstock("write", "s/t", "--key", ".user.id", stdin=events)[0] == 0
+    chosen = data._key_chooser(".user.id")
+    assert [chosen(line) for line in events.splitlines()] == ["1", "2", "3"]
+    assert data._key_chooser(".user.tags.0,.user.id")(events.splitlines()[0]) == "x/1"
+    for key, why in (
+        (".user.name", "has no such field"),
+        (".user", "is an object or a list"),
+        (".user.tags", "is an ob"),
+    ):
+        status, _, err = penstock("write", "s/t", "--key", key, stdin=events)
+        assert status == 2, key
+        assert f"--key {key}" in err, err
+        assert why in err, err
+    assert penstock("write", "s/t", "--key", ".user..id", stdin=events)[0] == 2

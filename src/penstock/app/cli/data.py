@@ -29,7 +29,8 @@ def write(
         typer.Option(
             "--key",
             metavar="KEY",
-            help="Routing key: .FIELD of JSON events (.a,.b joins two), or a fixed text. Events of one key stay in order.",
+            help="Routing key: .FIELD of JSON events (.a.b is b within a; .a,.b joins two), or a fixed text. "
+            "Events of one key stay in order.",
             show_default=False,
         ),
     ] = None,
@@ -82,19 +83,32 @@ def _key_chooser(key: str | None) -> Callable[[bytes], str] | None:
     if not key.startswith("."):
         return lambda line: key
     fields = [part.removeprefix(".") for part in key.split(",")]
-    if not all(fields):
-        raise InvalidArgumentError("a key is .FIELD, .FIELD,.FIELD or a fixed text", key=repr(key))
+    if not all(name for field in fields for name in field.split(".")):
+        raise InvalidArgumentError("a key is .FIELD, .FIELD.FIELD, .FIELD,.FIELD or a fixed text", key=repr(key))
 
     def from_fields(line: bytes) -> str:
         try:
             event: Any = jsonlib.loads(line)
-            return "/".join(str(event[field]) for field in fields)
-        except (ValueError, KeyError, TypeError) as error:
+            found = [_field(event, field) for field in fields]
+        except (ValueError, LookupError, TypeError) as error:
+            raise InvalidArgumentError(f"the event has no such field: --key {key}", event=repr(line[:80])) from error
+        if any(isinstance(value, dict | list) for value in found):
             raise InvalidArgumentError(
-                "the event has no such field to take its routing key from", key=key, event=repr(line[:80])
-            ) from error
+                f"the field is an object or a list, and a key is one value: --key {key}", event=repr(line[:80])
+            )
+        return "/".join(map(str, found))
 
     return from_fields
+
+
+def _field(event: Any, path: str) -> Any:
+    """The value of the name, or of the names joined by dots; numbers count within lists. Raises LookupError, TypeError,
+    ValueError."""
+    if isinstance(event, dict) and path in event:
+        return event[path]
+    for name in path.split("."):
+        event = event[int(name)] if isinstance(event, list) else event[name]
+    return event
 
 
 def read(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import select
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from struct import Struct
 
 import pytest
 from spark_world import served
 
 from penstock.spark import java
-from penstock.spark.daemon import until_hung_up
 from penstock.spark.java import ensure_java, java_version
+from penstock.spark.lifetime import until_hung_up
 
 EXECUTOR = """
 import sys
@@ -68,6 +71,50 @@ def test_a_worker_on_which_spark_hung_up_ends_without_a_word_and_any_other_failu
     assert until_hung_up(lambda sock, authenticated: 0)(None, True) == 0
     with pytest.raises(ValueError, match="a bug"):
         until_hung_up(broken)(None, True)
+
+
+PLANNER = """
+import os
+def main(infile, outfile):
+    {first}
+    request = infile.read(1)
+    outfile.write(request or b"." * (1 << 20))
+    outfile.flush()
+"""
+
+
+def output_of_a_planner_that_is_hung_up_on(tmp_path: Path, first: str) -> str:
+    """What Spark's own daemon prints when the connection of a worker is closed after one request."""
+    (tmp_path / "pyspark_planner.py").write_text(PLANNER.format(first=first))
+    paths = [str(tmp_path), *(path for path in sys.path if path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "SPARK_REUSE_WORKER": "1"}
+    environment |= {"PYTHON_WORKER_FACTORY_SECRET": "x", "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"}
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", "pyspark.daemon", "pyspark_planner"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    assert daemon.stdout is not None
+    (port,) = Struct(">i").unpack(daemon.stdout.read(4))
+    with socket.create_connection(("127.0.0.1", port)) as spark, spark.makefile("rb") as answers:
+        (worker,) = Struct(">i").unpack(answers.read(4))
+        spark.sendall(Struct(">i").pack(1) + b"x")
+        assert answers.read(6) == b"\0\0\0\x02ok"
+        spark.sendall(b"?")
+        assert answers.read(1) == b"?"
+        # Reset, as when the JVM ends.
+        spark.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, Struct("ii").pack(1, 0))
+        end = os.pidfd_open(worker)
+    assert select.select([end], [], [], 30)[0], "the worker ends"
+    os.close(end)
+    return daemon.communicate(timeout=30)[1].decode()
+
+
+def test_a_planner_on_which_spark_hung_up_prints_no_stack(tmp_path: Path) -> None:
+    assert "Error" in output_of_a_planner_that_is_hung_up_on(tmp_path, "pass"), "a daemon of Spark alone prints one"
+    assert output_of_a_planner_that_is_hung_up_on(tmp_path, "import pyspark_penstock") == ""
 
 
 def test_a_warm_daemon_has_what_tasks_need_and_no_connections() -> None:

@@ -13,8 +13,9 @@ import gc
 import importlib
 import os
 import signal
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+from penstock.spark.lifetime import until_hung_up
 
 WARM = (
     "numpy",
@@ -35,8 +36,6 @@ LATER = (
 """A worker that is forked before these are here, and needs them, loads them itself."""
 
 LATER_S = 2.0
-_HUNG_UP = 1
-"""Any status but 0: the worker is not used again."""
 
 
 def warm_up(names: Sequence[str]) -> None:
@@ -54,19 +53,6 @@ def warm_up_later(after_s: float = LATER_S) -> None:
     # Timers are not inherited by workers, but what to do at one is.
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGALRM, signal.SIG_DFL))
     signal.setitimer(signal.ITIMER_REAL, after_s)
-
-
-def until_hung_up(worker: Callable[..., int]) -> Callable[..., int]:
-    """The worker, which ends in silence where Spark has hung up on it, as at the end of a session: to Spark's loop that is an
-    error to print a stack of, over whatever the program itself has to say."""
-
-    def serve(*args: Any) -> int:
-        try:
-            return worker(*args)
-        except (BrokenPipeError, ConnectionResetError):
-            return _HUNG_UP
-
-    return serve
 
 
 def main() -> None:

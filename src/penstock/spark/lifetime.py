@@ -1,18 +1,52 @@
-"""The end of a process that Spark starts for a query: with its driver, not with the last answer of a store."""
+"""The end of a process that Spark starts: with its driver, not with the last answer of a store, and without a stack."""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
 _RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
 _LOOK_S = 1.0
+_DAEMON = "pyspark.daemon"
+_HUNG_UP = 1
+"""Any status but 0: the worker is not used again."""
 
 
 def is_source_runner() -> bool:
     """Whether this is the process that Spark started for one streaming source."""
-    return getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", None) == _RUNNER
+    return _program() == _RUNNER
+
+
+def _program() -> str | None:
+    return getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", None)
+
+
+def until_hung_up(worker: Callable[..., int]) -> Callable[..., int]:
+    """The worker, which ends without output where Spark has closed its connection, as at the end of a session. Spark's daemon
+    would print the stack. Failures of the work itself do not come here: the worker sends them to Spark."""
+
+    def serve(*args: Any) -> int:
+        try:
+            return worker(*args)
+        except (BrokenPipeError, ConnectionResetError):
+            return _HUNG_UP
+
+    return serve
+
+
+def end_quietly() -> None:
+    """In a worker that Spark's own daemon forked, print no stack when Spark closes the connection of the idle worker.
+
+    Spark plans reads and commits writes in such workers, whatever ``spark.python.daemon.module`` says. Does nothing in any
+    other process. Call it once in each process.
+    """
+    if _program() == _DAEMON:
+        daemon: Any = sys.modules["__main__"]
+        # The daemon looks the name up for each request, so the next one comes here.
+        daemon.worker = until_hung_up(daemon.worker)
 
 
 def end_with_driver() -> None:

@@ -30,7 +30,7 @@ from penstock.model.segments import SegmentId
 from penstock.ports.segment_service import LEASE_PARTS_MAX
 from penstock.spark.collector import spare
 from penstock.spark.connect import Connector, Link, Services, dial, link
-from penstock.spark.lifetime import end_with_driver
+from penstock.spark.lifetime import end_quietly, end_with_driver
 from penstock.spark.losses import say
 from penstock.spark.options import ReadOptions, parse_read, parse_write
 from penstock.spark.planning import batch_ranges, check_loss, holder_of, now_ms, plan_shares, resolve, without_lost
@@ -58,6 +58,9 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("penstock.spark")
+
+# Every worker that plans a read or commits a write loads this module.
+end_quietly()
 
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 

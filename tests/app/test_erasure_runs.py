@@ -260,8 +260,7 @@ def test_a_stream_that_is_deleted_while_its_erasure_waits_is_wiped(tmp_path, gra
         thread = threading.Thread(target=lambda: found.append(stream.erase(events, who="a", why="b", erasure="r17")))
         thread.start()
         assert gate.reached.wait(60)
-        stream.seal()
-        stream.delete()
+        stream.delete(seal=True)
         assert files_with(tmp_path / "data")  # The lease keeps the chunk.
         again = store.create_stream("s/t")
         with again.writer() as writer:
@@ -282,6 +281,15 @@ def test_a_stream_that_is_deleted_while_its_erasure_waits_is_wiped(tmp_path, gra
             store.restore_stream("s/t", incarnation=0)
             assert [event.data for event in events_of(stream) if event.data] == []
             assert store.erasures().verify("r17").holds
+            with stream.writer() as writer:
+                writer.write(b"later", key="k")
+            later = [event for event in events_of(stream) if event.data]
+            receipt = stream.erase(later, who="a", why="b", erasure="r18")
+            # The stream that had the name meanwhile can be restored too, and nobody has looked into it.
+            assert [(item["what"][:5], item.get("streams")) for item in receipt["remains"]] == [
+                ("copie", None),
+                ("other", 1),
+            ]
         else:
             assert len(verified.notes) == 1, verified.notes
 

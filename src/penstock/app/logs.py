@@ -1,8 +1,10 @@
-"""How a server logs: a constant message, then its fields as ``name=value``."""
+"""How a server logs: a constant message, then its fields as ``name=value``, without secrets in URLs."""
 
 from __future__ import annotations
 
 import logging
+
+from penstock.model.redaction import redacted
 
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F, *range(0x80, 0xA0))}
@@ -15,6 +17,9 @@ class FieldsFormatter(logging.Formatter):
     def __init__(self, process: str = "") -> None:
         """``process`` stands in each line, where several processes write to one place."""
         super().__init__(f"%(asctime)s %(levelname)s {process + ' ' if process else ''}%(name)s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name logging calls
         fields = " ".join(f"{name}={value}" for name, value in record.__dict__.items() if name not in _OWN)

@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+from penstock.model.redaction import redacted, redacted_address
+
 _E = TypeVar("_E", bound=BaseException)
 
 
 class PenstockError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base of all errors raised on purpose. Secrets in URLs among message and fields are hidden from the start."""
 
     def __init__(self, message: str, **fields: Any) -> None:
+        message = redacted(message)
+        fields = {name: _shown(name, value) for name, value in fields.items()}
         super().__init__(message, fields)
         self.message = message
         self.fields: dict[str, Any] = fields
@@ -32,6 +36,16 @@ class PenstockError(Exception):
 
 def _rebuild(kind: type[PenstockError], message: str, fields: dict[str, Any]) -> PenstockError:
     return kind(message, **fields)
+
+
+_PLACES = frozenset({"address", "controller", "data", "endpoint", "path", "place", "tier2", "url"})
+"""Fields in which a user and a password may stand without a scheme before them."""
+
+
+def _shown(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        return redacted_address(value) if name in _PLACES else redacted(value)
+    return tuple(_shown(name, one) for one in value) if type(value) is tuple else value
 
 
 def leaves(group: BaseExceptionGroup[_E]) -> Iterator[_E]:

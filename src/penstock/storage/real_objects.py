@@ -202,7 +202,13 @@ class BucketObjects:
 def checked_url(url: str) -> str:
     """The URL without a slash at its end. Raises InvalidArgumentError."""
     parts = urlsplit(url)
-    if parts.scheme not in SCHEMES or not parts.netloc or parts.query or parts.fragment or "@" in parts.netloc:
+    if (
+        parts.scheme not in SCHEMES
+        or not parts.netloc
+        or parts.query
+        or parts.fragment
+        or set("@:") & set(parts.netloc)
+    ):
         raise InvalidArgumentError(
             "tier 2 in an object store reads s3://bucket/prefix", url=url, schemes=", ".join(SCHEMES)
         )

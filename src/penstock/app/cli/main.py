@@ -27,6 +27,7 @@ from penstock.app.cli import (
 from penstock.app.cli.late import LateGroup, missing_package
 from penstock.app.cli.output import EXIT_CODES, exit_code, print_error
 from penstock.model.errors import PenstockError
+from penstock.model.redaction import redacted
 
 OVERVIEW = """\
 Penstock keeps ordered, durable streams of events, and promises when data goes away.
@@ -117,5 +118,5 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
-        print(f"penstock: {error}", file=sys.stderr)
+        print(f"penstock: {redacted(str(error))}", file=sys.stderr)
         sys.exit(1)

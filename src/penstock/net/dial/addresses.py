@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, UnsupportedError
+from penstock.model.redaction import redacted_address
 
 DEFAULT_PORT = 9090
 REFUSED_S = 1.5
@@ -29,7 +30,7 @@ def parse_address(address: str) -> str:
     """
     match = _ADDRESS.fullmatch(address.strip())
     if match is None or int(match["port"] or DEFAULT_PORT) > 65535:
-        raise InvalidArgumentError("a controller's address is HOST:PORT", address=repr(address[:120]))
+        raise InvalidArgumentError("a controller's address is HOST:PORT", address=repr(redacted_address(address)[:120]))
     if match["scheme"] not in (None, *_PLAIN_SCHEMES):
         raise UnsupportedError("connections are not encrypted here; use tcp://", address=address)
     return f"{match['host']}:{match['port'] or DEFAULT_PORT}"

@@ -175,7 +175,7 @@ class Users:
         reading.span = Span(reading.span.since_s, reading.span.sure_s, since_s, self.now())
 
     async def publish(self, name: StreamName, reading: Reading, cut: Mapping[SegmentId, int]) -> None:
-        since_s, last_s = self.now(), reading.cuts[-1][0]
+        since_s, last_s = self.now(), reading.progress_s()
         controller, given = self.cluster.controller, StreamCut(name, cut)
         try:
             await self.cluster.insist(
@@ -192,11 +192,13 @@ class Users:
         self.count("publications")
 
     def _dropped(self, name: StreamName, reading: Reading, last_s: float) -> None:
-        """The store has forgotten the subscriber: it must have been silent for as long as some policy says."""
+        """The store has forgotten the subscriber: it must have made no progress for as long as some policy says."""
         now_s = self.now()
         limits = [policy.subscriber_idle_ms for policy in self.models[name].policies_between(last_s, now_s)]
         if not any(limit is not None and (now_s - last_s) * 1000 >= limit for limit in limits):
-            self.history.violation("dropped early", f"{name} {reading.name} {limits} silent for {now_s - last_s:.0f} s")
+            self.history.violation(
+                "dropped early", f"{name} {reading.name} {limits} no progress for {now_s - last_s:.0f} s"
+            )
         reading.span = Span(reading.span.since_s, reading.span.sure_s, last_s, now_s)
         self.count("dropped subscribers")
 
@@ -329,7 +331,7 @@ class Users:
         there = await self.cluster.insist(lambda: self.cluster.controller.list_subscribers(name))
         for reading in (reading for readings in self.models[name].subscribers.values() for reading in readings):
             if reading.span.sure_s <= now_s < reading.span.ends_s and reading.name not in there:
-                self._dropped(name, reading, reading.cuts[-1][0])
+                self._dropped(name, reading, reading.progress_s())
 
     async def observe(self, name: StreamName) -> Mapping[SegmentId, int]:
         """Look at the head, and hold how it has moved against all laws."""

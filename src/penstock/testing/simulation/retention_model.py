@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from penstock.model.names import StreamName
 from penstock.model.retention import Combine, EffectivePolicy, OnExceed, Unsubscribed
@@ -85,6 +86,12 @@ class Reading:
     def possibly(self, at_s: float) -> Positions | None:
         """The latest cut that may have been heard by then."""
         return next((cut for since_s, _, cut in reversed(self.cuts) if since_s <= at_s), None)
+
+    def progress_s(self) -> float:
+        """When it published the latest cut for the first time: repeating a cut is no sign of life while data is unread."""
+        latest = self.cuts[-1][2]
+        repeated = takewhile(lambda item: item[2] == latest, reversed(self.cuts))
+        return min(since_s for since_s, _, _ in repeated)
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,6 +270,22 @@ def test_a_cancelled_read_is_taken_over_by_the_next_of_its_place():
     run(main())
 
 
+def test_a_read_returns_nothing_that_was_gone_when_it_began():
+    async def main():
+        async with pair() as (scene, segments):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.02):
+                    await segments.read(SEGMENT, 0, 100)
+            await segments.append(append(0, b"data"))
+            await scene.settle()
+            await segments.truncate(SEGMENT, 4)
+            # The store has answered the cancelled read meanwhile: with bytes that nobody may be given any more.
+            with pytest.raises(TruncatedError):
+                await segments.read(SEGMENT, 0, 100)
+
+    run(main())
+
+
 def test_too_many_cancelled_reads_replace_their_connection_and_live_ones_go_on():
     async def main():
         async with pair(abandoned_reads=3, read_connections=1) as (scene, segments):

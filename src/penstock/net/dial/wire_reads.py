@@ -22,8 +22,9 @@ class RemoteReads:
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
-        # A read that its caller gave up is still owed: the next read of that place takes the reply over, so that
-        # readers that poll with short deadlines do not pile up waiting reads in the store.
+        # A read that its caller gave up is still owed: the next read of that place waits for the reply, so that readers
+        # that poll with short deadlines do not pile up waiting reads in the store. Then it reads anew: the store may have
+        # made the reply before the new read began, and may have erased or truncated the bytes since.
         self._abandoned: dict[DialConnection, dict[_Place, asyncio.Future[Command]]] = {}
 
     async def read(self, name: str, offset: int, max_bytes: int) -> SegmentRead:
@@ -53,10 +54,22 @@ class RemoteReads:
     ) -> Command:
         place = (name, offset)
         abandoned = self._abandoned.get(connection)
-        reply = abandoned.pop(place, None) if abandoned else None
-        if reply is None:
-            size = min(max_bytes, READ_MAX_BYTES)
-            _, reply = connection.begin(lambda rid: c.ReadSegment(name, offset, size, "", rid))
+        earlier = abandoned.pop(place, None) if abandoned else None
+        if earlier is not None:
+            await self._shielded(connection, endpoint, use, place, earlier)
+        size = min(max_bytes, READ_MAX_BYTES)
+        _, reply = connection.begin(lambda rid: c.ReadSegment(name, offset, size, "", rid))
+        return await self._shielded(connection, endpoint, use, place, reply)
+
+    async def _shielded(
+        self,
+        connection: DialConnection,
+        endpoint: Endpoint,
+        use: str,
+        place: _Place,
+        reply: asyncio.Future[Command],
+    ) -> Command:
+        """The reply. Cancelled: the next read of the place waits for it."""
         try:
             return await asyncio.shield(reply)
         except asyncio.CancelledError:

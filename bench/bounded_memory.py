@@ -21,8 +21,8 @@ from bench.bounded_report import Bench, pid_of
 from penstock.app import embedded
 from penstock.app import segments as budgets
 from penstock.app.settings import EmbeddedSettings
-from penstock.codec import wire
-from penstock.codec import wire_commands as c
+from penstock.codec.wire import commands as c
+from penstock.codec.wire import frames as wire
 from penstock.ports.segment_service import NO_EVENT, Append
 from penstock.segmentstore.settings import StoreSettings
 from penstock.testing.abuse import (

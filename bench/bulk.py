@@ -12,7 +12,7 @@ from typing import Any
 
 import penstock
 from bench.measure import Figure, figure, seconds, show
-from penstock.spark.jobs.export import ExportRequest, export
+from penstock.spark.jobs.export.job import ExportRequest, export
 from penstock.spark.jobs.load import LoadRequest, load
 from penstock.testing.server import ServerProcess
 

@@ -21,15 +21,15 @@ from penstock.app.telemetry import Counters
 from penstock.ports.segment_service import Append
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store
-from penstock.segmentstore.tail_cache import CacheMemory, TailCache
-from penstock.storage.file_chunks import FileChunks
-from penstock.storage.file_objects import FileObjects
-from penstock.storage.local_log import open_local_log
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_files import RealFiles
-from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.real_rng import RealRng
-from penstock.storage.sqlite_keyvalue import SqliteKeyValue
+from penstock.segmentstore.tiering.tail_cache import CacheMemory, TailCache
+from penstock.storage.chunks.file_chunks import FileChunks
+from penstock.storage.log.local_log import open_local_log
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.machine.rng import RealRng
+from penstock.storage.objects.file_objects import FileObjects
+from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
 SEGMENTS = 16
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.fleet_world import NOW_MS, batches, lines, write_fleet
 from bench.measure import Figure, figure, seconds
-from penstock.core.retention import decide
+from penstock.core.retention.planner import decide
 from penstock.spark.fleet.changes import PolicyEdit, edit_of
 from penstock.spark.fleet.report import FleetReport
 from penstock.spark.fleet.rows import FactsRows

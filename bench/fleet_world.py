@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.core.retention_facts_json import encode_facts
-from penstock.core.retention_json import FactsLine
+from penstock.core.planner_json.facts_line import encode_facts
+from penstock.core.planner_json.requests import FactsLine
 from penstock.spark.fleet.layout import CUT, HOLD, RECORD, SCHEMA, SUBSCRIBER
 from penstock.spark.fleet.rows import FactsRows
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bench.measure import Figure, figure
-from penstock.core.retention import RetentionFacts, decide
-from penstock.core.retention_json import decode_facts
-from penstock.core.retention_lines import plan_lines
+from penstock.core.planner_json.lines import plan_lines
+from penstock.core.planner_json.requests import decode_facts
+from penstock.core.retention.planner import RetentionFacts, decide
 
 START_MS = 1_700_000_000_000
 SEGMENTS = [f"{number}#0" for number in range(4)]

@@ -22,8 +22,8 @@ import penstock
 from bench.limits import Limits
 from bench.measure import Figure, figure, percentile
 from bench.store import payloads
-from penstock.codec.wire import encode
-from penstock.codec.wire_commands import Hello, ReadSegment
+from penstock.codec.wire.commands import Hello, ReadSegment
+from penstock.codec.wire.frames import encode
 from penstock.testing.server import ServerProcess
 
 KIB = 1 << 10

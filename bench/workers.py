@@ -17,9 +17,9 @@ from uuid import uuid4
 import penstock
 from bench.measure import Figure, figure
 from penstock.app.remote import open_remote
-from penstock.codec import wire_commands as c
 from penstock.codec.events import frame_events
-from penstock.codec.wire import VERSION_HIGH, VERSION_LOW, encode
+from penstock.codec.wire import commands as c
+from penstock.codec.wire.frames import VERSION_HIGH, VERSION_LOW, encode
 from penstock.model.names import StreamName, segment_name
 from penstock.ports.controller_service import Endpoint
 from penstock.testing.server import ServerProcess

@@ -20,7 +20,7 @@ import penstock
 from penstock.spark.java import ensure_java
 from penstock.spark.jobs.erase import erase
 from penstock.spark.jobs.event_time import EventTime
-from penstock.spark.jobs.export import ExportRequest, export
+from penstock.spark.jobs.export.job import ExportRequest, export
 from penstock.spark.jobs.table import TableRequest, read_table, update_table
 from penstock.spark.matching import JsonField
 from penstock.spark.session import configure

@@ -9,7 +9,7 @@ _PARQUET = "Parquet to Parquet"
 
 
 def rows(world: World) -> list[Row]:
-    from penstock.spark.jobs.export import ExportRequest, export
+    from penstock.spark.jobs.export.job import ExportRequest, export
 
     count = world.rows(1_000_000)
     name = "bulk100"

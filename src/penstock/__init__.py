@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from penstock.client.blocking import Store
-    from penstock.client.blocks import Event
+    from penstock.client.blocking.stores import Store
+    from penstock.client.reading.blocks import Event
     from penstock.client.store import AsyncStore
     from penstock.model import errors
     from penstock.model.callers import Caller, calling

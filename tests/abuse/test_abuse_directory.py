@@ -11,7 +11,7 @@ import pytest
 from crc32c import crc32c
 
 import penstock
-from penstock.codec import wal
+from penstock.codec.store import wal
 from penstock.model.errors import UnavailableError
 from penstock.testing.server import ServerProcess
 

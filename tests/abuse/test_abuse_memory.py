@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.app.memory_watch import MemoryWatch
 from penstock.app.segments import rest_limits, store_settings, wire_limits
 from penstock.app.settings import MEMORY_MIN_BYTES, SERVER_MEMORY_MIN_BYTES, EmbeddedSettings, StandaloneSettings
-from penstock.core.throttle import cache_allowance
+from penstock.core.segments.throttle import cache_allowance
 from penstock.model.errors import InvalidArgumentError
 from penstock.ports.segment_service import AppendLimit, LimitAction
 

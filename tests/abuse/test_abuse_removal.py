@@ -10,10 +10,10 @@ import pytest
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.app.standalone import open_standalone
 from penstock.client.store import AsyncStore
-from penstock.codec import wire
-from penstock.codec import wire_commands as c
-from penstock.codec import wire_table_commands as t
-from penstock.codec.wire_layout import WireEntry, WireKey
+from penstock.codec.wire import commands as c
+from penstock.codec.wire import frames as wire
+from penstock.codec.wire import table_commands as t
+from penstock.codec.wire.layout import WireEntry, WireKey
 
 AUDIT, METADATA = "_system/audit/0.#epoch.0", "_system/_tables/controller"
 ILLEGAL_ARGUMENT = 0

@@ -9,8 +9,8 @@ import pytest
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.app.standalone import open_standalone
 from penstock.client.store import AsyncStore
-from penstock.codec import wire
-from penstock.codec import wire_commands as c
+from penstock.codec.wire import commands as c
+from penstock.codec.wire import frames as wire
 from penstock.model.errors import TruncatedError
 
 

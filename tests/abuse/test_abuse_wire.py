@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from penstock.codec import wire
-from penstock.codec import wire_commands as c
-from penstock.codec import wire_table_commands as t
-from penstock.codec.wire_layout import WireKey
+from penstock.codec.wire import commands as c
+from penstock.codec.wire import frames as wire
+from penstock.codec.wire import table_commands as t
+from penstock.codec.wire.layout import WireKey
 from penstock.ports.segment_service import ANY_VERSION, TABLE_BATCH_MAX, VALUE_MAX_BYTES, TablePut
 from penstock.testing.abuse import append, event
 

@@ -20,10 +20,10 @@ from typing import Any
 from uuid import UUID
 
 import penstock
-from penstock.client.blocking import Store, Stream
-from penstock.client.blocks import Event
+from penstock.client.blocking.stores import Store, Stream
 from penstock.client.erasure import by_segment
-from penstock.core.erasure_receipt import positions_digest
+from penstock.client.reading.blocks import Event
+from penstock.core.segments.erasure_receipt import positions_digest
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     AlreadyExistsError,

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.client.blocking import Store
-from penstock.core.policy_levels import check_effective, pravega_view, resolve, validate
-from penstock.core.retention_json import encode_cut
+from penstock.client.blocking.stores import Store
+from penstock.core.planner_json.requests import encode_cut
+from penstock.core.policies.levels import check_effective, pravega_view, resolve, validate
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     ConflictError,

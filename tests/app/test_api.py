@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock.client import GroupReader, Reader, ReaderGroup, Store, Stream, Transaction, Writer
-from penstock.client.blocking import Retention
+from penstock.client.blocking.stores import Retention
 
 OPEN = """
 import penstock

@@ -28,8 +28,8 @@ from penstock.model.errors import (
     VersionTooNewError,
 )
 from penstock.model.names import StreamName
-from penstock.storage.memory_objects import MemoryObjects
-from penstock.storage.real_holds import hold_chunks, hold_log
+from penstock.storage.machine.holds import hold_chunks, hold_log
+from penstock.storage.memory.memory_objects import MemoryObjects
 
 STREAM_T, STREAM_R = StreamName("s", "t"), StreamName("s", "replaced")
 _KEYS = [f"key-{number}" for number in range(8)]

@@ -8,12 +8,12 @@ import sys
 import pytest
 
 from penstock import open as open_store
-from penstock.app.cli import data
 from penstock.app.cli.main import main
+from penstock.app.cli.upkeep import data
 from penstock.controller import keys
 from penstock.model.names import StreamName
 from penstock.ports.segment_service import TablePut
-from penstock.storage.data_directory import DataDirectory
+from penstock.storage.machine.data_directory import DataDirectory
 
 
 @pytest.fixture

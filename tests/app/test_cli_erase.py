@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
+from penstock.app.cli.common.output import exit_code
 from penstock.app.cli.main import app
-from penstock.app.cli.output import exit_code
 from penstock.app.erasing import find_values, positions_from, values_from
 from penstock.model.errors import AlreadyExistsError, ErasureDeferredError, ErasureWithdrawnError, InvalidArgumentError
 

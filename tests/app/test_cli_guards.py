@@ -17,9 +17,9 @@ import pytest
 import typer
 
 import penstock as api
-from penstock.app.cli.late import LATE, _load
+from penstock.app.cli.common.late import LATE, _load
 from penstock.app.cli.main import app, main
-from penstock.client.blocking import Store
+from penstock.client.blocking.stores import Store
 from penstock.spark.cli import erase as spark_erase
 
 Run = Callable[..., tuple[int, str, str]]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from penstock.app.cli.output import ProgressLine
+from penstock.app.cli.common.output import ProgressLine
 
 
 class Terminal(io.StringIO):

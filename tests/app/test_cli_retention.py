@@ -14,9 +14,9 @@ import pytest
 from retention_fakes import FIRST, NOW_MS, FakeController, FakeStream
 
 from penstock.app.cli import audit, holds, retention, subscribers
+from penstock.app.cli.common.words import decision_words, moment, parse_moment, value_words
 from penstock.app.cli.main import main
-from penstock.app.cli.words import decision_words, moment, parse_moment, value_words
-from penstock.codec.policy_document import decode_document, encode_document
+from penstock.codec.control.policy_document import decode_document, encode_document
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName

@@ -12,7 +12,7 @@ import pytest
 
 import penstock as api
 from penstock.app.cli.main import main
-from penstock.client.blocking import Stream
+from penstock.client.blocking.stores import Stream
 from penstock.model.errors import CorruptDataError, StreamNotFoundError
 from penstock.ports.controller_service import SubscriberInfo
 

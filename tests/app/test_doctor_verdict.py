@@ -16,8 +16,8 @@ from penstock.app.integrity.doctor import Diagnosis, diagnose
 from penstock.app.settings import StandaloneSettings
 from penstock.app.standalone import open_standalone
 from penstock.model.errors import PenstockError
-from penstock.storage.data_directory import DataDirectory
-from penstock.storage.real_offload import ThreadOffload
+from penstock.storage.machine.data_directory import DataDirectory
+from penstock.storage.machine.offload import ThreadOffload
 
 ENTRIES = ("RESERVE", "VERSION", "LOCK", "catalogue", "chunks", "metadata", "wal", "tier2.json")
 

@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.app.integrity.rebuild import rebuild
-from penstock.core.erasure_receipt import receipt_problems
+from penstock.core.segments.erasure_receipt import receipt_problems
 from penstock.model.errors import (
     AlreadyExistsError,
     ErasureDeferredError,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.codec.events import event_bounds, frame_events
-from penstock.core.erasure import blank, dead_payloads
+from penstock.core.segments.erasure import blank, dead_payloads
 from penstock.model.cuts import StreamCut
 
 NAME = "s/t/0.#epoch.0"

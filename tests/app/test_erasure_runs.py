@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.client.erasure import AsyncErasures
-from penstock.core.erasure_receipt import positions_digest, request_digest
+from penstock.core.segments.erasure_receipt import positions_digest, request_digest
 from penstock.model.errors import AlreadyExistsError, CorruptDataError, ErasureDeferredError, InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange

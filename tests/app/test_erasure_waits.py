@@ -11,7 +11,7 @@ from test_erasure import events_of, fill, hits_of
 
 import penstock
 from penstock.app import tier2
-from penstock.controller.erasure_attempts import Attempts, cause_of
+from penstock.controller.erasure.attempts import Attempts, cause_of
 from penstock.model.errors import (
     CorruptDataError,
     ErasureWaitsError,
@@ -20,7 +20,7 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.ports.files import File, FileWrite
-from penstock.storage.real_files import RealFiles
+from penstock.storage.machine.files import RealFiles
 
 ASKED = {"who": "ann", "why": "x", "erasure": "e"}
 

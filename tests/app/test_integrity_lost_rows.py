@@ -11,7 +11,7 @@ from integrity_world import built, seen
 from typer.testing import CliRunner
 
 from penstock.app.cli.main import app
-from penstock.codec import records
+from penstock.codec.store import rows as records
 
 COPIED = [
     records.STORE_KEY,

@@ -15,13 +15,13 @@ from penstock.app.standalone import open_standalone
 from penstock.app.telemetry import Counters
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory_log import MemoryLog
-from penstock.storage.memory_objects import MemoryObjects
-from penstock.storage.object_chunks import ObjectChunks
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.real_rng import RealRng
+from penstock.storage.chunks.object_chunks import ObjectChunks
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.machine.rng import RealRng
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_log import MemoryLog
+from penstock.storage.memory.memory_objects import MemoryObjects
 
 
 def flip(path: Path) -> None:

@@ -10,13 +10,13 @@ from integrity_world import lose_log_and_metadata, running
 
 from penstock.app.embedded import LocalRuntime
 from penstock.app.integrity.rebuild import rebuild
-from penstock.client.blocks import Event
+from penstock.client.reading.blocks import Event
 from penstock.client.store import AsyncStore
-from penstock.codec.chunk_builder import ChunkBuilder
 from penstock.codec.events import frame_events
-from penstock.core.garbage import is_marker, parse_import_name
+from penstock.codec.store.chunk_builder import ChunkBuilder
+from penstock.core.segments.garbage import is_marker, parse_import_name
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
-from penstock.storage.real_imports import open_place
+from penstock.storage.chunks.imports import open_place
 
 STREAM = StreamName("demo", "adopted")
 SECRET = b"canary-7f3a"

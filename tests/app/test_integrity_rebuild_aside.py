@@ -11,7 +11,7 @@ import pytest
 from integrity_world import append, block, content, lose_log_and_metadata, running
 
 from penstock.app.integrity.rebuild import RebuildReport, rebuild
-from penstock.codec import records
+from penstock.codec.store import rows as records
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.policies import StreamConfig
 

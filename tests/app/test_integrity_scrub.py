@@ -17,7 +17,7 @@ from penstock.app.integrity.offline import open_offline
 from penstock.app.integrity.report import ScrubReport, affected, scrub_all
 from penstock.model.damage import DamageKind
 from penstock.model.errors import DirectoryInUseError, InvalidArgumentError
-from penstock.storage.real_offload import ThreadOffload
+from penstock.storage.machine.offload import ThreadOffload
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,14 @@ from penstock.app.segments import open_segments
 from penstock.app.settings import StandaloneSettings
 from penstock.app.standalone import open_standalone
 from penstock.app.telemetry import Counters
-from penstock.app.worker_layout import load_layout, settle_layout, worker_directory
-from penstock.app.workers import Patience, Worker
+from penstock.app.workers.layout import load_layout, settle_layout, worker_directory
+from penstock.app.workers.supervisor import Patience, Worker
 from penstock.model.errors import ContainerOfflineError, CorruptDataError, PenstockError
 from penstock.ports.segment_service import Append
-from penstock.storage.data_directory import DataDirectory
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_rng import RealRng
-from penstock.storage.real_shared_counts import CountsMemory
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.data_directory import DataDirectory
+from penstock.storage.machine.rng import RealRng
+from penstock.storage.machine.shared_counts import CountsMemory
 
 ENTRIES = ("RESERVE", "VERSION", "LOCK", "catalogue", "chunks", "metadata", "wal")
 SUBSETS = [lost for count in range(1, 6) for lost in itertools.combinations(ENTRIES, count)]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from retention_fakes import NOW_MS, FakeController, FakeStream
 
 from penstock.app.plot import Canvas, Picture, Point, draw_png, draw_text, gather
-from penstock.codec.policy_document import decode_document
-from penstock.core.policy_levels import resolve
+from penstock.codec.control.policy_document import decode_document
+from penstock.core.policies.levels import resolve
 from penstock.model.names import StreamName
 from penstock.model.retention import EMPTY, EffectivePolicy
 

@@ -14,7 +14,7 @@ import penstock
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.app.standalone import open_standalone
 from penstock.model.errors import AddressInUseError, DirectoryInUseError, InvalidArgumentError, PenstockError
-from penstock.storage.data_directory import DataDirectory
+from penstock.storage.machine.data_directory import DataDirectory
 
 PORTS = ("controller_port", "store_port", "http_port")
 FREE = dict.fromkeys(PORTS, 0)

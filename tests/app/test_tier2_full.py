@@ -18,7 +18,7 @@ from penstock.model.errors import StorageFullError, ThrottledError
 from penstock.model.names import StreamName
 from penstock.ports.files import File, FileWrite
 from penstock.ports.segment_service import Append
-from penstock.storage.real_files import RealFiles
+from penstock.storage.machine.files import RealFiles
 
 SEGMENT = "s/t/0.#epoch.0"
 BLOCK = b"0123456789abcdef" * 4096

@@ -16,12 +16,12 @@ from penstock.app.segments import open_segments
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.app.telemetry import Counters
 from penstock.app.tier2 import tier2_of_worker
-from penstock.app.worker_layout import RECORD, load_layout, settle_layout, worker_directory, workers_of
+from penstock.app.workers.layout import RECORD, load_layout, settle_layout, worker_directory, workers_of
 from penstock.model.errors import ContainerOfflineError, CorruptDataError, InvalidArgumentError, VersionTooNewError
-from penstock.storage.data_directory import DataDirectory
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.real_rng import RealRng
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.data_directory import DataDirectory
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.machine.rng import RealRng
 
 
 def settled(data: Path, workers: int) -> Path:

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from penstock.app.worker_process import removal_guard
-from penstock.app.workers import WorkerRemovals
+from penstock.app.workers.process import removal_guard
+from penstock.app.workers.supervisor import WorkerRemovals
 from penstock.model.errors import NotConnectedError, RetentionHoldError
-from penstock.net.worker_link import WorkerLink, open_link
+from penstock.net.workers.link import WorkerLink, open_link
 
 
 class World:

@@ -11,8 +11,8 @@ import pytest
 from workers_world import LAYOUT, WorkersWorld
 
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
-from penstock.app.worker_layout import settle_layout
-from penstock.app.workers import open_workers
+from penstock.app.workers.layout import settle_layout
+from penstock.app.workers.supervisor import open_workers
 from penstock.model.errors import (
     InvalidArgumentError,
     NotConnectedError,
@@ -21,7 +21,7 @@ from penstock.model.errors import (
     SegmentNotFoundError,
 )
 from penstock.ports.segment_service import NO_EVENT, Append, Appended, AppendLimit, LimitAction, TableKind, TablePut
-from penstock.storage.data_directory import DataDirectory
+from penstock.storage.machine.data_directory import DataDirectory
 from penstock.testing.conformance import laws
 from penstock.testing.conformance.erasure import ErasureLaws
 from penstock.testing.conformance.segments import SegmentLaws

@@ -17,7 +17,7 @@ import pytest
 from workers_server import PATIENCE_S, alive, pids, places, wait_until
 
 import penstock
-from penstock.core.routing import hash_key
+from penstock.core.streams.routing import hash_key
 from penstock.model.errors import ScaleConflictError, UnavailableError
 from penstock.model.names import StreamName, segment_name
 from penstock.testing.server import ServerProcess

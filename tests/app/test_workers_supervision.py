@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.app import workers as module
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.app.standalone import store_failure
-from penstock.app.worker_layout import settle_layout
-from penstock.app.workers import Patience, Workers, open_workers
-from penstock.core.readiness import FUNCTIONS
+from penstock.app.workers import supervisor as module
+from penstock.app.workers.layout import settle_layout
+from penstock.app.workers.supervisor import Patience, Workers, open_workers
+from penstock.core.segments.readiness import FUNCTIONS
 from penstock.model.errors import InvalidArgumentError, UnavailableError
-from penstock.storage.data_directory import DataDirectory
+from penstock.storage.machine.data_directory import DataDirectory
 
 PATIENCE_S = 120.0
 SHORT = Patience(pause_s=0.01, pause_max_s=0.02, attempts=3, stop_s=20.0)

@@ -56,6 +56,6 @@ def pids(server: ServerProcess) -> dict[int, int]:
             words = (entry / "cmdline").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if parent == server.process.pid and b"penstock.app.worker_process" in words and alive(int(entry.name)):
+        if parent == server.process.pid and b"penstock.app.workers.process" in words and alive(int(entry.name)):
             found[int(words[5])] = int(entry.name)
     return found

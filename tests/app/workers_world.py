@@ -10,18 +10,18 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from uuid import UUID
 
 from penstock.app.telemetry import Counters
-from penstock.app.worker_layout import WorkerLayout
-from penstock.net.dial.worker_line import WorkerLine
-from penstock.net.dial.worker_segments import WorkerSegments
-from penstock.net.worker_link import WorkerLink, open_link
-from penstock.net.worker_server import WorkerServer
+from penstock.app.workers.layout import WorkerLayout
+from penstock.net.workers.line import WorkerLine
+from penstock.net.workers.link import WorkerLink, open_link
+from penstock.net.workers.worker_segments import WorkerSegments
+from penstock.net.workers.worker_server import WorkerServer
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.storage.memory_chunks import MemoryChunks
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory_log import MemoryLog, MemoryLogState
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_shared_counts import CountsMemory, WorkerCounts
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.shared_counts import CountsMemory, WorkerCounts
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
 
 LAYOUT = WorkerLayout(workers=2, containers=4)
 

@@ -15,11 +15,11 @@ from penstock.model.errors import NotConnectedError
 from penstock.ports.controller_service import Endpoint
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store
-from penstock.storage.memory_chunks import MemoryChunks
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory_log import MemoryLog
-from penstock.testing.simulation.loop import SimLoop
-from penstock.testing.simulation.world import SimClock, SimRng
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_log import MemoryLog
+from penstock.testing.simulation.machine.loop import SimLoop
+from penstock.testing.simulation.machine.world import SimClock, SimRng
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from penstock.client.answer import Answer
+from penstock.client.blocking.answer import Answer
 
 WAIT_S = 20.0
 

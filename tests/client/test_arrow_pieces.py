@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client.arrow import ArrowBatch, PieceMemory
-from penstock.client.lanes import Lane, LaneMap, Piece
+from penstock.client.writing.arrow import ArrowBatch, PieceMemory
+from penstock.client.writing.lanes import Lane, LaneMap, Piece
 from penstock.codec.events import frame_events, split_events
 from penstock.model.errors import InvalidArgumentError
 

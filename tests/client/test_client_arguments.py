@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from client_world import open_services
 
-from penstock.client.blocking import Store
+from penstock.client.blocking.stores import Store
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import GenerationMismatchError, InvalidArgumentError, InvalidCutError, InvalidNameError
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_rng import RealRng
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.rng import RealRng
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 import pytest
 from client_world import open_services
 
-from penstock.client.answer import Answer
-from penstock.client.blocking import Store
+from penstock.client.blocking.answer import Answer
+from penstock.client.blocking.stores import Store
 from penstock.model.errors import (
     EventTooLargeError,
     InternalError,
@@ -30,8 +30,8 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.ports.controller_service import TransactionStatus
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_rng import RealRng
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.rng import RealRng
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import logging
 import pytest
 from client_world import simulate
 
-from penstock.client.group_state import GroupState, initial_state
+from penstock.client.reading.group_state import GroupState, initial_state
 from penstock.controller import keys
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
@@ -21,7 +21,7 @@ from penstock.model.names import StreamName
 from penstock.model.segments import even_ranges, make_segment_id
 from penstock.ports.segment_service import KEY_ABSENT, TablePut, TableRemoval
 
-LOGGER = "penstock.client.group_reader"
+LOGGER = "penstock.client.reading.group_reader"
 
 
 async def fill(stream, count, start=0):

@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 from client_world import simulate
 
-from penstock.client.group_state import GroupState, initial_state
-from penstock.client.group_table import GroupTable, owner_key
-from penstock.client.liveness import Silences
+from penstock.client.reading.group_state import GroupState, initial_state
+from penstock.client.reading.group_table import GroupTable, owner_key
+from penstock.client.reading.liveness import Silences
 from penstock.model.errors import (
     GenerationMismatchError,
     NotConnectedError,

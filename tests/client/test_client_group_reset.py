@@ -10,7 +10,7 @@ from uuid import UUID, uuid5
 import pytest
 from client_world import simulate
 
-from penstock.client.group_table import GroupTable
+from penstock.client.reading.group_table import GroupTable
 from penstock.client.store import AsyncStore
 from penstock.model.callers import Caller, calling
 from penstock.model.cuts import StreamCut

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 import pytest
 from client_world import simulate
 
-from penstock.client.group_state import GroupState, initial_state
+from penstock.client.reading.group_state import GroupState, initial_state
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     AlreadyExistsError,

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 import penstock
 import penstock.client
-from penstock.client.blocking import Store
-from penstock.client.writer_core import WriterSettings
+from penstock.client.blocking.stores import Store
+from penstock.client.writing.writer_core import WriterSettings
 from penstock.model.errors import InvalidArgumentError
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_rng import RealRng
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.rng import RealRng
 
 
 @pytest.fixture(scope="module")

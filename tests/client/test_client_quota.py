@@ -9,11 +9,11 @@ from collections import defaultdict
 import pytest
 from client_world import open_services, read_all, simulate
 
-from penstock.client.blocking import Store
+from penstock.client.blocking.stores import Store
 from penstock.model.errors import DeadlineExceededError, QuotaExceededError, QuotaHeldError
 from penstock.ports.segment_service import AppendLimit, LimitAction
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_rng import RealRng
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.rng import RealRng
 
 SEGMENTS = [f"a/s/{number}.#epoch.0" for number in range(3)]
 REASON = {"rule": "Q1", "subscriber": "slow"}

@@ -8,8 +8,8 @@ import random
 import pytest
 from client_world import SimLoop, SimRng
 
-from penstock.client.blocks import Block
-from penstock.client.fetching import AHEAD_READS, READ_BYTES, SegmentEnd, SegmentFailure, SegmentFetcher
+from penstock.client.reading.blocks import Block
+from penstock.client.reading.fetching import AHEAD_READS, READ_BYTES, SegmentEnd, SegmentFailure, SegmentFetcher
 from penstock.codec.events import frame_events
 from penstock.model.errors import NotConnectedError, SegmentNotFoundError, TruncatedError
 from penstock.model.names import StreamName

@@ -10,7 +10,7 @@ from client_world import read_all, simulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.read_order import normalised, startable
+from penstock.core.cuts.read_order import normalised, startable
 from penstock.model.cuts import NOT_STARTED, StreamCut
 from penstock.model.errors import InvalidCutError, SegmentNotFoundError, TruncatedError
 from penstock.model.segments import KeyRange

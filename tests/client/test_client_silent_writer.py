@@ -10,8 +10,8 @@ import asyncio
 import pytest
 from client_world import World, read_all, simulate
 
-from penstock.client import segment_sender
-from penstock.core import writer_memory
+from penstock.client.writing import segment_sender
+from penstock.core.segments import writer_memory
 from penstock.model.errors import WriterForgottenError
 from penstock.ports.segment_service import Append, Appended
 from penstock.segmentstore import writer_memory as store_memory

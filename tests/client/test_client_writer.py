@@ -18,7 +18,7 @@ from penstock.model.errors import (
     StreamNotFoundError,
     StreamSealedError,
 )
-from penstock.testing.simulation.world import SimRng
+from penstock.testing.simulation.machine.world import SimRng
 
 
 class FullDisk:

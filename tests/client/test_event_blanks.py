@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.blanks import blank_events, without_erased
-from penstock.client.blocks import Block
+from penstock.client.reading.blanks import blank_events, without_erased
+from penstock.client.reading.blocks import Block
 from penstock.codec.events import event_bounds, frame_events
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId

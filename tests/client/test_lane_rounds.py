@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.lanes import Lane
-from penstock.client.rounds import SLICE_LANES, LaneRounds
-from penstock.client.segment_sender import SenderState
+from penstock.client.writing.lanes import Lane
+from penstock.client.writing.rounds import SLICE_LANES, LaneRounds
+from penstock.client.writing.segment_sender import SenderState
 
 LINGER_S = 0.002
 

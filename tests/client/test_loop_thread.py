@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from penstock.client.loop_thread import LoopThread
+from penstock.client.blocking.loop_thread import LoopThread
 from penstock.model.errors import NotConnectedError
 
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec import catalogue, chunk_index, erased, records
-from penstock.codec import operation_frames as frames
-from penstock.codec import operations as codec
+from penstock.codec.store import catalogue, chunk_index, erased
+from penstock.codec.store import operation_frames as frames
+from penstock.codec.store import operations as codec
+from penstock.codec.store import rows as records
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"

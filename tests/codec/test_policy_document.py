@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec import policy_document as codec
+from penstock.codec.control import policy_document as codec
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
 from penstock.model.names import StreamName
@@ -112,7 +112,7 @@ def test_the_page_tells_what_the_codec_takes() -> None:
 
 
 def test_the_page_tells_the_defaults() -> None:
-    from penstock.core.policy_levels import _NAMES
+    from penstock.core.policies.levels import _NAMES
 
     plain = EffectivePolicy()
     for row in rows("# Format"):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec import wal
+from penstock.codec.store import wal
 from penstock.model.errors import InternalError, VersionTooNewError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "formats" / "wal.md"

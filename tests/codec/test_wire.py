@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec import wire
-from penstock.codec import wire_commands as c
-from penstock.codec import wire_table_commands as t
-from penstock.codec.wire_layout import (
+from penstock.codec.wire import commands as c
+from penstock.codec.wire import frames as wire
+from penstock.codec.wire import table_commands as t
+from penstock.codec.wire.layout import (
     LIST_MAX,
     NO_VERSION,
     AttributeUpdate,

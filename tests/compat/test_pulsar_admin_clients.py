@@ -23,8 +23,8 @@ import pytest
 from penstock.app.embedded import Runtime, embedded_settings, open_runtime
 from penstock.codec.events import frame_events
 from penstock.model.names import StreamName, segment_name
-from penstock.net.pulsar_admin import pulsar_routes
-from penstock.net.rest_server import RestServer
+from penstock.net.http.http_server import RestServer
+from penstock.net.http.pulsar.api import pulsar_routes
 from penstock.ports.segment_service import NO_EVENT, Append
 
 HERE = Path(__file__).with_name("pulsar_admin")

@@ -12,10 +12,10 @@ from uuid import UUID
 from memory_segments import MemorySegments
 
 from penstock.codec.audit import decode_entry
-from penstock.codec.metadata import EpochEntry
+from penstock.codec.control.streams import EpochEntry
 from penstock.controller import keys
-from penstock.controller.audit import AUDIT_STREAM
 from penstock.controller.controller import Controller, open_controller
+from penstock.controller.retention.audit import AUDIT_STREAM
 from penstock.controller.settings import ControllerSettings
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName, segment_name, transaction_segment_name

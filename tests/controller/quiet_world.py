@@ -13,8 +13,8 @@ from controller_world import STREAM, FakeClock, cut_at, join, name_of, publish, 
 from memory_segments import MemorySegments
 
 from penstock.controller.controller import Controller
-from penstock.core.retention_json import encode_cut, plan_line, read_facts
-from penstock.core.retention_settlement import settle
+from penstock.core.planner_json.requests import encode_cut, plan_line, read_facts
+from penstock.core.retention.settlement import settle
 from penstock.model.errors import (
     InvalidArgumentError,
     InvalidCutError,

@@ -11,7 +11,7 @@ import pytest
 from controller_world import STREAM, FakeClock, name_of, seg, with_stream, write_transaction
 from memory_segments import MemorySegments
 
-from penstock.codec.metadata import DecisionRecord
+from penstock.codec.control.streams import DecisionRecord
 from penstock.controller import keys
 from penstock.controller.controller import Controller
 from penstock.controller.metadata import overwrite

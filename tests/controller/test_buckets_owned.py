@@ -13,7 +13,7 @@ from penstock.controller import retention_keys
 from penstock.controller.buckets import Buckets
 from penstock.controller.metadata import Metadata
 from penstock.controller.set_aside import SetAside
-from penstock.core.buckets import bucket_of
+from penstock.core.streams.buckets import bucket_of
 from penstock.model.errors import ContainerOfflineError, StorageFullError
 from penstock.model.names import StreamName
 

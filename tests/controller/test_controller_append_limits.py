@@ -20,7 +20,7 @@ from controller_world import (
 )
 from memory_segments import MemorySegments
 
-from penstock.codec.metadata import LengthsRecord
+from penstock.codec.control.streams import LengthsRecord
 from penstock.controller import keys
 from penstock.model.errors import QuotaExceededError, QuotaHeldError
 from penstock.model.retention import OnExceed, PolicyDocument

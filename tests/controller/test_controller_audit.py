@@ -11,7 +11,7 @@ from memory_segments import MemorySegments
 
 from penstock.codec.audit import ENTRY_MAX_BYTES, AuditEntry, AuditKind, decode_entry, encode_entry
 from penstock.controller import keys, retention_keys
-from penstock.controller.audit import AUDIT_STREAM, audit_policy
+from penstock.controller.retention.audit import AUDIT_STREAM, audit_policy
 from penstock.controller.settings import DAY_MS, ControllerSettings
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (

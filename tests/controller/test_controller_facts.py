@@ -9,7 +9,7 @@ import pytest
 from controller_world import STREAM, FakeClock, name_of, seg, with_stream
 from memory_segments import MemorySegments
 
-from penstock.core.retention_json import plan_line
+from penstock.core.planner_json.requests import plan_line
 from penstock.model.errors import InvalidArgumentError, StreamNotFoundError
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyDocument, Retain

@@ -9,10 +9,10 @@ import pytest
 from controller_world import STREAM, FakeClock, audit_entries, config, name_of, opened, seg, table_keys, with_stream
 from memory_segments import MemorySegments
 
-from penstock.codec.metadata import StreamRecord
-from penstock.codec.policy_metadata import policy_fields
+from penstock.codec.control.policies import policy_fields
+from penstock.codec.control.streams import StreamRecord
 from penstock.controller import keys
-from penstock.controller.audit import AUDIT_STREAM
+from penstock.controller.retention.audit import AUDIT_STREAM
 from penstock.model.errors import (
     CorruptDataError,
     InvalidArgumentError,

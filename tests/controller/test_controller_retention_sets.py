@@ -18,9 +18,10 @@ from controller_world import (
 )
 from memory_segments import MemorySegments
 
-from penstock.codec.reader_metadata import TailRecord
-from penstock.controller import keys, retention_sets
+from penstock.codec.control.readers import TailRecord
+from penstock.controller import keys
 from penstock.controller.controller import Controller
+from penstock.controller.retention import sets as retention_sets
 from penstock.model.policies import RetentionPolicy, RetentionType
 
 SEGMENT = seg(0, 0)

@@ -31,9 +31,9 @@ from penstock.ports.controller_service import Endpoint, ReaderGroupConfig, Trans
 from penstock.ports.segment_service import NO_EVENT, Append
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.storage.memory_chunks import MemoryChunks
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory_log import MemoryLog, MemoryLogState
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
 
 WRITER = UUID(int=77)
 

@@ -18,9 +18,9 @@ from controller_world import (
 )
 from memory_segments import MemorySegments
 
-from penstock.controller.decision_queues import DecisionQueues
-from penstock.controller.decisions import decide
-from penstock.core.transactions import Verb
+from penstock.controller.transactions.decision_queues import DecisionQueues
+from penstock.controller.transactions.decisions import decide
+from penstock.core.streams.transactions import Verb
 from penstock.model.names import StreamName
 from penstock.ports.controller_service import TransactionStatus
 
@@ -64,7 +64,7 @@ def test_a_commit_answers_when_the_events_are_readable() -> None:
 
 
 def test_a_commit_that_takes_long_answers_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.controller.transactions.COMMIT_S", 0.01)
+    monkeypatch.setattr("penstock.controller.transactions.calls.COMMIT_S", 0.01)
 
     async def run() -> None:
         segments = MemorySegments()

@@ -10,7 +10,7 @@ import pytest
 from controller_world import STREAM, FakeClock, audit_entries, name_of, opened, with_stream
 from test_holds_against_removals import ONE, Blanking, _erase
 
-from penstock.codec.erasure_records import ErasureMarkRecord
+from penstock.codec.control.erasures import ErasureMarkRecord
 from penstock.controller import keys
 from penstock.controller.controller import Controller
 from penstock.controller.metadata import overwrite

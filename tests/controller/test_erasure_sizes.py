@@ -8,7 +8,7 @@ import pytest
 from controller_world import STREAM, name_of, seg, with_stream
 from test_lost_answers import Lossy
 
-from penstock.codec.erasure_records import ErasureRecord, ErasureState
+from penstock.codec.control.erasures import ErasureRecord, ErasureState
 from penstock.controller import keys
 from penstock.model.errors import InvalidArgumentError
 

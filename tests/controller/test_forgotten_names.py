@@ -12,11 +12,12 @@ import pytest
 from controller_world import STREAM, FakeClock, config, opened, stream_bytes, with_stream, write_transaction
 from memory_segments import MemorySegments
 
-from penstock.codec.metadata import BatchRecord, ForgottenRecord
-from penstock.controller import batches, keys
+from penstock.codec.control.streams import BatchRecord, ForgottenRecord
+from penstock.controller import keys
 from penstock.controller.controller import Controller
 from penstock.controller.metadata import overwrite
-from penstock.core.batch_memory import NAME_KEPT_MS, NAMES_KEPT, name_digest, names_to_forget
+from penstock.controller.transactions import batches
+from penstock.core.streams.batch_memory import NAME_KEPT_MS, NAMES_KEPT, name_digest, names_to_forget
 from penstock.model.errors import WriterForgottenError
 from penstock.model.queries import QuerySource
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.controller import batches, numbers
-from penstock.core import batch_memory, writer_memory
+from penstock.controller.streams import numbers
+from penstock.controller.transactions import batches
+from penstock.core.segments import writer_memory
+from penstock.core.streams import batch_memory
 from penstock.testing.growth import grow
 
 DAY_MS = 86_400_000

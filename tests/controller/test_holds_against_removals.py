@@ -10,7 +10,7 @@ import pytest
 from controller_world import STREAM, FakeClock, audit_entries, cut_at, name_of, seg, with_stream
 from raced_segments import RacedSegments
 
-from penstock.codec.erasure_records import ErasureRecord, ErasureState
+from penstock.codec.control.erasures import ErasureRecord, ErasureState
 from penstock.controller import keys
 from penstock.controller.controller import Controller
 from penstock.model.errors import RetentionHoldError

@@ -11,7 +11,7 @@ import pytest
 from controller_world import QUIET, STREAM, FakeClock, name_of, seg, with_stream
 from memory_segments import MemorySegments
 
-from penstock.codec.erasure_records import ErasureRecord, ErasureState
+from penstock.codec.control.erasures import ErasureRecord, ErasureState
 from penstock.controller import keys
 from penstock.controller.controller import Controller
 from penstock.model.errors import UnavailableError

@@ -11,7 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec.metadata import (
+from penstock.codec.control.policies import HoldPlaceRecord, HoldRecord, PolicyRecord, policy_fields, read_policy
+from penstock.codec.control.readers import (
+    PAST_POSITIONS_MAX,
+    PAST_TRUNCATIONS_MAX,
+    EvictionsRecord,
+    GroupRecord,
+    GroupState,
+    PastTruncation,
+    PastTruncationsRecord,
+    RetentionSetRecord,
+    SubscriberRecord,
+    TailRecord,
+)
+from penstock.codec.control.streams import (
     BatchPin,
     BatchRecord,
     CompletedRecord,
@@ -29,19 +42,6 @@ from penstock.codec.metadata import (
     TransactionState,
     Work,
     WorkKind,
-)
-from penstock.codec.policy_metadata import HoldPlaceRecord, HoldRecord, PolicyRecord, policy_fields, read_policy
-from penstock.codec.reader_metadata import (
-    PAST_POSITIONS_MAX,
-    PAST_TRUNCATIONS_MAX,
-    EvictionsRecord,
-    GroupRecord,
-    GroupState,
-    PastTruncation,
-    PastTruncationsRecord,
-    RetentionSetRecord,
-    SubscriberRecord,
-    TailRecord,
 )
 from penstock.controller import keys, retention_keys
 from penstock.model.errors import CorruptDataError, VersionTooNewError

@@ -13,12 +13,14 @@ import pytest
 from controller_world import STREAM, FakeClock, config, opened, scale_to, with_stream, write_transaction
 from memory_segments import MemorySegments
 
-from penstock.codec.metadata import BatchRecord
-from penstock.codec.retention_records import GapRecord
-from penstock.controller import batches, keys, numbers, retention_keys
+from penstock.codec.control.streams import BatchRecord
+from penstock.codec.control.truncations import GapRecord
+from penstock.controller import keys, retention_keys
 from penstock.controller.controller import Controller
 from penstock.controller.metadata import overwrite
-from penstock.core.batch_memory import JOBS_KEPT, is_forgettable, jobs_to_forget
+from penstock.controller.streams import numbers
+from penstock.controller.transactions import batches
+from penstock.core.streams.batch_memory import JOBS_KEPT, is_forgettable, jobs_to_forget
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention

@@ -20,11 +20,11 @@ from controller_world import (
 from memory_segments import MemorySegments
 from raced_segments import RacedSegments
 
-from penstock.codec.metadata import HeadRecord, StreamRecord, StreamState
-from penstock.codec.reader_metadata import SubscriberRecord
+from penstock.codec.control.readers import SubscriberRecord
+from penstock.codec.control.streams import HeadRecord, StreamRecord, StreamState
 from penstock.controller import keys
-from penstock.controller.audit import AUDIT_STREAM
 from penstock.controller.controller import Controller
+from penstock.controller.retention.audit import AUDIT_STREAM
 from penstock.model.names import segment_name
 from penstock.model.retention import Backlog, Idle, OnExceed, PolicyDocument, Retain
 

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_segments import MemorySegments
 
-from penstock.controller import keys, streams
-from penstock.controller.audit import AUDIT_STREAM
+from penstock.controller import keys
 from penstock.controller.controller import Controller
+from penstock.controller.retention.audit import AUDIT_STREAM
+from penstock.controller.streams import updates as streams
 from penstock.model.errors import PenstockError, RetentionHoldError
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from memory_segments import MemorySegments
 
 from penstock.controller.metadata import Metadata
-from penstock.controller.retention_clock import RetentionClock
+from penstock.controller.retention.clock import RetentionClock
 from penstock.controller.set_aside import SetAside
 
 HOUR_MS = 3_600_000

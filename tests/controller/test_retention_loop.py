@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from memory_segments import MemorySegments
 
 from penstock.controller import keys, retention_keys
-from penstock.controller.due_times import DueTimes
-from penstock.controller.points import load_points
-from penstock.core.forecast import POINTS_MAX
+from penstock.controller.retention.due_times import DueTimes
+from penstock.controller.retention.points import load_points
+from penstock.core.retention.forecast import POINTS_MAX
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType
@@ -176,7 +176,7 @@ def test_a_burst_of_calls_is_one_look():
 
 
 def test_more_dirty_streams_than_are_remembered_means_all(monkeypatch):
-    monkeypatch.setattr("penstock.controller.retention_loop.WAITING_MAX", 1)
+    monkeypatch.setattr("penstock.controller.retention.loop.WAITING_MAX", 1)
 
     async def work(watched):
         await watched.turn()
@@ -292,8 +292,8 @@ def test_the_clock_is_recorded_with_what_was_recorded_by_it():
 
 
 def test_points_are_written_and_thinned_and_forecast_from(monkeypatch):
-    monkeypatch.setattr("penstock.controller.points.POINTS_MAX", 60)
-    monkeypatch.setattr("penstock.controller.points._THIN_EVERY", 8)
+    monkeypatch.setattr("penstock.controller.retention.points.POINTS_MAX", 60)
+    monkeypatch.setattr("penstock.controller.retention.points._THIN_EVERY", 8)
 
     async def work(watched):
         controller = watched.controller

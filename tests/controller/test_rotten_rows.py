@@ -11,8 +11,8 @@ from uuid import UUID
 from controller_world import cut_at, name_of, scale_to, seg
 from test_controller_store import Disks, everything
 
-from penstock.codec import records
-from penstock.controller import commits
+from penstock.codec.store import rows as records
+from penstock.controller.transactions import commits
 from penstock.model.errors import CorruptDataError, PenstockError
 from penstock.model.names import StreamName, transaction_segment_name
 from penstock.model.policies import RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig

@@ -9,7 +9,7 @@ from controller_world import STREAM, FakeClock, join, name_of, seg, with_stream,
 from memory_segments import MemorySegments
 
 from penstock.controller import keys, retention_keys
-from penstock.controller.points import Points, load_points
+from penstock.controller.retention.points import Points, load_points
 from penstock.model.errors import CorruptDataError
 from penstock.model.retention import Backlog, PolicyDocument
 

@@ -25,13 +25,13 @@ from controller_world import (
 from memory_segments import MemorySegments
 from raced_segments import RacedSegments
 
-from penstock.codec.metadata import BatchRecord, DecisionRecord, TransactionRecord, TransactionState
+from penstock.codec.control.streams import BatchRecord, DecisionRecord, TransactionRecord, TransactionState
 from penstock.controller import keys, retention_keys
 from penstock.controller.controller import Controller
-from penstock.controller.decisions import decide
-from penstock.controller.erasure_facts import remains_of
+from penstock.controller.erasure.subjects import remains_of
 from penstock.controller.metadata import overwrite
-from penstock.core.transactions import Verb, make_transaction_id
+from penstock.controller.transactions.decisions import decide
+from penstock.core.streams.transactions import Verb, make_transaction_id
 from penstock.model.errors import CorruptDataError, InternalError, PenstockError, StreamNotFoundError, StreamSealedError
 from penstock.model.names import segment_name
 from penstock.model.policies import StreamConfig

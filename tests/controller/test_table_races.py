@@ -22,8 +22,8 @@ from penstock.model.errors import (
     UnavailableError,
     VersionTooNewError,
 )
-from penstock.net.grpc_scopes import ScopeCalls
-from penstock.net.grpc_tables import RECORDS, KeyValueTables, TableConfig, TableRecord, TableState
+from penstock.net.grpc.scopes import ScopeCalls
+from penstock.net.grpc.tables import RECORDS, KeyValueTables, TableConfig, TableRecord, TableState
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.ports.controller_service import Endpoint
 from penstock.ports.segment_service import KEY_ABSENT, TablePut

@@ -22,7 +22,7 @@ from controller_world import (
 )
 from memory_segments import MemorySegments
 
-from penstock.codec.erasure_records import ErasureMarkRecord, ErasureRecord, ErasureState
+from penstock.codec.control.erasures import ErasureMarkRecord, ErasureRecord, ErasureState
 from penstock.controller import keys
 from penstock.controller.controller import Controller
 from penstock.controller.metadata import overwrite

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec.metadata import BatchPin, BatchRecord, CompletedRecord, TransactionRecord, TransactionState
-from penstock.core.history import EpochRecord
-from penstock.core.transactions import (
+from penstock.codec.control.streams import BatchPin, BatchRecord, CompletedRecord, TransactionRecord, TransactionState
+from penstock.core.streams.history import EpochRecord
+from penstock.core.streams.transactions import (
     BatchVerdict,
     PingVerdict,
     TransactionFacts,

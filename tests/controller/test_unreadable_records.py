@@ -14,14 +14,14 @@ from controller_world import QUIET, Counters, FakeClock, opened
 from memory_segments import MemorySegments
 
 from penstock.codec.audit import AuditEntry, AuditKind
-from penstock.codec.erasure_records import ErasureMarkRecord, ErasureRecord, ErasureState
-from penstock.codec.retention_records import GapRecord
+from penstock.codec.control.erasures import ErasureMarkRecord, ErasureRecord, ErasureState
+from penstock.codec.control.truncations import GapRecord
 from penstock.controller import keys, retention_keys
 from penstock.controller.controller import Controller
-from penstock.controller.decisions import decide
 from penstock.controller.metadata import overwrite
 from penstock.controller.set_aside import KNOWN_MAX, SetAside
-from penstock.core.transactions import Verb
+from penstock.controller.transactions.decisions import decide
+from penstock.core.streams.transactions import Verb
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.policies import ReaderGroupRetention, StreamConfig

@@ -7,7 +7,7 @@ import asyncio
 from controller_world import FakeClock, opened, table_keys
 from memory_segments import MemorySegments
 
-from penstock.codec.policy_metadata import HoldPlaceRecord
+from penstock.codec.control.policies import HoldPlaceRecord
 from penstock.controller import keys
 from penstock.controller.metadata import overwrite
 

@@ -6,9 +6,9 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.core.policy_levels import seconds
-from penstock.core.retention import RetentionFacts
-from penstock.core.retention_json import encode_cut, encode_record
+from penstock.core.planner_json.requests import encode_cut, encode_record
+from penstock.core.policies.levels import seconds
+from penstock.core.retention.planner import RetentionFacts
 from penstock.model.retention import EffectivePolicy
 
 _OF_FIELD = {

@@ -8,7 +8,7 @@ from random import Random
 
 from retention_world import World
 
-from penstock.core.retention import StreamCutRecord
+from penstock.core.retention.planner import StreamCutRecord
 
 
 @dataclass(frozen=True)

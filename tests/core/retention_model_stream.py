@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from retention_living import Event
 from retention_world import Cut, covers, keys_of, position_at
 
-from penstock.core.history import StreamHistory
-from penstock.core.retention import RetentionFacts
+from penstock.core.retention.planner import RetentionFacts
+from penstock.core.streams.history import StreamHistory
 from penstock.model.retention import Combine, EffectivePolicy, Measure, OnExceed
 
 Place = tuple[tuple[int, int], ...]

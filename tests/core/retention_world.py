@@ -8,9 +8,9 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from penstock.core.history import EpochRecord, StreamHistory
-from penstock.core.policy_levels import effective_of
-from penstock.core.retention import RetentionDecision, RetentionFacts, StreamCutRecord, decide
+from penstock.core.policies.levels import effective_of
+from penstock.core.retention.planner import RetentionDecision, RetentionFacts, StreamCutRecord, decide
+from penstock.core.streams.history import EpochRecord, StreamHistory
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import EffectivePolicy
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, even_ranges, make_segment_id

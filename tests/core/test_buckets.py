@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.buckets import bucket_of, distribute, java_hash
+from penstock.core.streams.buckets import bucket_of, distribute, java_hash
 
 names = st.lists(st.sampled_from([f"c{number}" for number in range(8)]), min_size=1, max_size=6, unique=True)
 counts = st.integers(1, 40)

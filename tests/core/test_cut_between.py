@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from retention_world import TWO, World, cut, history_of, worlds
 
-from penstock.core.cut_between import cut_between
-from penstock.core.cut_compose import counted_segments
-from penstock.core.cut_order import at_or_after, check_cut, check_within, head_of, lower_bound, size_till
+from penstock.core.cuts.between import cut_between
+from penstock.core.cuts.compose import counted_segments
+from penstock.core.cuts.order import at_or_after, check_cut, check_within, head_of, lower_bound, size_till
 
 
 def test_all_segments_go_forward_together_by_their_share() -> None:

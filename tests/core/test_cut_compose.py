@@ -7,8 +7,8 @@ from random import Random
 from hypothesis import given, settings
 from retention_world import World, brute_is_valid, cut, even, history_of, keys_of, position_at, worlds
 
-from penstock.core.cut_compose import compose
-from penstock.core.cut_order import at_or_after, lower_bound
+from penstock.core.cuts.compose import compose
+from penstock.core.cuts.order import at_or_after, lower_bound
 from penstock.model.segments import KeyRange
 
 LOW, HIGH = KeyRange(low=0.0, high=0.5), KeyRange(low=0.5, high=1.0)

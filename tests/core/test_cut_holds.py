@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from retention_world import World, cut, history_of, keys_of, position_at, seg, worlds
 
-from penstock.core.cut_order import passed_until
+from penstock.core.cuts.order import passed_until
 
 
 def test_a_newer_segment_may_lie_before_a_cut_that_names_an_older_one() -> None:

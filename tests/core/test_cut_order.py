@@ -21,7 +21,7 @@ from retention_world import (
     worlds,
 )
 
-from penstock.core.cut_order import (
+from penstock.core.cuts.order import (
     CutOrder,
     at_or_after,
     bytes_between,
@@ -38,7 +38,7 @@ from penstock.core.cut_order import (
     successors,
     upper_bound,
 )
-from penstock.core.history import StreamHistory
+from penstock.core.streams.history import StreamHistory
 from penstock.model.errors import InvalidCutError, SegmentNotFoundError
 
 THIRD = 1 / 3

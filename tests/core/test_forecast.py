@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.forecast import Filling, Point, rates, thin
+from penstock.core.retention.forecast import Filling, Point, rates, thin
 
 
 def at(time_ms, size, head=0):

@@ -5,7 +5,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.placement import container_of, primary_name
+from penstock.core.segments.placement import container_of, primary_name
 from penstock.model.names import StreamName, segment_name, transaction_segment_name, transient_segment_name
 from penstock.model.segments import make_segment_id
 

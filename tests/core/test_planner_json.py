@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 import penstock.core
-from penstock.core.retention import explain
-from penstock.core.retention_json import (
+from penstock.core.planner_json.policy import decode_policy
+from penstock.core.planner_json.requests import (
     FIELDS,
     decode_facts,
     encode_plan,
     encode_ranges,
     plan_line,
 )
-from penstock.core.retention_json_stream import Cuts, take_stream
-from penstock.core.retention_policy_json import decode_policy
+from penstock.core.planner_json.stream import Cuts, take_stream
+from penstock.core.retention.planner import explain
 from penstock.model.errors import InvalidArgumentError
 
 

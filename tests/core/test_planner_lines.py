@@ -11,9 +11,9 @@ import pytest
 from planner_lines import line_of
 from test_retention_model import apart_facts, check, some_facts
 
-from penstock.core import retention_lines
-from penstock.core.retention_json import plan_line
-from penstock.core.retention_lines import plan_lines, plan_text, read_line
+from penstock.core.planner_json import lines as retention_lines
+from penstock.core.planner_json.lines import plan_lines, plan_text, read_line
+from penstock.core.planner_json.requests import plan_line
 
 FIRST_SEED = 1_000_000
 ENCODE = json.JSONEncoder(ensure_ascii=False).encode

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.core import retention_json_stream, retention_outlook, retention_policy_json
-from penstock.core.retention_json import plan_line
-from penstock.core.retention_policy_json import decode_policy
+from penstock.core.planner_json import policy as retention_policy_json
+from penstock.core.planner_json import stream as retention_json_stream
+from penstock.core.planner_json.policy import decode_policy
+from penstock.core.planner_json.requests import plan_line
+from penstock.core.retention import outlook as retention_outlook
 from penstock.model.policies import LONG_MAX
 from penstock.model.retention import EffectivePolicy
 

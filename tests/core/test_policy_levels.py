@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec.effective_policy import decode_effective, encode_effective
-from penstock.codec.policy_document import BY_PATH, FIELDS, decode_document, value_of
-from penstock.core import policy_levels as levels
+from penstock.codec.control.effective_policy import decode_effective, encode_effective
+from penstock.codec.control.policy_document import BY_PATH, FIELDS, decode_document, value_of
+from penstock.core.policies import levels
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.policies import LONG_MAX, RetentionPolicy, RetentionType

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec.policy_document import decode_document
-from penstock.core.policy_levels import floor_of, resolve
-from penstock.core.policy_sentence import exact_duration, exact_size, sentence, soon
+from penstock.codec.control.policy_document import decode_document
+from penstock.core.policies.levels import floor_of, resolve
+from penstock.core.policies.sentence import exact_duration, exact_size, sentence, soon
 from penstock.model.retention import (
     EMPTY,
     Combine,

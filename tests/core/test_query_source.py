@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.codec.metadata import BatchRecord
-from penstock.core.query_source import BatchPlace, check_subscriber, classify_batch, owned_by
+from penstock.codec.control.streams import BatchRecord
+from penstock.core.streams.query_source import BatchPlace, check_subscriber, classify_batch, owned_by
 from penstock.model.errors import ConflictError, WriterInUseError
 from penstock.model.queries import QuerySource
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.readiness import FUNCTIONS, ReadinessFacts, not_ready
+from penstock.core.segments.readiness import FUNCTIONS, ReadinessFacts, not_ready
 
 REASONS = st.none() | st.sampled_from(["disk is full", "no answer"])
 FACTS = st.builds(

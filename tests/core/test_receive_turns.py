@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from penstock.core.receive_turns import FREE_BYTES, STEP_BYTES, TURN_BYTES, ReceiveTurns
+from penstock.core.segments.receive_turns import FREE_BYTES, STEP_BYTES, TURN_BYTES, ReceiveTurns
 
 MIB = 1 << 20
 TURN_S = 0.25

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.history import EpochRecord, StreamHistory
-from penstock.core.reclaim import KeptRange, LeaseFacts, ReclaimFacts, SegmentFacts, Why, reclaim_report
-from penstock.core.retention_facts import Hold
+from penstock.core.retention.facts import Hold
+from penstock.core.segments.reclaim import KeptRange, LeaseFacts, ReclaimFacts, SegmentFacts, Why, reclaim_report
+from penstock.core.streams.history import EpochRecord, StreamHistory
 from penstock.model.segments import KeyRange, SegmentRange, make_segment_id
 
 OLD, LEFT, RIGHT = make_segment_id(0, 0), make_segment_id(1, 1), make_segment_id(1, 2)

@@ -6,8 +6,8 @@ from typing import Any
 
 from retention_world import ONE, TWO, age, at, cut, one_segment, record, size
 
-from penstock.core.policy_levels import resolve
-from penstock.core.retention import RetentionDecision, RetentionFacts, RetentionRule, StreamCutRecord, decide
+from penstock.core.policies.levels import resolve
+from penstock.core.retention.planner import RetentionDecision, RetentionFacts, RetentionRule, StreamCutRecord, decide
 from penstock.model.retention import EMPTY, EffectivePolicy, Measure, PolicyDocument, Retain
 
 

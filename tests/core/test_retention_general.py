@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from retention_world import TWO, at, cut, history_of, one_segment, record
 
-from penstock.core.policy_levels import resolve
-from penstock.core.retention import RetentionDecision, RetentionFacts, RetentionRule, StreamCutRecord, decide
+from penstock.core.policies.levels import resolve
+from penstock.core.retention.planner import RetentionDecision, RetentionFacts, RetentionRule, StreamCutRecord, decide
 from penstock.model.retention import EMPTY, Combine, EffectivePolicy, Measure, PolicyDocument, Retain, Unsubscribed
 
 

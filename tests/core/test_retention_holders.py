@@ -1,6 +1,6 @@
 """Every holder that the planner names has words."""
 
-from penstock.core.retention_facts import HolderKind, RetentionRule, holder_in_words
+from penstock.core.retention.facts import HolderKind, RetentionRule, holder_in_words
 
 
 def test_every_kind_has_words_or_a_name():

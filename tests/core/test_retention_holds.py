@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from retention_world import TWO, age, aged, at, cut, history_of, one_segment, record, size
 
-from penstock.core.retention import (
+from penstock.core.retention.planner import (
     Hold,
     HolderKind,
     RetentionFacts,

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from retention_world import World, brute_size, covers, keys_of, position_at, pravega, worlds
 
-from penstock.core.cut_order import at_or_after, check_cut, check_within, head_of, lower_bound
-from penstock.core.history import StreamHistory
-from penstock.core.retention import (
+from penstock.core.cuts.order import at_or_after, check_cut, check_within, head_of, lower_bound
+from penstock.core.retention.outlook import shape_of
+from penstock.core.retention.planner import (
     Hold,
     HolderKind,
     RetentionFacts,
@@ -20,7 +20,7 @@ from penstock.core.retention import (
     decide,
     explain,
 )
-from penstock.core.retention_outlook import shape_of
+from penstock.core.streams.history import StreamHistory
 from penstock.model.policies import RetentionType
 
 RULES_OF_A_MAXIMUM = (RetentionRule.SUBSCRIBERS_MAXIMUM, RetentionRule.OVERLAP_MAXIMUM)

@@ -11,9 +11,9 @@ from retention_living import LivingWorld
 from retention_model import Decided, Model
 from retention_world import keys_of, position_at
 
-from penstock.core.cut_order import check_cut, lower_bound
-from penstock.core.policy_levels import effective_of, resolve, validate
-from penstock.core.retention import (
+from penstock.core.cuts.order import check_cut, lower_bound
+from penstock.core.policies.levels import effective_of, resolve, validate
+from penstock.core.retention.planner import (
     Hold,
     HolderKind,
     RetentionDecision,

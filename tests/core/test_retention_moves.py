@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from retention_world import TWO, at, cut, one_segment, record
 
-from penstock.core.policy_levels import resolve
-from penstock.core.retention import (
+from penstock.core.planner_json.requests import encode_verdict
+from penstock.core.policies.levels import resolve
+from penstock.core.retention.planner import (
     Hold,
     RetentionFacts,
     RetentionRule,
@@ -19,7 +20,6 @@ from penstock.core.retention import (
     decide,
     explain,
 )
-from penstock.core.retention_json import encode_verdict
 from penstock.model.retention import (
     EMPTY,
     Backlog,

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 from retention_world import TWO, at, cut, one_segment, record
 
-from penstock.core.policy_levels import resolve
-from penstock.core.retention import RetentionFacts, RetentionRule, WriterState, decide
+from penstock.core.policies.levels import resolve
+from penstock.core.retention.planner import RetentionFacts, RetentionRule, WriterState, decide
 from penstock.model.retention import (
     EMPTY,
     Backlog,

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 from retention_world import ONE, TWO, age, aged, at, cut, one_segment, pravega, record, size
 
-from penstock.core.history import StreamHistory
-from penstock.core.retention import (
+from penstock.core.retention.planner import (
     HolderKind,
     RetentionFacts,
     RetentionRule,
     StreamCutRecord,
     decide,
 )
+from penstock.core.streams.history import StreamHistory
 from penstock.model.errors import CorruptDataError
 from penstock.model.policies import RetentionType
 from penstock.model.retention import EffectivePolicy

@@ -8,9 +8,9 @@ import pytest
 from retention_world import one_segment, size
 from test_retention_model import some_facts
 
-from penstock.core.cut_order import at_or_after, head_of, size_till
-from penstock.core.retention import HolderKind, RetentionFacts, RetentionRule, decide
-from penstock.core.retention_settlement import STEPS_MAX, facts_after, settle
+from penstock.core.cuts.order import at_or_after, head_of, size_till
+from penstock.core.retention.planner import HolderKind, RetentionFacts, RetentionRule, decide
+from penstock.core.retention.settlement import STEPS_MAX, facts_after, settle
 
 CHUNKS, WORLDS = 4, 80
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core import routing
-from penstock.core.routing import Router, hash_key
+from penstock.core.streams import routing
+from penstock.core.streams.routing import Router, hash_key
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.segments import KeyRange, even_ranges
 

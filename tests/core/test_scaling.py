@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from retention_world import World, even, history_of, seg, worlds
 
-from penstock.core.history import EpochRecord, StreamHistory
-from penstock.core.scaling import next_number, plan_resize, plan_scale, rolling_epochs
+from penstock.core.streams.history import EpochRecord, StreamHistory
+from penstock.core.streams.scaling import next_number, plan_resize, plan_scale, rolling_epochs
 from penstock.model.errors import InvalidArgumentError, ScaleConflictError
 from penstock.model.segments import KeyRange, even_ranges, make_segment_id, number_of
 

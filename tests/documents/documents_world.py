@@ -17,8 +17,8 @@ from uuid import UUID
 from starlette.routing import Router
 
 from penstock.client.store import AsyncStore, AsyncStream
+from penstock.codec.control.readers import RetentionSetRecord, TailRecord
 from penstock.codec.events import frame_events
-from penstock.codec.reader_metadata import RetentionSetRecord, TailRecord
 from penstock.controller import keys
 from penstock.controller.controller import Controller, open_controller
 from penstock.controller.metadata import Metadata
@@ -27,18 +27,18 @@ from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType
 from penstock.model.segments import SegmentId, make_segment_id
-from penstock.net.pravega_rest import PravegaRest
-from penstock.net.pulsar_admin import pulsar_routes
-from penstock.net.retention_rest import RetentionRest
+from penstock.net.http.pravega_routes import PravegaRest
+from penstock.net.http.pulsar.api import pulsar_routes
+from penstock.net.http.retention_routes import RetentionRest
 from penstock.ports.controller_service import Endpoint, ReaderGroupConfig
 from penstock.ports.segment_service import NO_EVENT, Append
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store
-from penstock.storage.memory_chunks import MemoryChunks
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory_log import MemoryLog, MemoryLogState
-from penstock.testing.simulation.loop import SimLoop
-from penstock.testing.simulation.world import SimClock, SimRng
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
+from penstock.testing.simulation.machine.loop import SimLoop
+from penstock.testing.simulation.machine.world import SimClock, SimRng
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S

@@ -30,7 +30,7 @@ from penstock.model.names import StreamName, segment_name, transaction_segment_n
 from penstock.model.policies import RetentionPolicy, ScaleType, ScalingPolicy
 from penstock.ports.controller_service import Endpoint, PingStatus, TransactionStatus
 from penstock.ports.segment_service import NO_EVENT, Append
-from penstock.testing.simulation.world import SimRng
+from penstock.testing.simulation.machine.world import SimRng
 
 NAME = segment_name(STREAM, FIRST)
 SCOPES = "/v1/scopes"

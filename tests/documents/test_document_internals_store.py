@@ -17,14 +17,14 @@ from documents_world import (
     play_lives,
 )
 
-from penstock.core.placement import container_of
+from penstock.core.segments.placement import container_of
 from penstock.model.errors import (
     ContainerOfflineError,
     PenstockError,
 )
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.ports.segment_service import NO_EVENT, Append
-from penstock.testing.simulation.loop import SimLoop
+from penstock.testing.simulation.machine.loop import SimLoop
 
 NAME = segment_name(STREAM, FIRST)
 SCOPES = "/v1/scopes"

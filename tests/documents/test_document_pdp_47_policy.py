@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from documents_world import DAY_S, FIRST, HOUR_S, STREAM, World, by_size, by_time, group, play, take
 
-from penstock.codec.policy_document import decode_document
-from penstock.core.history import EpochRecord, StreamHistory
-from penstock.core.policy_levels import effective_of, pravega_view
-from penstock.core.retention import RetentionFacts, StreamCutRecord, decide
+from penstock.codec.control.policy_document import decode_document
+from penstock.core.policies.levels import effective_of, pravega_view
+from penstock.core.retention.planner import RetentionFacts, StreamCutRecord, decide
+from penstock.core.streams.history import EpochRecord, StreamHistory
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     InvalidArgumentError,

@@ -9,7 +9,7 @@ import pytest
 from documents_world import DAY_S, FIRST, HOUR_S, STREAM, World, by_size, by_time, play
 
 from penstock.controller.settings import ControllerSettings
-from penstock.core.retention_json import plan_line
+from penstock.core.planner_json.requests import plan_line
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, TruncatedError
 from penstock.model.policies import RetentionPolicy

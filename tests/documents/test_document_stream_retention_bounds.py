@@ -7,12 +7,12 @@ import asyncio
 import pytest
 from documents_world import FIRST, STREAM, World, by_size, by_time, group, play, take
 
-from penstock.codec.reader_metadata import SubscriberRecord
+from penstock.codec.control.readers import SubscriberRecord
 from penstock.controller import keys
 from penstock.controller.metadata import Metadata
-from penstock.core.history import EpochRecord, StreamHistory
-from penstock.core.policy_levels import effective_of
-from penstock.core.retention import RetentionFacts, StreamCutRecord, decide
+from penstock.core.policies.levels import effective_of
+from penstock.core.retention.planner import RetentionFacts, StreamCutRecord, decide
+from penstock.core.streams.history import EpochRecord, StreamHistory
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidCutError, TruncatedError
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from penstock.codec.effective_policy import PATHS
-from penstock.codec.policy_document import encode_document
+from penstock.codec.control.effective_policy import PATHS
+from penstock.codec.control.policy_document import encode_document
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import AlreadyExistsError, ConflictError, NotFoundError, SubscriberNotFoundError
 from penstock.model.names import StreamName

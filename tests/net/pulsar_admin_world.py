@@ -18,14 +18,14 @@ from penstock.codec.events import frame_events
 from penstock.controller.controller import Controller, open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.model.names import StreamName, segment_name
-from penstock.net.pulsar_admin import pulsar_routes
-from penstock.net.pulsar_admin_names import NamespaceName, TopicName
+from penstock.net.http.pulsar.api import pulsar_routes
+from penstock.net.http.pulsar.names import NamespaceName, TopicName
 from penstock.ports.controller_service import Endpoint
 from penstock.ports.segment_service import NO_EVENT, Append
 from penstock.segmentstore.store import SegmentStore, open_segment_store
-from penstock.storage.memory_chunks import MemoryChunks
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory_log import MemoryLog
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_log import MemoryLog
 
 WRITER = UUID(int=77)
 N = "/admin/v2/namespaces/my-tenant/my-ns"

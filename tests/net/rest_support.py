@@ -18,18 +18,18 @@ import uvloop
 from penstock.controller.controller import Controller, open_controller
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId, make_segment_id
-from penstock.net.rest_health import Checks
-from penstock.net.rest_limits import RestLimits
-from penstock.net.rest_server import RestServer
+from penstock.net.http.health import Checks
+from penstock.net.http.http_limits import RestLimits
+from penstock.net.http.http_server import RestServer
 from penstock.ports.controller_service import Endpoint
 from penstock.ports.segment_service import NO_EVENT, Append
 from penstock.segmentstore.store import SegmentStore, open_segment_store
-from penstock.storage.memory_chunks import MemoryChunks
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory_log import MemoryLog
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.real_rng import RealRng
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.machine.rng import RealRng
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_log import MemoryLog
 
 DESCRIPTION: Mapping[str, Any] = json.loads(
     resources.files("penstock.net").joinpath("openapi_v1.json").read_text(encoding="utf-8")

@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 import pytest
 from wire_memory_store import CountingTelemetry
 
-from penstock.client.blocking import Store
-from penstock.client.local_line import LocalLines
+from penstock.client.blocking.stores import Store
+from penstock.client.writing.local_line import LocalLines
 from penstock.controller.controller import open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import (
@@ -28,16 +28,16 @@ from penstock.model.errors import (
     StreamSealedError,
 )
 from penstock.net.dial.segments import DialLimits, RemoteSegments
-from penstock.net.wire_server import WireLimits, WireServer
+from penstock.net.wire.wire_server import WireLimits, WireServer
 from penstock.ports.controller_service import Endpoint
 from penstock.ports.segment_service import AppendLimit, LimitAction
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store
-from penstock.storage.memory_chunks import MemoryChunks
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory_log import MemoryLog
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_rng import RealRng
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.rng import RealRng
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_log import MemoryLog
 
 WAIT_S = 20.0
 
@@ -431,7 +431,7 @@ def test_what_was_sent_and_not_flushed_is_seen_to_without_another_call(world, fa
 
 
 def test_an_idle_writer_gives_its_lines_back(world, monkeypatch):
-    monkeypatch.setattr("penstock.client.direct._IDLE_TICKS", 2)
+    monkeypatch.setattr("penstock.client.writing.direct._IDLE_TICKS", 2)
     stream = world.store.create_stream("s/a")
     with stream.writer() as writer:
         events = go_direct(writer)

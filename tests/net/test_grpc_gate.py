@@ -11,11 +11,11 @@ from grpc_fakes import MemoryController, MemorySegments
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec import http2_frames as h2
-from penstock.core.call_memory import CALL_BYTES, CallMemory
+from penstock.codec.wire import http2_frames as h2
+from penstock.core.segments.call_memory import CALL_BYTES, CallMemory
 from penstock.net.dial.controller import dial_controller
-from penstock.net.grpc_gate import GateLimits
-from penstock.net.grpc_server import GrpcServer
+from penstock.net.grpc.gate import GateLimits
+from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.testing.abuse_http2 import HalfSender, frame
 
 BUDGET_BYTES = 256 << 10

@@ -35,8 +35,8 @@ from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention, StreamConfig
 from penstock.net.dial.controller import RemoteController, dial_controller
 from penstock.net.dial.grpc_connection import GrpcConnection
-from penstock.net.grpc_errors import ERROR_KEY, STATUSES, code_of, decode_error, encode_error
-from penstock.net.grpc_server import GrpcServer
+from penstock.net.grpc.grpc_errors import ERROR_KEY, STATUSES, code_of, decode_error, encode_error
+from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import Controller_pb2_grpc
 from penstock.ports.controller_service import Endpoint, ReaderGroupConfig

@@ -41,11 +41,11 @@ from penstock.model.policies import (
 )
 from penstock.model.retention import EMPTY, Backlog, Combine, OnExceed, PolicyDocument, Retain
 from penstock.model.segments import KeyRange, make_segment_id
-from penstock.net import grpc_mapping as mapping
 from penstock.net.dial.controller import RemoteController, dial_controller
 from penstock.net.dial.grpc_connection import GrpcConnection, parse_address
 from penstock.net.dial.native import dial_native
-from penstock.net.grpc_server import GrpcServer
+from penstock.net.grpc import mapping
+from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import native_pb2 as native
 from penstock.ports.chunk_imports import ChunkImports, ImportedChunk

@@ -11,7 +11,7 @@ from uuid import UUID
 import grpc
 import pytest
 
-from penstock.codec.metadata import BatchRecord
+from penstock.codec.control.streams import BatchRecord
 from penstock.controller import keys
 from penstock.controller.controller import Controller, open_controller
 from penstock.model.cuts import NOT_STARTED, StreamCut
@@ -32,18 +32,18 @@ from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, Reten
 from penstock.model.queries import QuerySource
 from penstock.model.segments import KeyRange, make_segment_id
 from penstock.net.dial.controller import RemoteController, dial_controller
-from penstock.net.grpc_server import GrpcServer
+from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import Controller_pb2_grpc
 from penstock.ports.controller_service import Endpoint, PingStatus, ReaderGroupConfig, ScaleStatus, TransactionStatus
 from penstock.ports.segment_service import NO_EVENT, Append, TablePut
 from penstock.segmentstore.store import SegmentStore, open_segment_store
-from penstock.storage.memory_chunks import MemoryChunks
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory_log import MemoryLog
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.real_rng import RealRng
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.machine.rng import RealRng
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_log import MemoryLog
 
 S = StreamName("s", "events")
 FIRST, SECOND = make_segment_id(0, 0), make_segment_id(0, 1)

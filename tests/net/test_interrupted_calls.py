@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 from test_direct_appends import World
 
-from penstock.client.writer_core import WriterCore
+from penstock.client.writing.writer_core import WriterCore
 from penstock.codec.events import split_events
 
 pytestmark = [

@@ -20,10 +20,10 @@ from penstock.net.dial.controller import RemoteController, dial_controller
 from penstock.net.dial.line_calls import LineCalls
 from penstock.net.dial.segments import RemoteSegments
 from penstock.net.dial.wire_dial import DialLimits
-from penstock.net.grpc_server import GrpcServer
-from penstock.net.wire_calls import controller_calls
-from penstock.net.wire_server import WireServer
-from penstock.storage.real_rng import RealRng
+from penstock.net.grpc.grpc_server import GrpcServer
+from penstock.net.wire.calls import controller_calls
+from penstock.net.wire.wire_server import WireServer
+from penstock.storage.machine.rng import RealRng
 
 OVER_THE_LINE = {
     "create_transaction",

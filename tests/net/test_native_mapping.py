@@ -11,7 +11,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.retention import HoldInfo
 from penstock.model.segments import SegmentId
-from penstock.net import native_mapping as own
+from penstock.net.grpc import native_mapping as own
 from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
 from penstock.ports.controller_service import SegmentSpan, SubscriberInfo
 from penstock.ports.segment_service import ChunkBlock, ChunkRange, DiskSpace, Lease, SegmentInfo, SegmentSpace

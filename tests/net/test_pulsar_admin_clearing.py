@@ -10,7 +10,7 @@ import pytest
 from pulsar_admin_world import TOPIC, N, P, World, play
 from starlette.routing import Router
 
-from penstock.net.pulsar_admin import pulsar_routes
+from penstock.net.http.pulsar.api import pulsar_routes
 
 S = f"{P}/subscription/sub"
 

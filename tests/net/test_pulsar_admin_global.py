@@ -12,8 +12,8 @@ from pulsar_admin_world import NS, TOPIC, N, P, World, play
 from starlette.routing import Router
 
 from penstock.model.retention import Backlog, OnExceed, PolicyDocument, Retain
-from penstock.net.pulsar_admin import pulsar_routes
-from penstock.net.pulsar_admin_records import TABLE
+from penstock.net.http.pulsar.api import pulsar_routes
+from penstock.net.http.pulsar.records import TABLE
 
 MIB = 1 << 20
 LOCAL, GLOBAL, NAMESPACE = "local", "global", "namespace"

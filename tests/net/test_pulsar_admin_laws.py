@@ -11,8 +11,8 @@ from starlette.routing import Router
 
 from penstock.model.names import segment_name
 from penstock.model.segments import make_segment_id
-from penstock.net.pulsar_admin import pulsar_routes
-from penstock.net.pulsar_admin_records import Records
+from penstock.net.http.pulsar.api import pulsar_routes
+from penstock.net.http.pulsar.records import Records
 
 S = f"{P}/subscription/sub"
 SEGMENT = make_segment_id(0, 0)

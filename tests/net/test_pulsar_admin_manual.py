@@ -8,7 +8,7 @@ from __future__ import annotations
 from pulsar_admin_world import NS, TOPIC, N, P, World, play
 
 from penstock.model.retention import OnExceed
-from penstock.net.pulsar_admin_context import RELEASED
+from penstock.net.http.pulsar.context import RELEASED
 
 GIB_MB = 1024
 

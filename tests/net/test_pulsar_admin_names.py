@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.policy_levels import resolve
+from penstock.core.policies.levels import resolve
 from penstock.model.errors import InvalidNameError
 from penstock.model.names import check_name
 from penstock.model.retention import (
@@ -22,7 +22,7 @@ from penstock.model.retention import (
     PolicyDocument,
     Retain,
 )
-from penstock.net.pulsar_admin_bodies import (
+from penstock.net.http.pulsar.bodies import (
     POLICY_NAMES,
     AdminError,
     Quota,
@@ -36,7 +36,7 @@ from penstock.net.pulsar_admin_bodies import (
     retention_of,
     whole,
 )
-from penstock.net.pulsar_admin_names import (
+from penstock.net.http.pulsar.names import (
     NamespaceName,
     TopicName,
     group_of,

@@ -180,8 +180,8 @@ def test_the_routes_serve_over_a_real_port_beside_those_of_pravega() -> None:
     async def story(w: World) -> None:
         import asyncio
 
-        from penstock.net.pulsar_admin import pulsar_routes
-        from penstock.net.rest_server import RestServer
+        from penstock.net.http.http_server import RestServer
+        from penstock.net.http.pulsar.api import pulsar_routes
 
         async def ask(port: int, head: str, body: bytes = b"") -> tuple[int, bytes]:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -226,7 +226,7 @@ def test_public_default_is_there_from_the_first_request_on_and_once_deleted_stay
     async def story(w: World) -> None:
         from starlette.routing import Router
 
-        from penstock.net.pulsar_admin import pulsar_routes
+        from penstock.net.http.pulsar.api import pulsar_routes
 
         assert await w.ok("GET", "/admin/v2/namespaces/public") == ["public/default"]
         await w.ok("DELETE", "/admin/v2/namespaces/public/default")

@@ -19,7 +19,7 @@ from penstock.model.retention import (
     Retain,
     Unsubscribed,
 )
-from penstock.net.pulsar_admin_context import RELEASED
+from penstock.net.http.pulsar.context import RELEASED
 
 MIB = 1 << 20
 LEVELS = [N, P]
@@ -478,7 +478,7 @@ def test_policies_outlive_the_server_and_are_shown_by_the_next_one() -> None:
     async def story(w: World) -> None:
         from starlette.routing import Router
 
-        from penstock.net.pulsar_admin import pulsar_routes
+        from penstock.net.http.pulsar.api import pulsar_routes
 
         await w.ok("POST", f"{N}/retention", retention(10, 20))
         await w.ok("POST", f"{N}/backlogQuota", quota(1000))

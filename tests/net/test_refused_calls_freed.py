@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from test_worker_link import pair
 
-from penstock.codec import wire_commands as c
+from penstock.codec.wire import commands as c
 from penstock.model.errors import ConflictError, InvalidArgumentError, PenstockError, ThrottledError
-from penstock.net.grpc_dispatch import service_handler
+from penstock.net.grpc.dispatch import service_handler
 from penstock.net.proto import Controller_pb2
-from penstock.net.wire_calls import _call
+from penstock.net.wire.calls import _call
 
 SERVICE = Controller_pb2.DESCRIPTOR.services_by_name["ControllerService"]
 

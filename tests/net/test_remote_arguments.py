@@ -17,13 +17,13 @@ from uuid import UUID
 import pytest
 from wire_memory_store import CountingTelemetry, OneEndpoint
 
-from penstock.codec import wire
-from penstock.codec import wire_commands as c
+from penstock.codec.wire import commands as c
+from penstock.codec.wire import frames as wire
 from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.net.dial.segments import DialLimits, RemoteSegments
-from penstock.net.wire_server import WireLimits, WireServer
+from penstock.net.wire.wire_server import WireLimits, WireServer
 from penstock.ports.segment_service import Append, TableKind
-from penstock.storage.real_rng import RealRng
+from penstock.storage.machine.rng import RealRng
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "segmentstore"))
 from importer import PARENT, TXN

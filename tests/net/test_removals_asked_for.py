@@ -9,12 +9,12 @@ from test_rest_retention import STREAM, S, head_of, subscribed, with_events
 
 from penstock.codec.audit import decode_entry
 from penstock.codec.events import split_events
-from penstock.controller.audit import AUDIT_STREAM
+from penstock.controller.retention.audit import AUDIT_STREAM
 from penstock.model.callers import Caller, calling
 from penstock.model.cuts import StreamCut
 from penstock.model.names import segment_name
 from penstock.net.dial.controller import dial_controller
-from penstock.net.grpc_server import GrpcServer
+from penstock.net.grpc.grpc_server import GrpcServer
 
 
 async def audit_entries(run: Running, kind: str) -> list[dict[str, Any]]:

@@ -14,9 +14,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from penstock.model.errors import AddressInUseError, InternalError, InvalidArgumentError
-from penstock.net.rest_limits import RestLimits
-from penstock.net.rest_server import RestServer
-from penstock.storage.real_clock import RealClock
+from penstock.net.http.http_limits import RestLimits
+from penstock.net.http.http_server import RestServer
+from penstock.storage.machine.clock import RealClock
 
 
 class Slow:
@@ -82,7 +82,7 @@ def test_errors_of_ours_are_logged_and_told_without_their_secrets(caplog: pytest
     with caplog.at_level(logging.INFO):
         play(scene)
     failed = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert {record.name for record in failed} == {"penstock.net.rest_guard"}
+    assert {record.name for record in failed} == {"penstock.net.http.guard"}
     assert len(failed) == 3
     assert all(record.exc_info for record in failed)
 

@@ -22,8 +22,8 @@ from penstock.model.policies import (
     StreamConfig,
 )
 from penstock.model.segments import KeyRange, SegmentRange, make_segment_id
-from penstock.net import pravega_rest_mapping as mapping
-from penstock.net.rest_requests import Fields
+from penstock.net.http import pravega_documents as mapping
+from penstock.net.http.reading_requests import Fields
 from penstock.ports.controller_service import EpochInfo, ReaderGroupConfig
 
 S = StreamName("s", "events")

@@ -14,7 +14,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention, StreamConfig
-from penstock.net import retention_rest_mapping as mapping
+from penstock.net.http import retention_documents as mapping
 from penstock.ports.controller_service import ReaderGroupConfig, SubscriberInfo
 
 S = StreamName("s", "events")

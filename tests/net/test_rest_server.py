@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from rest_support import Running, exchange, head, play
 
-from penstock.net.rest_limits import RestLimits
+from penstock.net.http.http_limits import RestLimits
 
 SCOPE = b'{"scopeName":"s"}'
 

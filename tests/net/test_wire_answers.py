@@ -14,25 +14,25 @@ from test_wire_over_store import InlineOffload
 from wire_memory_store import CountingTelemetry
 from wire_peers import Stage, run
 
-from penstock.codec import wire
-from penstock.codec import wire_commands as c
-from penstock.codec import wire_table_commands as t
-from penstock.codec.wire_layout import AttributeUpdate, WireEntry, WireHead, WireKey
+from penstock.codec.wire import commands as c
+from penstock.codec.wire import frames as wire
+from penstock.codec.wire import table_commands as t
+from penstock.codec.wire.layout import AttributeUpdate, WireEntry, WireHead, WireKey
 from penstock.model.errors import WriterForgottenError
 from penstock.model.names import StreamName
 from penstock.model.policies import StreamConfig
 from penstock.net.proto import Controller_pb2 as pb
-from penstock.net.wire_calls import controller_calls
-from penstock.net.wire_errors import OWN_TOKEN, error_of, reply_of
-from penstock.net.wire_server import WireLimits, WireServer
+from penstock.net.wire.calls import controller_calls
+from penstock.net.wire.wire_errors import OWN_TOKEN, error_of, reply_of
+from penstock.net.wire.wire_server import WireLimits, WireServer
 from penstock.ports.segment_service import ANY_VERSION, KEY_ABSENT, NO_EVENT
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store
-from penstock.storage.memory_chunks import MemoryChunks
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory_log import MemoryLog
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_rng import RealRng
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.rng import RealRng
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_log import MemoryLog
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "wire.md"
 S, T, HASH, SORTED = "s/t/0.#epoch.0", "s/t/1.#epoch.0", "s/h_kvtable/0.#epoch.0", "s/f_kvtable/0.#epoch.0"

@@ -5,7 +5,7 @@ import mmap
 
 from wire_memory_store import CountingTelemetry
 
-from penstock.net.arena import LARGE_BYTES, MEDIUM_BYTES, SMALL_BYTES, TINY_BYTES, Arena, ArenaPool
+from penstock.net.wire.arena import LARGE_BYTES, MEDIUM_BYTES, SMALL_BYTES, TINY_BYTES, Arena, ArenaPool
 
 
 def test_an_arena_is_idle_only_without_views():

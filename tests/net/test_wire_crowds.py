@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from penstock.codec import wire_commands as c
-from penstock.codec.wire import encode
+from penstock.codec.wire import commands as c
+from penstock.codec.wire.frames import encode
 from penstock.model.errors import PenstockError, ThrottledError
-from penstock.net.wire_appends import AppendSide
+from penstock.net.wire.appends import AppendSide
 from penstock.ports.segment_service import NO_EVENT, Append, AppendDone, Appended
 
 WRITERS = 2000

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_memory_store import CountingTelemetry
 
-from penstock.codec import wire
-from penstock.codec import wire_commands as c
+from penstock.codec.wire import commands as c
+from penstock.codec.wire import frames as wire
 from penstock.model.errors import ProtocolError
-from penstock.net.arena import SMALL_BYTES, ArenaPool
-from penstock.net.wire_appends import AppendSide
-from penstock.net.wire_frames import FrameReceiver
+from penstock.net.wire.appends import AppendSide
+from penstock.net.wire.arena import SMALL_BYTES, ArenaPool
+from penstock.net.wire.frames import FrameReceiver
 from penstock.ports.segment_service import NO_EVENT, Appended
 
 W = UUID(int=5).bytes

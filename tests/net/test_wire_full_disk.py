@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 from wire_peers import remote, run, stage
 
-from penstock.codec import wire_commands as c
+from penstock.codec.wire import commands as c
 from penstock.model.errors import PenstockError, StorageFullError
-from penstock.net.wire_errors import OWN_TOKEN, STORAGE_FULL
+from penstock.net.wire.wire_errors import OWN_TOKEN, STORAGE_FULL
 from penstock.ports.segment_service import NO_EVENT, Append, TableKind, TablePut
 
 SEGMENT = "s/t/0.#epoch.0"

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.codec.wire_commands import SegmentIsSealed
+from penstock.codec.wire.commands import SegmentIsSealed
 from penstock.model.errors import NotConnectedError, SegmentSealedError
 from penstock.net.dial.wire_dial import DialLimits
 from penstock.net.dial.wire_lines import AppendConnection, Line

@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 from wire_peers import LOOPS, remote, run, stage, until
 
-from penstock.codec import wire
-from penstock.codec import wire_commands as c
-from penstock.codec.wire_layout import WireFailure, WireHead
+from penstock.codec.wire import commands as c
+from penstock.codec.wire import frames as wire
+from penstock.codec.wire.layout import WireFailure, WireHead
 from penstock.model.errors import (
     InternalError,
     NotConnectedError,
@@ -19,8 +19,8 @@ from penstock.model.errors import (
     SegmentSealedError,
     WriterFencedError,
 )
-from penstock.net.wire_appends import AppendSide
-from penstock.net.wire_errors import OWN_TOKEN
+from penstock.net.wire.appends import AppendSide
+from penstock.net.wire.wire_errors import OWN_TOKEN
 from penstock.ports.segment_service import NO_EVENT, Append, Appended
 
 NAMES = [f"s/t/{number}.#epoch.0" for number in range(6)]

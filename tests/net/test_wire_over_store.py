@@ -12,10 +12,10 @@ import pytest
 from wire_memory_store import CountingTelemetry, OneEndpoint
 from wire_peers import LOOPS, run
 
-from penstock.codec import wire_commands as c
-from penstock.codec import wire_table_commands as t
 from penstock.codec.events import frame_events
-from penstock.codec.wire_layout import WireEntry, WireKey
+from penstock.codec.wire import commands as c
+from penstock.codec.wire import table_commands as t
+from penstock.codec.wire.layout import WireEntry, WireKey
 from penstock.model.errors import (
     ConditionFailedError,
     InvalidArgumentError,
@@ -25,15 +25,15 @@ from penstock.model.errors import (
     WriterFencedError,
 )
 from penstock.net.dial.segments import DialLimits, RemoteSegments
-from penstock.net.wire_server import WireLimits, WireServer
+from penstock.net.wire.wire_server import WireLimits, WireServer
 from penstock.ports.segment_service import ANY_VERSION, KEY_ABSENT, NO_EVENT, Append, TableKind, TablePut, TableRemoval
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store
-from penstock.storage.memory_chunks import MemoryChunks
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory_log import MemoryLog
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_rng import RealRng
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.rng import RealRng
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_log import MemoryLog
 
 SEGMENT = "s/t/0.#epoch.0"
 WRITER = UUID(int=7)

@@ -11,7 +11,7 @@ import pytest
 from wire_memory_store import MemorySegments
 from wire_peers import remote, run, stage
 
-from penstock.codec import wire_commands as c
+from penstock.codec.wire import commands as c
 from penstock.model.errors import PenstockError, RetentionHoldError, SegmentNotFoundError
 from penstock.ports.segment_service import NO_EVENT, Append, AttributeChange, TablePut, TableRemoval
 

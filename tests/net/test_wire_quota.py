@@ -11,9 +11,9 @@ from test_wire_over_store import world
 from wire_memory_store import MemorySegments
 from wire_peers import remote, run, stage
 
-from penstock.codec import wire_commands as c
+from penstock.codec.wire import commands as c
 from penstock.model.errors import PenstockError, QuotaExceededError, QuotaHeldError, WriterFencedError
-from penstock.net.wire_errors import QUOTA_EXCEEDED, QUOTA_HELD, error_of, reply_of
+from penstock.net.wire.wire_errors import QUOTA_EXCEEDED, QUOTA_HELD, error_of, reply_of
 from penstock.ports.segment_service import NO_EVENT, Append, AppendLimit, LimitAction
 from penstock.testing.conformance import laws
 from penstock.testing.conformance.segments import SegmentLaws

@@ -29,7 +29,7 @@ from penstock.model.errors import (
     WriterFencedError,
 )
 from penstock.net.dial.segments import DialLimits, RemoteSegments
-from penstock.net.wire_server import WireServer
+from penstock.net.wire.wire_server import WireServer
 from penstock.ports.segment_service import (
     ANY_VERSION,
     KEY_ABSENT,
@@ -39,7 +39,7 @@ from penstock.ports.segment_service import (
     TablePut,
     TableRemoval,
 )
-from penstock.storage.real_rng import RealRng
+from penstock.storage.machine.rng import RealRng
 
 SEGMENT = "s/t/0.#epoch.0"
 WRITER = UUID(int=7)

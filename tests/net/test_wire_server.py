@@ -12,12 +12,12 @@ import pytest
 from wire_memory_store import MemorySegments
 from wire_peers import LOOPS, run, stage, until
 
-from penstock.codec import wire
-from penstock.codec import wire_commands as c
-from penstock.codec import wire_table_commands as t
-from penstock.codec.wire_layout import AttributeUpdate, WireChunk, WireEntry, WireKey
+from penstock.codec.wire import commands as c
+from penstock.codec.wire import frames as wire
+from penstock.codec.wire import table_commands as t
+from penstock.codec.wire.layout import AttributeUpdate, WireChunk, WireEntry, WireKey
 from penstock.model.errors import ContainerOfflineError, CorruptDataError, InternalError
-from penstock.net.wire_errors import DAMAGED, error_of
+from penstock.net.wire.wire_errors import DAMAGED, error_of
 from penstock.ports.segment_service import NO_EVENT
 
 SEGMENT = "s/t/0.#epoch.0"

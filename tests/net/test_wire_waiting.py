@@ -8,7 +8,7 @@ import pytest
 from test_wire_answers import EVENT, S, W, notes, with_segments
 from wire_peers import LOOPS, run, until
 
-from penstock.codec import wire_commands as c
+from penstock.codec.wire import commands as c
 
 both_loops = pytest.mark.parametrize("loop", sorted(LOOPS))
 

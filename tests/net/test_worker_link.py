@@ -22,8 +22,8 @@ from penstock.model.errors import (
     TruncatedError,
     UnsupportedError,
 )
-from penstock.net.worker_link import LinkDownError, open_link
-from penstock.net.worker_values import decode_error, decode_value, encode_error, encode_value
+from penstock.net.workers.link import LinkDownError, open_link
+from penstock.net.workers.values import decode_error, decode_value, encode_error, encode_value
 from penstock.ports import segment_service as ports
 
 PATIENCE_S = 20.0

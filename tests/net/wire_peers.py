@@ -9,11 +9,11 @@ from uuid import UUID
 import uvloop
 from wire_memory_store import CountingTelemetry, MemorySegments, OneEndpoint
 
-from penstock.codec import wire
-from penstock.codec import wire_commands as c
+from penstock.codec.wire import commands as c
+from penstock.codec.wire import frames as wire
 from penstock.net.dial.segments import DialLimits, RemoteSegments
-from penstock.net.wire_server import WireLimits, WireServer
-from penstock.storage.real_rng import RealRng
+from penstock.net.wire.wire_server import WireLimits, WireServer
+from penstock.storage.machine.rng import RealRng
 
 DEADLINE_S = 20.0
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.codec.chunk_builder import ChunkBuilder
-from penstock.codec.chunk_index import index_name
 from penstock.codec.events import frame_events
+from penstock.codec.store.chunk_builder import ChunkBuilder
+from penstock.codec.store.chunk_index import index_name
 from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
 from penstock.ports.chunks import ChunkStorage
 

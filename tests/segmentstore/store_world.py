@@ -12,10 +12,10 @@ from penstock.model.errors import PenstockError
 from penstock.ports.segment_service import NO_EVENT, Append, Appended, LocalSegmentService
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.storage.memory_chunks import MemoryChunks
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory_log import MemoryLog, MemoryLogState
-from penstock.storage.memory_objects import MemoryObjects
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
+from penstock.storage.memory.memory_objects import MemoryObjects
 
 PATIENCE_S = 20.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from penstock.segmentstore.block_memory import BlockMemory
+from penstock.segmentstore.tiering.block_memory import BlockMemory
 
 
 def test_memory_of_blocks_in_use_is_never_reused():

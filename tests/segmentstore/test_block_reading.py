@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from store_world import Writer, run
 
 from penstock.model.errors import CorruptDataError
-from penstock.segmentstore.block_memory import BlockMemory
-from penstock.storage.memory_chunks import MemoryChunks
+from penstock.segmentstore.tiering.block_memory import BlockMemory
+from penstock.storage.memory.memory_chunks import MemoryChunks
 
 BLOCK = 64 << 10
 SETTINGS = {"flush_bytes": BLOCK, "read_cache_bytes": 2 * BLOCK, "cache_bytes": 1, "chunk_bytes": 32 * BLOCK}

@@ -8,11 +8,11 @@ import pytest
 from store_world import append, content
 from test_store_damage import SEGMENTS, RottenWorld, events, fill
 
-from penstock.codec import records
+from penstock.codec.store import rows as records
 from penstock.model.errors import CorruptDataError
-from penstock.segmentstore.rebuild import list_catalogue, load_container, take_lacking
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory_objects import MemoryObjects
+from penstock.segmentstore.repair.rebuild import list_catalogue, load_container, take_lacking
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_objects import MemoryObjects
 
 
 async def catalogued(world: RottenWorld) -> tuple[list[bytes], MemoryKeyValue]:

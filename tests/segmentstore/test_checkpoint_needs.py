@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.model.errors import UnavailableError
-from penstock.segmentstore.checkpointer import Checkpointer
+from penstock.segmentstore.durability.checkpointer import Checkpointer
 
 
 class World:

@@ -13,10 +13,10 @@ from penstock.ports.segment_service import NO_EVENT, Append
 from penstock.segmentstore.mutations import Mutation
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store
-from penstock.storage.local_log import open_local_log
-from penstock.storage.memory_chunks import MemoryChunks
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.real_files import RealFiles
+from penstock.storage.log.local_log import open_local_log
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.model.errors import DamagedRowError, StorageFullError
 from penstock.segmentstore.metadata import MetadataRows
-from penstock.storage.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 
 KEYS = [prefix + suffix for prefix in (b"a", b"b", b"c") for suffix in (b"", b"1", b"2", b"\xff")]
 KEY = st.sampled_from(KEYS)

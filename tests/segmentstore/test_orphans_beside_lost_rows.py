@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from store_world import World, append, run
 
-from penstock.codec import records
+from penstock.codec.store import rows as records
 
 SEGMENT, OTHER = "scope/stream/0.#epoch.0", "scope/stream/1.#epoch.0"
 

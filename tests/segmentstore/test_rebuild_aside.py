@@ -10,7 +10,7 @@ from store_world import PATIENCE_S, Writer, append, content, writer
 from test_store_catalogue import reborn
 from test_store_damage import RottenWorld, events
 
-from penstock.codec import records
+from penstock.codec.store import rows as records
 from penstock.model.errors import SegmentNotFoundError
 
 BASES = [f"s/t/{number}.#epoch.0" for number in range(3)]

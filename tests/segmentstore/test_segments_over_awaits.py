@@ -212,7 +212,7 @@ def old_uses(source: str, file: str = "given.py") -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", sorted(ROOM.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(ROOM.rglob("*.py")), ids=lambda path: path.stem)
 def test_no_segment_is_used_after_an_await_unless_pinned_or_looked_up_again(path: Path) -> None:
     if path.name in EXEMPT:
         pytest.skip(EXEMPT[path.name])

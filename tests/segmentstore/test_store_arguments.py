@@ -27,7 +27,7 @@ from penstock.ports.segment_service import (
     TablePut,
     TableRemoval,
 )
-from penstock.storage.memory_log import MemoryLog
+from penstock.storage.memory.memory_log import MemoryLog
 
 LIMIT = 20_000
 NAMES = [PARENT, TXN, "s/h", "s/o", "s/none", "", "x" * 5000, "s/\udcff", "s/a\0b/1", "#epoch.", "s/é/0.#epoch.0"]

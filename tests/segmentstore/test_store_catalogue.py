@@ -7,16 +7,16 @@ from contextlib import suppress
 import pytest
 from store_world import TestClock, Writer, append, content, run, world, writer
 
-from penstock.codec import catalogue as codec
-from penstock.codec import records
+from penstock.codec.store import catalogue as codec
+from penstock.codec.store import rows as records
 from penstock.model.errors import CorruptDataError, StorageFullError, UnavailableError
 from penstock.ports.segment_service import NO_EVENT, TablePut
-from penstock.segmentstore.rebuild import list_catalogue, load_container, settle_container
-from penstock.segmentstore.rebuild_aside import restore_aside
+from penstock.segmentstore.repair.rebuild import list_catalogue, load_container, settle_container
+from penstock.segmentstore.repair.rebuild_aside import restore_aside
 from penstock.segmentstore.store import SegmentStore
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory_log import MemoryLog, MemoryLogState
-from penstock.storage.memory_objects import MemoryObjects
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
+from penstock.storage.memory.memory_objects import MemoryObjects
 
 TINY = {"catalogue": True, "catalogue_object_bytes": 2000, "catalogue_growth_bytes": 6000, "catalogue_part_bytes": 1500}
 

@@ -9,10 +9,10 @@ import pickle
 import pytest
 from store_world import PATIENCE_S, World, Writer, append, content, writer
 
-from penstock.codec import records
 from penstock.codec.events import frame_events
+from penstock.codec.store import rows as records
 from penstock.model.errors import BadKeyVersionError, CorruptDataError, PenstockError
-from penstock.net.worker_values import decode_value, encode_value
+from penstock.net.workers.values import decode_value, encode_value
 from penstock.ports.segment_service import ANY_VERSION, DamagedEntry, TableKind, TablePut, TableRemoval
 from penstock.testing.rotten_keyvalue import RottenKeyValue
 

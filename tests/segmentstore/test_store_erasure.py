@@ -15,11 +15,11 @@ from test_store_objects import ObjectWorld
 from test_store_races import Held
 
 from penstock.codec.events import frame_events
-from penstock.codec.operation_frames import decode_operations
-from penstock.core.erasure import clipped
+from penstock.codec.store.operation_frames import decode_operations
+from penstock.core.segments.erasure import clipped
 from penstock.model.errors import InvalidArgumentError, TruncatedError, UnavailableError
 from penstock.ports.segment_service import NO_EVENT, Append
-from penstock.segmentstore.log_wipe import wipe_log
+from penstock.segmentstore.erasure.log_wipe import wipe_log
 
 NAME = "s/t/0.#epoch.0"
 SECRET = b"canary-7f3a"

@@ -10,9 +10,9 @@ from importer import PARENT, TXN, write_chunks
 from store_world import append, run
 from test_store_erasure import NAME, SECRET, blanked, erase, holds, whole, write
 
-from penstock.codec.chunk_index import decode_records, index_name
 from penstock.codec.events import frame_events
-from penstock.core.garbage import is_marker
+from penstock.codec.store.chunk_index import decode_records, index_name
+from penstock.core.segments.garbage import is_marker
 from penstock.model.errors import UnavailableError
 
 PLAIN = [b"ordinary %d" % number for number in range(30)]

@@ -10,8 +10,8 @@ from store_world import World, Writer, append, content, run
 
 from penstock.model.errors import ContainerOfflineError, StorageFullError, ThrottledError, UnavailableError
 from penstock.ports.segment_service import ANY_VERSION, KEY_ABSENT, TablePut
-from penstock.storage.memory_chunks import MemoryChunks
-from penstock.storage.memory_log import MemoryLog
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_log import MemoryLog
 
 SEGMENT = "scope/stream/0.#epoch.0"
 OTHER = "scope/other/0.#epoch.0"

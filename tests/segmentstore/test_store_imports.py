@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from importer import OTHER, PARENT, TXN, write_chunks
 from store_world import append, content, run, world
 
-from penstock.codec.chunk_builder import ChunkBuilder
-from penstock.codec.chunk_index import decode_records, index_name
 from penstock.codec.events import frame_events
-from penstock.core.garbage import ImportName, chunk_epoch, is_marker, parse_chunk_name, parse_import_name
+from penstock.codec.store.chunk_builder import ChunkBuilder
+from penstock.codec.store.chunk_index import decode_records, index_name
+from penstock.core.segments.garbage import ImportName, chunk_epoch, is_marker, parse_chunk_name, parse_import_name
 from penstock.model.errors import (
     ConditionFailedError,
     CorruptDataError,

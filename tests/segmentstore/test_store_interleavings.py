@@ -11,9 +11,9 @@ from store_world import World, Writer, content, writer
 from penstock.model.errors import SegmentNotFoundError, TruncatedError
 from penstock.ports.segment_service import KEY_ABSENT, NO_EVENT, TablePut, TableRemoval
 from penstock.segmentstore.store import SegmentStore
-from penstock.storage.memory_chunks import MemoryChunks
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory_log import MemoryLog
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_log import MemoryLog
 
 PATIENCE_S = 60.0
 

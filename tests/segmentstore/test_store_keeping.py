@@ -14,20 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_world import SMALL, InlineOffload, TestClock, World, Writer, append, content, run, world, writer
 
-from penstock.codec import records
 from penstock.codec.events import frame_events
+from penstock.codec.store import rows as records
 from penstock.model.errors import CorruptDataError, TruncatedError, UnsupportedError
 from penstock.ports.segment_service import AppendLimit
-from penstock.segmentstore.event_counts import events_before
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store
-from penstock.storage.file_chunks import FileChunks
-from penstock.storage.file_disk import FileDisk
-from penstock.storage.memory_chunks import MemoryChunks
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory_log import MemoryLog
-from penstock.storage.real_files import RealFiles
-from penstock.testing.simulation.files import SimDisk, SimFiles
+from penstock.segmentstore.tiering.event_counts import events_before
+from penstock.storage.chunks.file_chunks import FileChunks
+from penstock.storage.machine.disk import FileDisk
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_log import MemoryLog
+from penstock.testing.simulation.machine.files import SimDisk, SimFiles
 
 SEGMENT = "s/t/0.#epoch.0"
 TXN = SEGMENT + "#transaction." + "a" * 32

@@ -10,7 +10,7 @@ from store_world import World
 
 from penstock.model.errors import CorruptDataError
 from penstock.ports.segment_service import Append
-from penstock.storage.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 
 
 @pytest.mark.parametrize("left", [0, 1])

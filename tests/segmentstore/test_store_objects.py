@@ -13,8 +13,8 @@ from test_store_conformance import Between, StoreLaws
 
 from penstock.codec.events import frame_events
 from penstock.model.errors import UnavailableError
-from penstock.storage.memory_objects import MemoryObjects
-from penstock.storage.object_chunks import ObjectChunks
+from penstock.storage.chunks.object_chunks import ObjectChunks
+from penstock.storage.memory.memory_objects import MemoryObjects
 from penstock.testing.conformance import laws
 from penstock.testing.conformance.erasure import ErasureLaws
 from penstock.testing.conformance.segments import SegmentLaws

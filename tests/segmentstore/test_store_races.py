@@ -10,7 +10,7 @@ from store_world import World, Writer, append, content, run, writer
 
 from penstock.model.errors import BadKeyVersionError, ContainerOfflineError
 from penstock.ports.segment_service import ANY_VERSION, NO_EVENT, Appended, TablePut
-from penstock.storage.memory_log import MemoryLog
+from penstock.storage.memory.memory_log import MemoryLog
 
 SEGMENT = "scope/stream/0.#epoch.0"
 TXN = SEGMENT + "#transaction." + "0" * 32

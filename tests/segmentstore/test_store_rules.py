@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.append_rules import APPEND_MAX_BYTES, append_refusal
-from penstock.core.garbage import ChunkName, orphan_candidates, orphans, parse_chunk_name
-from penstock.core.rolling import BLOCKS_MAX, block_cut, continues_chunk
-from penstock.core.throttle import append_throttled, tiering_is_urgent
+from penstock.core.segments.append_rules import APPEND_MAX_BYTES, append_refusal
+from penstock.core.segments.garbage import ChunkName, orphan_candidates, orphans, parse_chunk_name
+from penstock.core.segments.rolling import BLOCKS_MAX, block_cut, continues_chunk
+from penstock.core.segments.throttle import append_throttled, tiering_is_urgent
 from penstock.model.errors import (
     ConditionFailedError,
     InvalidArgumentError,
@@ -18,7 +18,7 @@ from penstock.model.errors import (
 )
 from penstock.ports import segment_service
 from penstock.segmentstore.settings import StoreSettings
-from penstock.storage.chunk_names import check_chunk_name
+from penstock.storage.chunks.names import check_chunk_name
 
 GOOD = {
     "data_bytes": 1,

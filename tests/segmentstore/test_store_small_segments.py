@@ -8,7 +8,7 @@ import warnings
 
 from store_world import World, Writer, content, run, world
 
-from penstock.testing.simulation.loop import SimLoop
+from penstock.testing.simulation.machine.loop import SimLoop
 
 WRITE_S = 0.01
 

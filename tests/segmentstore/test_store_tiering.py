@@ -8,7 +8,7 @@ import logging
 import pytest
 from store_world import World, Writer, append, content, run, writer
 
-from penstock.codec.chunk_index import decode_records
+from penstock.codec.store.chunk_index import decode_records
 from penstock.model.errors import (
     ContainerOfflineError,
     CorruptDataError,
@@ -18,7 +18,7 @@ from penstock.model.errors import (
     ThrottledError,
 )
 from penstock.ports.segment_service import NO_EVENT, Appended
-from penstock.storage.memory_log import MemoryLog
+from penstock.storage.memory.memory_log import MemoryLog
 
 SEGMENT = "scope/stream/0.#epoch.0"
 TXN = SEGMENT + "#transaction." + "0" * 32

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec.operation_frames import AppendRun
-from penstock.segmentstore import tail_cache
-from penstock.segmentstore.tail_cache import CacheMemory, TailCache
+from penstock.codec.store.operation_frames import AppendRun
+from penstock.segmentstore.tiering import tail_cache
+from penstock.segmentstore.tiering.tail_cache import CacheMemory, TailCache
 
 SIZES = st.sampled_from([0, 1, 100, 511, 700, 5000, tail_cache.LARGE_BYTES - 1, tail_cache.LARGE_BYTES, 20_000])
 APPENDS = st.lists(st.tuples(SIZES, st.integers(0, 3), st.integers(0, 2)), max_size=12)

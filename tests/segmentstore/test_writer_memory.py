@@ -14,15 +14,22 @@ import pytest
 import store_world
 from store_world import World, Writer, content
 
-from penstock.codec import records
-from penstock.controller.audit import WRITER as AUDIT_WRITER
-from penstock.core.writer_memory import BORN_KEPT_MS, RANDOM_KEPT_MS, born_ms, born_writer, is_refused, may_forget
+from penstock.codec.store import rows as records
+from penstock.controller.retention.audit import WRITER as AUDIT_WRITER
+from penstock.core.segments.writer_memory import (
+    BORN_KEPT_MS,
+    RANDOM_KEPT_MS,
+    born_ms,
+    born_writer,
+    is_refused,
+    may_forget,
+)
 from penstock.model.errors import CorruptDataError, PenstockError, WriterFencedError, WriterForgottenError
 from penstock.ports.segment_service import NO_EVENT, Append
 from penstock.segmentstore import writer_memory
 from penstock.testing.rotten_keyvalue import RottenKeyValue
-from penstock.testing.simulation.loop import make_loop
-from penstock.testing.simulation.world import SimClock
+from penstock.testing.simulation.machine.loop import make_loop
+from penstock.testing.simulation.machine.world import SimClock
 
 SEGMENT = "scope/stream/0.#epoch.0"
 DAY_S = 86_400

@@ -11,13 +11,16 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from penstock.codec.chunk_index import SUFFIX
-from penstock.controller import commits, epochs, streams, workflows
+from penstock.codec.store.chunk_index import SUFFIX
+from penstock.controller.streams import epochs, workflows
+from penstock.controller.streams import updates as streams
+from penstock.controller.transactions import commits
 from penstock.model.errors import SegmentNotFoundError
-from penstock.segmentstore import catalogue, container, leases, segment_calls, tables
-from penstock.storage import log_scan
-from penstock.storage.file_chunks import FileChunks
-from penstock.storage.local_log import LocalLog
+from penstock.segmentstore import container, segment_calls, tables
+from penstock.segmentstore.tiering import catalogue, leases
+from penstock.storage.chunks.file_chunks import FileChunks
+from penstock.storage.log import scan as log_scan
+from penstock.storage.log.local_log import LocalLog
 
 
 class _Unsynced:

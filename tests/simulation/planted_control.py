@@ -9,23 +9,27 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from penstock.client.group_state import GroupState
-from penstock.client.group_table import GroupTable
-from penstock.controller import commits, cuts, facts, keys, policies, retention_keys
-from penstock.controller.audit import Audit
-from penstock.controller.deleted_streams import DeletedStreams
-from penstock.controller.epochs import load_epoch
+from penstock.client.reading.group_state import GroupState
+from penstock.client.reading.group_table import GroupTable
+from penstock.controller import keys, retention_keys
+from penstock.controller.grace.deleted_streams import DeletedStreams
+from penstock.controller.groups.subscribers import Subscribers
 from penstock.controller.metadata import create
+from penstock.controller.retention import facts, policies
+from penstock.controller.retention.audit import Audit
 from penstock.controller.set_aside import SetAside
-from penstock.controller.subscribers import Subscribers
-from penstock.controller.transaction_sweeper import Sweeper
-from penstock.controller.transactions import Transactions
-from penstock.core.transactions import make_transaction_id, transaction_epoch
+from penstock.controller.streams import cuts
+from penstock.controller.streams.epochs import load_epoch
+from penstock.controller.transactions import commits
+from penstock.controller.transactions.calls import Transactions
+from penstock.controller.transactions.sweeper import Sweeper
+from penstock.core.streams.transactions import make_transaction_id, transaction_epoch
 from penstock.model.errors import ReaderGroupNotFoundError
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.ports.segment_service import KEY_ABSENT, TableLength
-from penstock.segmentstore import reclaimer, segment_calls, tables
-from penstock.segmentstore.recovery import Recovery
+from penstock.segmentstore import segment_calls, tables
+from penstock.segmentstore.durability.recovery import Recovery
+from penstock.segmentstore.tiering import reclaimer
 
 
 @contextmanager

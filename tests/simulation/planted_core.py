@@ -7,9 +7,9 @@ from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
-from penstock.codec import records
-from penstock.segmentstore.leases import Leases
+from penstock.codec.store import rows as records
 from penstock.segmentstore.segment import Segment
+from penstock.segmentstore.tiering.leases import Leases
 
 
 def segments_in_use_leave_memory() -> Any:

@@ -7,15 +7,16 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from penstock.codec import records
-from penstock.codec.erased import encode_erased
-from penstock.controller import erasure_deferral, erasures
-from penstock.segmentstore import imports
-from penstock.segmentstore.eraser import Eraser
-from penstock.segmentstore.imports import Imports
-from penstock.segmentstore.reclaimer import Reclaimer
+from penstock.codec.store import rows as records
+from penstock.codec.store.erased import encode_erased
+from penstock.controller.erasure import deferral as erasure_deferral
+from penstock.controller.erasure import erasures
+from penstock.segmentstore.erasure.eraser import Eraser
 from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.tail_cache import TailCache
+from penstock.segmentstore.tiering import imports
+from penstock.segmentstore.tiering.imports import Imports
+from penstock.segmentstore.tiering.reclaimer import Reclaimer
+from penstock.segmentstore.tiering.tail_cache import TailCache
 
 
 def _nothing() -> Any:

@@ -7,10 +7,11 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from penstock.codec import records
-from penstock.controller import erasure_facts, erasures
-from penstock.segmentstore import eraser
-from penstock.segmentstore.reclaimer import Reclaimer
+from penstock.codec.store import rows as records
+from penstock.controller.erasure import erasures
+from penstock.controller.erasure import subjects as erasure_facts
+from penstock.segmentstore.erasure import eraser
+from penstock.segmentstore.tiering.reclaimer import Reclaimer
 
 
 def a_head_is_freed_for_an_object_that_left_memory() -> Any:

@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from penstock.segmentstore import recovery, segment_calls, transitions
-from penstock.segmentstore.checkpointer import Checkpointer
+from penstock.segmentstore import segment_calls, transitions
 from penstock.segmentstore.container import Container
-from penstock.segmentstore.leases import Leases
-from penstock.storage.local_log import LocalLog
-from penstock.storage.log_pool import FilePool, Spare
+from penstock.segmentstore.durability import recovery
+from penstock.segmentstore.durability.checkpointer import Checkpointer
+from penstock.segmentstore.tiering.leases import Leases
+from penstock.storage.log.local_log import LocalLog
+from penstock.storage.log.pool import FilePool, Spare
 
 
 class _Lazy:

@@ -7,9 +7,12 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from penstock.controller import facts, grace, retention_steps, undo
-from penstock.controller.retention_clock import RetentionClock
-from penstock.controller.retention_steps import Steps
+from penstock.controller.grace import kept as grace
+from penstock.controller.grace import undo
+from penstock.controller.retention import facts
+from penstock.controller.retention import steps as retention_steps
+from penstock.controller.retention.clock import RetentionClock
+from penstock.controller.retention.steps import Steps
 
 
 def the_wall_clock_is_believed() -> Any:

@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from penstock.client import group_state, reader
-from penstock.controller import batches
-from penstock.core import transactions
-from penstock.core.query_source import BatchPlace
+from penstock.client.reading import group_state, reader
+from penstock.controller.transactions import batches
+from penstock.core.streams import transactions
+from penstock.core.streams.query_source import BatchPlace
 
 
 def a_number_alone_makes_a_repeat() -> Any:

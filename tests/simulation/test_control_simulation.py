@@ -5,7 +5,7 @@ import time
 import pytest
 from planted_control import PLANTED
 
-from penstock.testing.simulation.control_run import run_control_seed
+from penstock.testing.simulation.control.run import run_control_seed
 
 DONE = (
     "policies replaced",

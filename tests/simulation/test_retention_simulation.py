@@ -3,7 +3,7 @@
 import pytest
 from planted_retention import PLANTED
 
-from penstock.testing.simulation.retention_run import run_retention_seed
+from penstock.testing.simulation.retention.run import run_retention_seed
 
 SEEDS = (1, 2)
 DAYS = 2.0

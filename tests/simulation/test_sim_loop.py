@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from penstock.testing.simulation.files import NodeCrashed, SimDisk, SimFiles
-from penstock.testing.simulation.loop import DeadlockError, SimLoop, VirtualDeadlineError
+from penstock.testing.simulation.machine.files import NodeCrashed, SimDisk, SimFiles
+from penstock.testing.simulation.machine.loop import DeadlockError, SimLoop, VirtualDeadlineError
 
 SCRIPT = """
 import asyncio
-from penstock.testing.simulation.loop import SimLoop
+from penstock.testing.simulation.machine.loop import SimLoop
 async def talker(loop, name):
     for _ in range(5):
         await asyncio.sleep(loop.rng.random())

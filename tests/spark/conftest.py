@@ -38,7 +38,7 @@ def world_here(tmp_path: Path) -> Iterator[World]:
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of ``world_here``; a read of a stream waits for nothing there."""
-    monkeypatch.setattr("penstock.spark.stream.LONG_POLL_S", 0.0)
+    monkeypatch.setattr("penstock.spark.reading.stream.LONG_POLL_S", 0.0)
     return tmp_path / "data"
 
 

@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
 from planner_lines import line_of
 from test_retention_model import apart_facts, some_facts, some_policy
 
-from penstock.core.retention_json import FactsLine
-from penstock.core.retention_lines import read_line
+from penstock.core.planner_json.lines import read_line
+from penstock.core.planner_json.requests import FactsLine
 from penstock.spark.fleet.layout import encode
 
 __all__ = ["lines_of", "read", "some_policy", "table_of"]

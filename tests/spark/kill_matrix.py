@@ -31,8 +31,8 @@ from uuid import uuid4
 from penstock.model.errors import UnavailableError
 from penstock.model.names import StreamName, segment_name
 from penstock.spark.connect import Link, Services, dial
-from penstock.spark.sink import StreamWriter
 from penstock.spark.source import PenstockSource
+from penstock.spark.writing.sink import StreamWriter
 from penstock.testing.server import ServerProcess
 
 T = TypeVar("T")
@@ -223,7 +223,7 @@ class Driver:
     def workers(self) -> list[int]:
         """Python workers of tasks: forked by a warm daemon."""
         known = processes()
-        daemon = "penstock.spark.daemon"
+        daemon = "penstock.spark.worker.daemon"
         return [pid for pid, command in self.tree().items() if daemon in command and daemon in known[known[pid][0]][1]]
 
     def close(self) -> None:

@@ -14,25 +14,25 @@ from itertools import pairwise
 from typing import Any, Protocol, cast
 from unittest import mock
 
-from penstock.client.blocks import Block
-from penstock.client.fetching import SegmentEnd
-from penstock.client.group_state import GroupState, initial_state
-from penstock.client.reader import AsyncReader
-from penstock.core.cut_order import Positions, check_cut, segments_between, segments_to_delete, successors, upper_bound
-from penstock.core.history import EpochRecord, StreamHistory
-from penstock.core.read_order import enter_successors
+from penstock.client.reading.blocks import Block
+from penstock.client.reading.fetching import SegmentEnd
+from penstock.client.reading.group_state import GroupState, initial_state
+from penstock.client.reading.reader import AsyncReader
+from penstock.core.cuts.order import Positions, check_cut, segments_between, segments_to_delete, successors, upper_bound
+from penstock.core.cuts.read_order import enter_successors
+from penstock.core.streams.history import EpochRecord, StreamHistory
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidCutError, SegmentNotFoundError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, make_segment_id
 from penstock.ports.controller_service import SegmentSpan, Successor
 from penstock.ports.segment_service import SegmentInfo
-from penstock.spark import stream as spark_stream
 from penstock.spark.connect import Services
 from penstock.spark.options import parse_read
-from penstock.spark.planning import batch_ranges, left_of
-from penstock.spark.positions import Offset, ranges_of
-from penstock.spark.stream import StreamReader
+from penstock.spark.reading import stream as spark_stream
+from penstock.spark.reading.planning import batch_ranges, left_of
+from penstock.spark.reading.positions import Offset, ranges_of
+from penstock.spark.reading.stream import StreamReader
 
 STREAM = StreamName("s", "t")
 PARTS = 8

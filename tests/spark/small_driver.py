@@ -22,8 +22,8 @@ from pyspark.sql.types import StructType
 from penstock.model.errors import PenstockError
 from penstock.spark.connect import dial
 from penstock.spark.options import parse_read, parse_write
+from penstock.spark.reading.stream import StreamReader
 from penstock.spark.reasons import reason
-from penstock.spark.stream import StreamReader
 
 SCHEMA = StructType().add("event", "binary")
 

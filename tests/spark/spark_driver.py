@@ -13,7 +13,7 @@ from spark_world import open_here
 
 from penstock.model.names import StreamName
 from penstock.spark.options import parse_read
-from penstock.spark.stream import StreamReader
+from penstock.spark.reading.stream import StreamReader
 
 SCHEMA = StructType().add("event", "binary").add("segment_id", "long").add("offset", "long")
 

@@ -20,13 +20,13 @@ from penstock.app.telemetry import Counters
 from penstock.codec.events import frame_events
 from penstock.controller.controller import Controller, open_controller
 from penstock.controller.settings import ControllerSettings
-from penstock.core.routing import Router
+from penstock.core.streams.routing import Router
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import ScalingPolicy, StreamConfig
 from penstock.model.segments import even_ranges
-from penstock.net.grpc_server import GrpcServer
-from penstock.net.wire_server import WireServer
+from penstock.net.grpc.grpc_server import GrpcServer
+from penstock.net.wire.wire_server import WireServer
 from penstock.ports.clock import Clock
 from penstock.ports.controller_service import Endpoint, ScaleStatus, TransactionStatus
 from penstock.ports.segment_service import Append
@@ -35,13 +35,13 @@ from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.spark.connect import Link, Services
 from penstock.spark.java import ensure_java
 from penstock.spark.session import configure
-from penstock.storage.file_chunks import FileChunks
-from penstock.storage.local_log import open_local_log
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_files import RealFiles
-from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.real_rng import RealRng
-from penstock.storage.sqlite_keyvalue import SqliteKeyValue
+from penstock.storage.chunks.file_chunks import FileChunks
+from penstock.storage.log.local_log import open_local_log
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.machine.rng import RealRng
+from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
 # Small blocks and chunks, so that a little data has the shape of much.
 SMALL = StoreSettings(flush_bytes=4096, chunk_bytes=32 << 10, flush_interval_s=0.2)

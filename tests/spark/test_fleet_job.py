@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from fleet_world import lines_of, read, table_of
 
-from penstock.core.policy_levels import document_of, resolve, validate, with_value
-from penstock.core.retention_settlement import settle
+from penstock.core.policies.levels import document_of, resolve, validate, with_value
+from penstock.core.retention.settlement import settle
 from penstock.model.errors import (
     AlreadyExistsError,
     CorruptDataError,

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from fleet_world import lines_of, read, some_policy, table_of
 
-from penstock.core.retention import decide
-from penstock.core.retention_days import DAY_MS, freed_by_day
-from penstock.core.retention_facts import SubscriberActivity
-from penstock.core.retention_facts_json import encode_facts
-from penstock.core.retention_outlook import shape_of
-from penstock.core.retention_settlement import facts_after, settle
+from penstock.core.planner_json.facts_line import encode_facts
+from penstock.core.retention.days import DAY_MS, freed_by_day
+from penstock.core.retention.facts import SubscriberActivity
+from penstock.core.retention.outlook import shape_of
+from penstock.core.retention.planner import decide
+from penstock.core.retention.settlement import facts_after, settle
 from penstock.model.errors import PenstockError
 from penstock.spark.fleet.layout import HOLD, RECORD, SCHEMA, SUBSCRIBER, VERSION, VERSION_KEY
 from penstock.spark.fleet.rows import FactsRows

@@ -15,8 +15,8 @@ from spark_world import spark_in
 
 import penstock
 from penstock.app.cli.main import main
-from penstock.client.blocking import Store
-from penstock.core.retention_json_stream import name_of
+from penstock.client.blocking.stores import Store
+from penstock.core.planner_json.stream import name_of
 from penstock.model.errors import CorruptDataError, StreamNotFoundError, UnavailableError
 from penstock.model.segments import SegmentId
 from penstock.spark.connect import Services, dial

@@ -18,10 +18,10 @@ READS_AND_FRAMES = """
 import sys
 import numpy as np
 import pyarrow as pa
-from penstock.core.routing import Router
+from penstock.core.streams.routing import Router
 from penstock.model.segments import even_ranges
-from penstock.spark.frames import Sorter, inline_rows, rows_inline
-from penstock.spark.scan import Shape, Window, event_places
+from penstock.spark.writing.frames import Sorter, inline_rows, rows_inline
+from penstock.spark.reading.scan import Shape, Window, event_places
 from penstock.model.names import StreamName
 
 def column(*values, kind):

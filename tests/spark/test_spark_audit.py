@@ -21,7 +21,7 @@ from spark_world import spark_in
 
 import penstock
 from penstock.app.cli.main import main
-from penstock.client.blocking import Store
+from penstock.client.blocking.stores import Store
 from penstock.codec.audit import AuditEntry, AuditKind, encode_entry
 from penstock.model.errors import (
     AlreadyExistsError,
@@ -31,9 +31,9 @@ from penstock.model.errors import (
     InvalidNameError,
     NotFoundError,
 )
-from penstock.spark.jobs.audit import AuditReport, AuditRequest, audit, audit_frame, entries, read_audit
-from penstock.spark.jobs.audit_files import AuditDirectory
-from penstock.spark.jobs.audit_rows import ALL, KINDS, SCHEMA, UNREADABLE, Choice, batches, row_of
+from penstock.spark.jobs.audit.files import AuditDirectory
+from penstock.spark.jobs.audit.job import AuditReport, AuditRequest, audit, audit_frame, entries, read_audit
+from penstock.spark.jobs.audit.rows import ALL, KINDS, SCHEMA, UNREADABLE, Choice, batches, row_of
 
 GROUP = "plant/slow"
 AUDIT = "_system/audit"

@@ -23,11 +23,11 @@ from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.ports.chunk_imports import ImportedChunk
 from penstock.ports.controller_service import PingStatus
-from penstock.spark.batch_commit import groups_of
 from penstock.spark.connect import Services
-from penstock.spark.keep_alive import KeepAlive
-from penstock.spark.messages import SharedWritten, TaskWritten
 from penstock.spark.reasons import advised, reason
+from penstock.spark.writing.batch_commit import groups_of
+from penstock.spark.writing.keep_alive import KeepAlive
+from penstock.spark.writing.messages import SharedWritten, TaskWritten
 
 SHARED = UUID(int=1)
 KEY = UUID(int=2)

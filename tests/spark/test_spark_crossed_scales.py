@@ -9,7 +9,7 @@ import pytest
 from spark_driver import Driver, logged
 from spark_world import World, in_order
 
-from penstock.core.routing import hash_key
+from penstock.core.streams.routing import hash_key
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidCutError
 
@@ -142,7 +142,7 @@ def test_a_truncation_into_a_later_epoch_skips_only_truncated_events(world: Worl
 
 
 def test_an_offset_that_is_not_a_cut_is_not_recorded(world: World, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.core import read_order
+    from penstock.core.cuts import read_order
 
     middle, _ = crossed(world, "s")
     driver = Driver(data, middle.stream, max_bytes_per_trigger="9000")

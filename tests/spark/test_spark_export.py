@@ -34,8 +34,8 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.spark.jobs.event_time import EventTime
-from penstock.spark.jobs.export import ExportReport, ExportRequest, export
-from penstock.spark.jobs.export_files import DoneShare, ExportDirectory
+from penstock.spark.jobs.export.files import DoneShare, ExportDirectory
+from penstock.spark.jobs.export.job import ExportReport, ExportRequest, export
 from penstock.spark.jobs.progress import Progress
 
 

@@ -16,7 +16,7 @@ from spark_world import World, keyed
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
-from penstock.spark.jobs.export import ExportRequest, export
+from penstock.spark.jobs.export.job import ExportRequest, export
 from penstock.spark.jobs.load import InputFile, LoadRequest, digest_of, load
 from penstock.spark.jobs.table import TableRequest, read_table, update_table
 from penstock.spark.jobs.table_files import TableDirectory

@@ -28,8 +28,8 @@ from spark_world import World, keyed, open_here
 
 from penstock.model.segments import SegmentId
 from penstock.spark.options import parse_read
-from penstock.spark.plan import Block, Piece
-from penstock.spark.pruning import wanted_of
+from penstock.spark.reading.plan import Block, Piece
+from penstock.spark.reading.pruning import wanted_of
 from penstock.spark.source import BatchReader, FilteringReader, PenstockSource
 
 TESTS: dict[type, Callable[[Any, Any], bool]] = {

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from spark_driver import Driver, logged
 from spark_world import World, keyed
 
-import penstock.spark.stream as stream_module
+import penstock.spark.reading.stream as stream_module
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import TruncatedError, WriterInUseError
 from penstock.model.names import StreamName

@@ -18,7 +18,7 @@ from spark_world import World, keyed
 
 from penstock.model.errors import InvalidArgumentError, NotFoundError
 from penstock.model.names import StreamName
-from penstock.spark.jobs.export import ExportRequest, export
+from penstock.spark.jobs.export.job import ExportRequest, export
 from penstock.spark.jobs.load import LoadRequest, load, load_frame
 from penstock.spark.jobs.progress import Progress
 

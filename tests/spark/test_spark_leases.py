@@ -19,7 +19,7 @@ from penstock.model.segments import SegmentId
 from penstock.segmentstore.store import SegmentStore
 from penstock.spark.connect import Services
 from penstock.spark.options import parse_read
-from penstock.spark.planning import now_ms
+from penstock.spark.reading.planning import now_ms
 from penstock.spark.source import BatchReader
 
 

@@ -24,7 +24,7 @@ import subprocess, sys
 child = '''
 import sys, threading
 from importlib.machinery import ModuleSpec
-from penstock.spark.lifetime import end_with_driver
+from penstock.spark.worker.lifetime import end_with_driver
 sys.modules["__main__"].__spec__ = ModuleSpec("{name}", None)
 end_with_driver()
 print("watching", flush=True)

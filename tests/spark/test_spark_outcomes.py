@@ -21,9 +21,9 @@ from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
 from penstock.model.retention import Idle, PolicyDocument
 from penstock.spark.connect import Services, link
-from penstock.spark.losses import losses
 from penstock.spark.options import parse_read
-from penstock.spark.positions import Loss, Offset
+from penstock.spark.reading.losses import losses
+from penstock.spark.reading.positions import Loss, Offset
 from penstock.spark.source import BatchReader
 
 

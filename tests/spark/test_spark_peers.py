@@ -22,8 +22,8 @@ from spark_world import World
 from penstock.model.names import StreamName
 from penstock.spark.connect import close_links, dial, link
 from penstock.spark.options import parse_read
-from penstock.spark.peers import Peers, Report, State, Watch, shared_directory
-from penstock.spark.stream import LONG_POLL_S, StreamReader
+from penstock.spark.reading.peers import Peers, Report, State, Watch, shared_directory
+from penstock.spark.reading.stream import LONG_POLL_S, StreamReader
 
 STREAMS = 10
 
@@ -129,7 +129,7 @@ def test_reports_of_processes_that_ended_are_dropped(tmp_path: Path) -> None:
         [
             sys.executable,
             "-c",
-            "import sys; from pathlib import Path; from penstock.spark.peers import *;"
+            "import sys; from pathlib import Path; from penstock.spark.reading.peers import *;"
             "Peers(Path(sys.argv[1]), 'here').report(State.NEWS, {'s': (0, 5, False)})",
             str(tmp_path),
         ],

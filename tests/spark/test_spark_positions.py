@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.client.moments import followers_of, from_cut
-from penstock.core.read_order import enter_successors, later_of, settled
+from penstock.core.cuts.read_order import enter_successors, later_of, settled
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidCutError
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, make_segment_id
 from penstock.ports.controller_service import Successor
-from penstock.spark.positions import Offset, Positions, in_turn, ranges_of
+from penstock.spark.reading.positions import Offset, Positions, in_turn, ranges_of
 
 STREAM = StreamName("plant", "turbine")
 WHOLE, LEFT, RIGHT = KeyRange(low=0.0, high=1.0), KeyRange(low=0.0, high=0.5), KeyRange(low=0.5, high=1.0)

@@ -15,12 +15,12 @@ from spark_world import served
 
 from penstock.spark import java
 from penstock.spark.java import ensure_java, java_version
-from penstock.spark.lifetime import until_hung_up
+from penstock.spark.worker.lifetime import until_hung_up
 
 EXECUTOR = """
 import sys
-import pyspark_penstock, penstock.spark.scan, penstock.spark.frames, penstock.spark.sink, penstock.spark.stream
-import penstock.spark.jobs.export_task, penstock.spark.jobs.scrub_task
+import pyspark_penstock, penstock.spark.reading.scan, penstock.spark.writing.frames, penstock.spark.writing.sink, penstock.spark.reading.stream
+import penstock.spark.jobs.export.task, penstock.spark.jobs.scrub_task
 from penstock.spark.connect import Link, dial
 link = Link(dial, sys.argv[1])
 async def scopes(services):
@@ -119,18 +119,18 @@ def test_a_planner_on_which_spark_hung_up_prints_no_stack(tmp_path: Path) -> Non
 
 def test_a_warm_daemon_has_what_tasks_need_and_no_connections() -> None:
     program = (
-        "import gc, sys, threading; from penstock.spark.daemon import LATER, WARM, warm_up; warm_up(WARM);"
+        "import gc, sys, threading; from penstock.spark.worker.daemon import LATER, WARM, warm_up; warm_up(WARM);"
         "assert 'pandas' not in sys.modules, 'the first row waits for it'; warm_up(LATER);"
         "assert threading.active_count() == 1; assert gc.get_freeze_count() > 10_000; print(*sorted(sys.modules))"
     )
     _, loaded = modules(program)
-    assert {"pyarrow", "pandas", "penstock.spark.scan", "penstock.spark.sink"} <= set(loaded)
+    assert {"pyarrow", "pandas", "penstock.spark.reading.scan", "penstock.spark.writing.sink"} <= set(loaded)
     assert "grpc" not in loaded, "gRPC does not survive a fork"
 
 
 def test_what_a_worker_of_spark_has_loaded_is_frozen_and_nothing_in_other_processes() -> None:
     program = (
-        "import gc, sys, types; from penstock.spark.collector import spare; spare('x'); found = [gc.get_freeze_count()];"
+        "import gc, sys, types; from penstock.spark.worker.collector import spare; spare('x'); found = [gc.get_freeze_count()];"
         "sys.modules['__main__'].__spec__ = types.SimpleNamespace(name='pyspark.daemon'); kept = [];\n"
         "for _ in range(3):\n kept += [[] for _ in range(1000)]; spare('x'); found.append(gc.get_freeze_count())\n"
         "print(*found)"

@@ -15,13 +15,14 @@ from spark_world import World, keyed, open_here
 from penstock.model.errors import InvalidCutError, UnavailableError, UnsupportedError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
-from penstock.spark import connect, losses
+from penstock.spark import connect
 from penstock.spark.connect import Link
 from penstock.spark.options import parse_read
-from penstock.spark.plan import Piece, Share
-from penstock.spark.positions import Loss
-from penstock.spark.progress import LagListener, lags
-from penstock.spark.scan import Shape, read_share
+from penstock.spark.reading import losses
+from penstock.spark.reading.plan import Piece, Share
+from penstock.spark.reading.positions import Loss
+from penstock.spark.reading.progress import LagListener, lags
+from penstock.spark.reading.scan import Shape, read_share
 from penstock.spark.source import BatchReader
 
 
@@ -44,7 +45,7 @@ def share_link(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         def close(self) -> None:
             """It is the test's."""
 
-    monkeypatch.setattr("penstock.spark.progress.Link", Borrowed)
+    monkeypatch.setattr("penstock.spark.reading.progress.Link", Borrowed)
 
 
 def test_a_lag_is_what_a_query_has_not_read_over_scales_and_truncation(

@@ -39,7 +39,7 @@ query = (
 assert query.awaitTermination(120)
 told = [(item["batchId"], item["numInputRows"]) for item in query.recentProgress]
 assert max(number for number, rows in told) >= 2, (told, query.exception())
-from penstock.spark.progress import lags
+from penstock.spark.reading.progress import lags
 
 (lag,) = lags(query, address)
 assert (lag.bytes, lag.events) == (0, 0)

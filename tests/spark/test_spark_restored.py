@@ -17,7 +17,7 @@ from penstock.model.errors import InvalidCutError
 from penstock.model.names import StreamName
 from penstock.spark.connect import Services, close_links, link
 from penstock.spark.options import parse_read
-from penstock.spark.stream import StreamReader
+from penstock.spark.reading.stream import StreamReader
 
 
 async def open_directory(address: str) -> Services:
@@ -39,7 +39,7 @@ class Query(Driver):
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr("penstock.spark.stream.LONG_POLL_S", 0.0)
+    monkeypatch.setattr("penstock.spark.reading.stream.LONG_POLL_S", 0.0)
     try:
         yield tmp_path / "data"
     finally:

@@ -21,9 +21,9 @@ from spark_world import spark_in
 
 import penstock
 from penstock.app.integrity.rebuild import rebuild
-from penstock.codec.chunk_index import SUFFIX
-from penstock.codec.wire_commands import FlushToStorage, StorageFlushed
-from penstock.core.garbage import is_marker, parse_import_name
+from penstock.codec.store.chunk_index import SUFFIX
+from penstock.codec.wire.commands import FlushToStorage, StorageFlushed
+from penstock.core.segments.garbage import is_marker, parse_import_name
 from penstock.testing.abuse import Peer
 from penstock.testing.server import ServerProcess
 

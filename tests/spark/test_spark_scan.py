@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.codec.events import EVENT_MAX_BYTES
-from penstock.core.routing import Router
+from penstock.core.streams.routing import Router
 from penstock.model.errors import CorruptDataError, EventTooLargeError, InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId, even_ranges
-from penstock.spark.frames import APPEND_BYTES, Sorter, event_bytes, frame
-from penstock.spark.plan import Block, Piece, Share
-from penstock.spark.scan import Fetch, Shape, event_places, read_share
+from penstock.spark.reading.plan import Block, Piece, Share
+from penstock.spark.reading.scan import Fetch, Shape, event_places, read_share
+from penstock.spark.writing.frames import APPEND_BYTES, Sorter, event_bytes, frame
 
 SEGMENT = SegmentId(3 << 32 | 7)
 STREAM = StreamName("plant", "turbine")

@@ -33,7 +33,7 @@ from penstock.ports.segment_service import ChunkRange
 from penstock.spark.connect import Link, Services, close_links, dial, link
 from penstock.spark.jobs.scrub import ScrubOutcome, ScrubRequest, scrub
 from penstock.spark.jobs.scrub_task import Findings, ScrubTask, Stretch
-from penstock.spark.subscription import subscribe
+from penstock.spark.reading.subscription import subscribe
 
 OF_CHUNKS = (DamageKind.BLOCK, DamageKind.CHUNK, DamageKind.INDEX)
 

@@ -30,14 +30,14 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName
 from penstock.ports.controller_service import Transaction
 from penstock.ports.segment_service import Append, Appended
-from penstock.spark import attempt, sink, wire_attempt
-from penstock.spark.batch_commit import is_repeat
 from penstock.spark.connect import Connector, Services, close_links, link
-from penstock.spark.messages import TaskWritten
 from penstock.spark.options import parse_read, parse_write
 from penstock.spark.reasons import reason
-from penstock.spark.sink import StreamWriter
 from penstock.spark.source import BatchReader, PenstockSource
+from penstock.spark.writing import attempt, sink, wire_attempt
+from penstock.spark.writing.batch_commit import is_repeat
+from penstock.spark.writing.messages import TaskWritten
+from penstock.spark.writing.sink import StreamWriter
 
 SCHEMA = StructType().add("event", "binary").add("offset", "long")
 

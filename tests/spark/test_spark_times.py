@@ -22,9 +22,9 @@ from penstock.ports.controller_service import Endpoint
 from penstock.ports.segment_service import ChunkBlock, ChunkRange, SegmentInfo
 from penstock.spark.connect import Services, close_links, link
 from penstock.spark.options import Moment, parse_read
+from penstock.spark.reading.stream import StreamReader
+from penstock.spark.reading.times import times_of
 from penstock.spark.source import BatchReader
-from penstock.spark.stream import StreamReader
-from penstock.spark.times import times_of
 
 BEGAN_MS = 1_800_000_000_000
 STEP_MS = 10_000

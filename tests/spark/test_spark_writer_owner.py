@@ -9,16 +9,16 @@ import pytest
 from spark_world import World, open_here
 from test_spark_sink_laws import Context, Query, stored
 
-from penstock.codec.metadata import BatchRecord
+from penstock.codec.control.streams import BatchRecord
 from penstock.controller import keys
 from penstock.controller.controller import Controller
 from penstock.controller.metadata import overwrite
 from penstock.model.errors import ConflictError, InvalidArgumentError, WriterInUseError
 from penstock.model.names import StreamName
-from penstock.spark import attempt
 from penstock.spark.connect import Services
 from penstock.spark.options import parse_write
-from penstock.spark.sink import BatchWriter
+from penstock.spark.writing import attempt
+from penstock.spark.writing.sink import BatchWriter
 
 MANY = [b"k:%d:" % number + bytes(2000) for number in range(200)]
 """More than a message takes: the tasks ask for the last batch."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.ports.files import Files
-from penstock.storage.local_log import LocalLog
-from penstock.storage.log_limits import LogLimits
-from penstock.storage.real_files import RealFiles
-from penstock.storage.real_offload import ThreadOffload
+from penstock.storage.log.limits import LogLimits
+from penstock.storage.log.local_log import LocalLog
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine.offload import ThreadOffload
 
 LIMITS = LogLimits(segment_bytes=16_384, budget_bytes=8 * 16_384, max_frame_bytes=8_000)
 ROOMY = LogLimits(segment_bytes=16_384, budget_bytes=64 * 16_384, max_frame_bytes=8_000)

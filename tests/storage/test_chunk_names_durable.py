@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from penstock.storage.file_chunks import FileChunks
-from penstock.storage.real_files import RealFiles
+from penstock.storage.chunks.file_chunks import FileChunks
+from penstock.storage.machine.files import RealFiles
 
 PATIENCE_S = 20.0
 

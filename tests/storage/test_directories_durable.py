@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.storage.data_directory import DataDirectory
-from penstock.storage.real_files import RealFiles
-from penstock.storage.real_offload import ThreadOffload
+from penstock.storage.machine.data_directory import DataDirectory
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine.offload import ThreadOffload
 
 
 @pytest.fixture

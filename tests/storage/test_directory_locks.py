@@ -7,7 +7,7 @@ import pytest
 
 from penstock.model.errors import DirectoryInUseError
 from penstock.spark.jobs.job_files import locked
-from penstock.storage.data_directory import DataDirectory
+from penstock.storage.machine.data_directory import DataDirectory
 
 
 class Fork:

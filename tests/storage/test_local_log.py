@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from local_log_kit import LIMITS, Crash, Frames, die, file_with, images, opened, real, recovered, write_and_die
 
-from penstock.codec.wal import FENCE_AT, FRAMES_AT, HEADER_AT, decode_file_header, encode_frame, frame_bytes
+from penstock.codec.store.wal import FENCE_AT, FRAMES_AT, HEADER_AT, decode_file_header, encode_frame, frame_bytes
 from penstock.model.errors import (
     ContainerOfflineError,
     CorruptDataError,
@@ -20,10 +20,10 @@ from penstock.model.errors import (
 )
 from penstock.ports.durable_log import LogAddress
 from penstock.ports.files import Buffer, File, Files
-from penstock.storage.local_log import LocalLog
-from penstock.storage.log_limits import LogLimits
-from penstock.storage.log_pool import SPARES_AHEAD, SPARES_MAX
-from penstock.storage.log_scan import read_log
+from penstock.storage.log.limits import LogLimits
+from penstock.storage.log.local_log import LocalLog
+from penstock.storage.log.pool import SPARES_AHEAD, SPARES_MAX
+from penstock.storage.log.scan import read_log
 from penstock.testing.conformance.faults import CHANGES, FaultyFiles
 
 

@@ -14,8 +14,8 @@ from penstock.model.errors import (
 )
 from penstock.ports.durable_log import LogAddress
 from penstock.testing.conformance.faults import CHANGES, FaultyFiles
-from penstock.testing.simulation.files import NodeCrashed, SimDisk, SimFiles
-from penstock.testing.simulation.loop import SimLoop
+from penstock.testing.simulation.machine.files import NodeCrashed, SimDisk, SimFiles
+from penstock.testing.simulation.machine.loop import SimLoop
 
 
 async def _log_with_unproven_tail(disk: SimDisk, *, failing: bool) -> Frames:

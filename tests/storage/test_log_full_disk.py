@@ -11,7 +11,7 @@ from local_log_kit import LIMITS, Frames, die, images, opened, real
 
 from penstock.model.errors import StorageFullError
 from penstock.ports.durable_log import LogAddress
-from penstock.storage.log_pool import SPARES_KEPT
+from penstock.storage.log.pool import SPARES_KEPT
 from penstock.testing.conformance.faults import FaultyFiles
 
 FRAME = bytes(7000)

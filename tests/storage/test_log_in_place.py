@@ -11,9 +11,9 @@ import pytest
 from local_log_kit import LIMITS, die, opened, real, recovered
 
 from penstock.model.errors import ContainerOfflineError
-from penstock.storage.local_log import LocalLog
-from penstock.storage.real_files import RealFiles
-from penstock.storage.real_offload import ThreadOffload
+from penstock.storage.log.local_log import LocalLog
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine.offload import ThreadOffload
 
 
 async def rested(log: LocalLog) -> None:

@@ -7,10 +7,10 @@ import pytest
 
 from penstock.model.errors import ContainerOfflineError
 from penstock.ports.durable_log import LogAddress
-from penstock.storage.local_log import LocalLog
-from penstock.storage.log_limits import LogLimits
-from penstock.testing.simulation.files import SimDisk, SimFiles
-from penstock.testing.simulation.loop import SimLoop
+from penstock.storage.log.limits import LogLimits
+from penstock.storage.log.local_log import LocalLog
+from penstock.testing.simulation.machine.files import SimDisk, SimFiles
+from penstock.testing.simulation.machine.loop import SimLoop
 
 LIMITS = LogLimits(segment_bytes=16 << 10, budget_bytes=160 << 10, max_frame_bytes=8 << 10)
 

@@ -9,8 +9,8 @@ from test_log_spare_marks import opened as opened_sim
 
 from penstock.model.errors import ContainerOfflineError
 from penstock.ports.durable_log import LogAddress
-from penstock.testing.simulation.files import SimDisk
-from penstock.testing.simulation.loop import SimLoop
+from penstock.testing.simulation.machine.files import SimDisk
+from penstock.testing.simulation.machine.loop import SimLoop
 
 SECRET = b"canary-7f3a"
 

@@ -14,12 +14,12 @@ from s3_world import CREDENTIALS, SERVERS, S3Server, running
 from penstock.model.errors import InvalidArgumentError, UnavailableError
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.objects import Objects
-from penstock.storage.file_objects import FileObjects
-from penstock.storage.memory_objects import MemoryObjects
-from penstock.storage.object_chunks import ObjectChunks
-from penstock.storage.real_files import RealFiles
-from penstock.storage.real_objects import BucketObjects, ObjectSettings, read_location
-from penstock.storage.real_offload import ThreadOffload
+from penstock.storage.chunks.object_chunks import ObjectChunks
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.memory.memory_objects import MemoryObjects
+from penstock.storage.objects.cloud_objects import BucketObjects, ObjectSettings, read_location
+from penstock.storage.objects.file_objects import FileObjects
 from penstock.testing.conformance import laws
 from penstock.testing.conformance.chunks import ChunkLaws
 from penstock.testing.conformance.objects import ObjectLaws

@@ -12,9 +12,9 @@ from s3_faults import Fault, FaultProxy, answer, fault_proxy
 from s3_world import SERVERS, S3Server, running
 
 from penstock.model.errors import CorruptDataError, SegmentNotFoundError, StorageFullError, UnavailableError
-from penstock.storage.memory_objects import MemoryObjects
-from penstock.storage.object_chunks import ObjectChunks
-from penstock.storage.real_objects import BucketObjects, ObjectSettings
+from penstock.storage.chunks.object_chunks import ObjectChunks
+from penstock.storage.memory.memory_objects import MemoryObjects
+from penstock.storage.objects.cloud_objects import BucketObjects, ObjectSettings
 
 NAME, OTHER = "0/1-2-3", "0/1-2-3-1"
 SLOW_DOWN = Fault("answer", answer("503 Slow Down", "SlowDown"))

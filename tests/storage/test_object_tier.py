@@ -18,14 +18,14 @@ from s3_world import SERVERS, S3Server, running
 import penstock
 from penstock.app.embedded import Runtime, embedded_settings, open_runtime
 from penstock.client.store import AsyncStore
-from penstock.codec.wire_commands import FlushToStorage, StorageFlushed
-from penstock.core.placement import container_of
+from penstock.codec.wire.commands import FlushToStorage, StorageFlushed
+from penstock.core.segments.placement import container_of
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
-from penstock.spark.plan import Share, pieces_of
-from penstock.spark.scan import Shape, read_share
-from penstock.storage.real_objects import BucketObjects
+from penstock.spark.reading.plan import Share, pieces_of
+from penstock.spark.reading.scan import Shape, read_share
+from penstock.storage.objects.cloud_objects import BucketObjects
 from penstock.testing.abuse import Peer
 from penstock.testing.server import ServerProcess
 
@@ -167,7 +167,7 @@ def test_executors_read_objects_by_themselves_and_ask_the_store_where_they_canno
         assert asked == []
         # Somewhere else there are no credentials, or a bucket of the same name with other bytes.
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "bad-secret")
-        from penstock.storage import real_objects
+        from penstock.storage.objects import cloud_objects as real_objects
 
         real_objects._reader.cache_clear()
         assert await asyncio.to_thread(scanned, share) == events

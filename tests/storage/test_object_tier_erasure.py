@@ -13,7 +13,7 @@ import pytest
 from s3_world import SERVERS, S3Server, contents, running
 
 import penstock
-from penstock.client.blocks import Event
+from penstock.client.reading.blocks import Event
 from penstock.model.errors import PenstockError
 from penstock.testing.server import ServerProcess
 

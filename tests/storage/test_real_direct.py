@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.errors import StorageFullError
-from penstock.storage import real_direct
-from penstock.storage.real_direct import BOUNCE_BYTES, DIRECT_MIN_BYTES, PAGE_BYTES
-from penstock.storage.real_files import RealFiles
-from penstock.storage.real_offload import ThreadOffload
+from penstock.storage.machine import direct as real_direct
+from penstock.storage.machine.direct import BOUNCE_BYTES, DIRECT_MIN_BYTES, PAGE_BYTES
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine.offload import ThreadOffload
 
 _BLOB = os.urandom(BOUNCE_BYTES * 2 + 3 * PAGE_BYTES)
 

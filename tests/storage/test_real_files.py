@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.model.errors import InternalError, InvalidArgumentError, StorageFullError
-from penstock.storage import real_files
-from penstock.storage.real_calls import replace_file
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_files import RealFiles
-from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.real_rng import RealRng
-from penstock.storage.serial import Serial
+from penstock.storage.machine import files as real_files
+from penstock.storage.machine.calls import replace_file
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.machine.rng import RealRng
+from penstock.storage.machine.serial import Serial
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "a b", "a\n", "a\0b", "über", "a;b", "~/x*"])

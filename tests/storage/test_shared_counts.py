@@ -10,11 +10,11 @@ import sys
 import pytest
 
 from penstock.model.errors import InternalError
-from penstock.storage.real_shared_counts import CountsMemory, WorkerCounts
+from penstock.storage.machine.shared_counts import CountsMemory, WorkerCounts
 
 TAKER = """
 import sys
-from penstock.storage.real_shared_counts import WorkerCounts
+from penstock.storage.machine.shared_counts import WorkerCounts
 descriptor, worker, bound = map(int, sys.argv[1:])
 counts = WorkerCounts(descriptor, worker=worker, workers=3)
 counts.assign("s/t", 0)
@@ -33,7 +33,7 @@ print(taken)
 """
 HOLDER = """
 import sys
-from penstock.storage.real_shared_counts import WorkerCounts
+from penstock.storage.machine.shared_counts import WorkerCounts
 counts = WorkerCounts(int(sys.argv[1]), worker=0, workers=3)
 counts.assign("s/t", 0)
 print(counts.of("s/t").lock(), flush=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import UnavailableError
-from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.sqlite_keyvalue import SqliteKeyValue
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
 
 def opened(path: Path) -> None:

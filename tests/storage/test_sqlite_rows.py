@@ -9,9 +9,9 @@ import pytest
 from crc32c import crc32c
 
 from penstock.model.errors import CorruptDataError
-from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.sqlite_keyvalue import SqliteKeyValue
-from penstock.storage.sqlite_rows import _value_explains
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
+from penstock.storage.rows.sqlite_rows import _value_explains
 
 ROWS = [(b"stream/%04d" % number, b"row number %d, and some more" % number) for number in range(300)]
 

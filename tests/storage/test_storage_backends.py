@@ -21,13 +21,13 @@ from penstock.model.errors import (
     StorageFullError,
     VersionTooNewError,
 )
-from penstock.storage.data_directory import DataDirectory
-from penstock.storage.file_chunks import FileChunks
-from penstock.storage.memory_chunks import MemoryChunks
-from penstock.storage.memory_log import MemoryLog, MemoryLogState
-from penstock.storage.real_files import RealFiles
-from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.sqlite_keyvalue import SqliteKeyValue
+from penstock.storage.chunks.file_chunks import FileChunks
+from penstock.storage.machine.data_directory import DataDirectory
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
+from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 from penstock.testing.conformance.faults import FaultyFiles
 
 
@@ -102,8 +102,8 @@ def test_sqlite_names_a_full_disk(tmp_path: Path) -> None:
 def test_sqlite_keeps_commits_of_a_killed_process(tmp_path: Path) -> None:
     code = """
 import asyncio, os, sys
-from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.sqlite_keyvalue import SqliteKeyValue
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 async def main():
     store = await SqliteKeyValue.open(sys.argv[1], ThreadOffload())
     for number in range(20):
@@ -243,7 +243,7 @@ def test_data_directory_is_made_private_held_and_given_back(tmp_path: Path) -> N
 def test_data_directory_of_a_killed_process_can_be_taken(tmp_path: Path) -> None:
     code = """
 import os, sys
-from penstock.storage.data_directory import DataDirectory
+from penstock.storage.machine.data_directory import DataDirectory
 directory = DataDirectory.open(sys.argv[1])
 os.kill(os.getpid(), 9)
 """

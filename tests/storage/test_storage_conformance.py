@@ -14,21 +14,21 @@ from penstock.ports.chunks import ChunkStorage
 from penstock.ports.durable_log import DurableLog
 from penstock.ports.files import File, Files
 from penstock.ports.keyvalue import KeyValueStore
-from penstock.storage.file_chunks import FileChunks
-from penstock.storage.local_log import open_local_log
-from penstock.storage.memory_chunks import MemoryChunks
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory_log import MemoryLog, MemoryLogState
-from penstock.storage.real_files import Placement, RealFiles
-from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.sqlite_keyvalue import SqliteKeyValue
+from penstock.storage.chunks.file_chunks import FileChunks
+from penstock.storage.log.local_log import open_local_log
+from penstock.storage.machine.files import Placement, RealFiles
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
+from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 from penstock.testing.conformance import laws
 from penstock.testing.conformance.chunks import ChunkLaws
 from penstock.testing.conformance.durable_log import DurableLogLaws
 from penstock.testing.conformance.faults import FaultyFiles
 from penstock.testing.conformance.files import FilesLaws
 from penstock.testing.conformance.keyvalue import KeyValueLaws
-from penstock.testing.simulation.files import SimDisk, SimFiles
+from penstock.testing.simulation.machine.files import SimDisk, SimFiles
 
 PLACEMENTS: tuple[Placement, ...] = ("auto", "inline", "thread")
 

@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from penstock.model.errors import InternalError
-from penstock.storage.real_offload import ThreadOffload
+from penstock.storage.machine.offload import ThreadOffload
 
 PATIENCE_S = 20.0
 

@@ -23,15 +23,15 @@ from penstock.model.errors import (
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.objects import Objects
 from penstock.segmentstore.settings import MIB, StoreSettings
-from penstock.storage.file_chunks import FileChunks
-from penstock.storage.file_objects import FileObjects
-from penstock.storage.memory_objects import MemoryObjects
-from penstock.storage.object_chunks import ObjectChunks
-from penstock.storage.real_files import RealFiles
-from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.real_rng import RealRng
-from penstock.storage.shared_chunks import SharedChunks
-from penstock.storage.tier_claim import MARK, OWNERS, RECORD, TierRecord, claim_tier, load_record
+from penstock.storage.chunks.claim import MARK, OWNERS, RECORD, TierRecord, claim_tier, load_record
+from penstock.storage.chunks.file_chunks import FileChunks
+from penstock.storage.chunks.object_chunks import ObjectChunks
+from penstock.storage.chunks.shared_chunks import SharedChunks
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.machine.rng import RealRng
+from penstock.storage.memory.memory_objects import MemoryObjects
+from penstock.storage.objects.file_objects import FileObjects
 from penstock.testing.conformance import laws
 from penstock.testing.conformance.chunks import ChunkLaws
 

@@ -16,12 +16,12 @@ import pytest
 from penstock.model.errors import CorruptDataError, StorageFullError
 from penstock.ports.chunks import ChunkWrite
 from penstock.ports.files import FileWrite
-from penstock.storage import real_together
-from penstock.storage.file_chunks import FileChunks
-from penstock.storage.real_calls import may_be_synced_as_a_whole
-from penstock.storage.real_files import RealFiles
-from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.real_together import SHARED_MIN_FILES, OpenHabit, OpenRoom, SyncHabit
+from penstock.storage.chunks.file_chunks import FileChunks
+from penstock.storage.machine import together as real_together
+from penstock.storage.machine.calls import may_be_synced_as_a_whole
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.machine.together import SHARED_MIN_FILES, OpenHabit, OpenRoom, SyncHabit
 
 Body = Callable[[RealFiles, Path], Awaitable[None]]
 

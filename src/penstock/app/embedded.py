@@ -13,8 +13,8 @@ from penstock.app.segments import open_segments
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.telemetry import Counters
 from penstock.app.tier2 import check_place
-from penstock.app.worker_layout import load_layout
-from penstock.client.blocking import Store
+from penstock.app.workers.layout import load_layout
+from penstock.client.blocking.stores import Store
 from penstock.client.options import settings_of
 from penstock.client.store import AsyncStore
 from penstock.controller.controller import Controller, open_controller
@@ -26,9 +26,9 @@ from penstock.ports.controller_service import Endpoint
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import LocalSegmentService
 from penstock.segmentstore.store import SegmentStore
-from penstock.storage.data_directory import DataDirectory
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_rng import RealRng
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.data_directory import DataDirectory
+from penstock.storage.machine.rng import RealRng
 
 _PLACES = ("tier2", "tier2_endpoint", "tier2_insecure")
 """The settings that are no numbers."""
@@ -37,7 +37,7 @@ _PLACES = ("tier2", "tier2_endpoint", "tier2_insecure")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """A running store and what serves it. ``failure``: why the store takes no more requests, or None; ``not_ready``: which
-    functions (see ``core.readiness``) do not work now, and why."""
+    functions (see ``core.segments.readiness``) do not work now, and why."""
 
     segments: LocalSegmentService
     controller: Controller

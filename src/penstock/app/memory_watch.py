@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from penstock.app import process_memory
-from penstock.core.throttle import cache_allowance
+from penstock.core.segments.throttle import cache_allowance
 from penstock.ports.telemetry import Telemetry
 from penstock.segmentstore.store import SegmentStore
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.app.units import format_duration, format_size
-from penstock.core.policy_sentence import sentence
+from penstock.core.policies.sentence import sentence
 from penstock.model.errors import InvalidArgumentError, UnsupportedError
 from penstock.model.retention import EffectivePolicy
 
 if TYPE_CHECKING:
-    from penstock.client.blocking import Store
+    from penstock.client.blocking.stores import Store
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LONE_WINDOW: Final = timedelta(minutes=5)

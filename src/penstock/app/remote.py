@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from penstock.app.telemetry import Counters
-from penstock.client.blocking import Store
+from penstock.client.blocking.stores import Store
 from penstock.client.options import number
 from penstock.client.store import AsyncStore
 from penstock.net.dial.controller import RemoteController, dial_controller
 from penstock.net.dial.segments import RemoteSegments
 from penstock.ports import forks
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_rng import RealRng
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.rng import RealRng
 
 DIAL_S = 5.0
 """How long people wait for a server that does not answer; one that is not there is reported within 2 s. Once it has

@@ -12,7 +12,7 @@ from pathlib import Path
 from penstock.controller.controller import Controller
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 from penstock.ports.rng import Rng
-from penstock.storage.real_calls import replace_file, sync_directory
+from penstock.storage.machine.calls import replace_file, sync_directory
 
 log = logging.getLogger(__name__)
 

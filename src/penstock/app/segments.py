@@ -9,9 +9,9 @@ from dataclasses import replace
 from penstock.app.integrity.start_check import check_start
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import for_tier2, open_tier
-from penstock.net.grpc_gate import GateLimits
-from penstock.net.rest_limits import RestLimits
-from penstock.net.wire_limits import WireLimits
+from penstock.net.grpc.gate import GateLimits
+from penstock.net.http.http_limits import RestLimits
+from penstock.net.wire.wire_limits import WireLimits
 from penstock.ports import forks
 from penstock.ports.clock import Clock
 from penstock.ports.rng import Rng
@@ -19,13 +19,13 @@ from penstock.ports.shared_counts import SharedCounts
 from penstock.ports.telemetry import Telemetry
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store
-from penstock.storage.file_disk import FileDisk
-from penstock.storage.local_log import open_local_log
-from penstock.storage.real_files import RealFiles
-from penstock.storage.real_holds import FileHolds
-from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.reserve import keep_reserve
-from penstock.storage.sqlite_keyvalue import SqliteKeyValue
+from penstock.storage.log.local_log import open_local_log
+from penstock.storage.machine.disk import FileDisk
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine.holds import FileHolds
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.machine.reserve import keep_reserve
+from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
 CONTAINERS = 4
 _SEGMENT_BYTES = 3 << 10

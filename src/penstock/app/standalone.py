@@ -27,22 +27,22 @@ from penstock.app.segments import gate_limits, rest_limits, wire_limits
 from penstock.app.settings import StandaloneSettings
 from penstock.app.telemetry import Counters
 from penstock.app.tier2 import check_place
-from penstock.app.worker_layout import settle_layout, workers_of
-from penstock.app.workers import Worker, Workers, open_workers
-from penstock.client.group_table import GroupTable
+from penstock.app.workers.layout import settle_layout, workers_of
+from penstock.app.workers.supervisor import Worker, Workers, open_workers
+from penstock.client.reading.group_table import GroupTable
 from penstock.controller.controller import open_controller
 from penstock.controller.settings import ControllerSettings
-from penstock.core.readiness import FUNCTIONS
+from penstock.core.segments.readiness import FUNCTIONS
 from penstock.model.errors import NotFoundError, PenstockError
-from penstock.net.grpc_server import GrpcServer
-from penstock.net.rest_health import Checks
-from penstock.net.rest_server import RestServer
-from penstock.net.wire_calls import controller_calls
-from penstock.net.wire_server import WireServer
+from penstock.net.grpc.grpc_server import GrpcServer
+from penstock.net.http.health import Checks
+from penstock.net.http.http_server import RestServer
+from penstock.net.wire.calls import controller_calls
+from penstock.net.wire.wire_server import WireServer
 from penstock.ports.controller_service import Endpoint
-from penstock.storage.data_directory import DataDirectory
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_rng import RealRng
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.data_directory import DataDirectory
+from penstock.storage.machine.rng import RealRng
 
 log = logging.getLogger(__name__)
 

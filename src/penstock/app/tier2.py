@@ -16,12 +16,12 @@ from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng
 from penstock.segmentstore.settings import StoreSettings
-from penstock.storage.file_chunks import FileChunks
-from penstock.storage.file_objects import FileObjects
-from penstock.storage.object_chunks import ObjectChunks
-from penstock.storage.real_files import RealFiles
-from penstock.storage.shared_chunks import SharedChunks, SharedObjects
-from penstock.storage.tier_claim import TierRecord, claim_tier, load_record
+from penstock.storage.chunks.claim import TierRecord, claim_tier, load_record
+from penstock.storage.chunks.file_chunks import FileChunks
+from penstock.storage.chunks.object_chunks import ObjectChunks
+from penstock.storage.chunks.shared_chunks import SharedChunks, SharedObjects
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.objects.file_objects import FileObjects
 
 CHUNKS = "chunks"
 _CATALOGUE_S = 60.0
@@ -160,7 +160,7 @@ def tier2_of_worker(settings: EmbeddedSettings, worker: int) -> str | None:
 def open_bucket(url: str, endpoint: str | None) -> Objects:
     """The objects below the prefix that the URL names. Raises InvalidArgumentError where the library for it is missing."""
     try:
-        from penstock.storage.real_objects import BucketObjects
+        from penstock.storage.objects.cloud_objects import BucketObjects
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "obstore":
             raise

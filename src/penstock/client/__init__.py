@@ -9,34 +9,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.client.blocking import GroupReader, Reader, ReaderGroup, Store, Stream, Transaction, Writer
-    from penstock.client.blocks import Block, Event
-    from penstock.client.group_reader import AsyncGroupReader
-    from penstock.client.reader import AsyncReader
-    from penstock.client.reader_group import AsyncReaderGroup
+    from penstock.client.blocking.stores import GroupReader, Reader, ReaderGroup, Store, Stream, Transaction, Writer
+    from penstock.client.reading.blocks import Block, Event
+    from penstock.client.reading.group_reader import AsyncGroupReader
+    from penstock.client.reading.reader import AsyncReader
+    from penstock.client.reading.reader_group import AsyncReaderGroup
     from penstock.client.store import AsyncStore, AsyncStream
-    from penstock.client.transaction import AsyncTransaction
-    from penstock.client.writer import AsyncWriter
-    from penstock.client.writer_core import WriterSettings
+    from penstock.client.writing.transaction import AsyncTransaction
+    from penstock.client.writing.writer import AsyncWriter
+    from penstock.client.writing.writer_core import WriterSettings
 
 _HOMES = {
-    "AsyncGroupReader": "group_reader",
-    "AsyncReader": "reader",
-    "AsyncReaderGroup": "reader_group",
+    "AsyncGroupReader": "reading.group_reader",
+    "AsyncReader": "reading.reader",
+    "AsyncReaderGroup": "reading.reader_group",
     "AsyncStore": "store",
     "AsyncStream": "store",
-    "AsyncTransaction": "transaction",
-    "AsyncWriter": "writer",
-    "Block": "blocks",
-    "Event": "blocks",
-    "GroupReader": "blocking",
-    "Reader": "blocking",
-    "ReaderGroup": "blocking",
-    "Store": "blocking",
-    "Stream": "blocking",
-    "Transaction": "blocking",
-    "Writer": "blocking",
-    "WriterSettings": "writer_core",
+    "AsyncTransaction": "writing.transaction",
+    "AsyncWriter": "writing.writer",
+    "Block": "reading.blocks",
+    "Event": "reading.blocks",
+    "GroupReader": "blocking.stores",
+    "Reader": "blocking.stores",
+    "ReaderGroup": "blocking.stores",
+    "Store": "blocking.stores",
+    "Stream": "blocking.stores",
+    "Transaction": "blocking.stores",
+    "Writer": "blocking.stores",
+    "WriterSettings": "writing.writer_core",
 }
 
 __all__ = [

@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from penstock.client.blocks import Event
 from penstock.client.erasure_proof import Lists, Progress, Scan, Verification, first_of, overlap, repeated
+from penstock.client.reading.blocks import Event
 from penstock.client.retry import retrying
-from penstock.codec.erasure_records import ErasurePartRecord
-from penstock.core.erasure import Range, joined, without
-from penstock.core.erasure_receipt import chain_problems, plain, positions_digest
+from penstock.codec.control.erasures import ErasurePartRecord
+from penstock.core.segments.erasure import Range, joined, without
+from penstock.core.segments.erasure_receipt import chain_problems, plain, positions_digest
 from penstock.model.errors import (
     AlreadyExistsError,
     ErasureDeferredError,
@@ -122,7 +122,7 @@ class AsyncErasures:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Mapping[str, Any]:
-        """Blank the events that begin at the positions, and return the receipt. See ``client.blocking.Stream.erase``."""
+        """Blank the events that begin at the positions, and return the receipt. See ``blocking.stores.Stream.erase``."""
         if self._stream is None:
             raise InvalidArgumentError("an erasure is of one stream")
         stream, controller = self._stream, self._controller
@@ -170,7 +170,7 @@ class AsyncErasures:
         return await self._receipt(erasure, progress, is_patient=True)
 
     async def withdraw(self, erasure: str, *, who: str, why: str) -> Mapping[str, Any]:
-        """Give up an erasure that is not decided yet, and return its state. See ``client.blocking_erasure``."""
+        """Give up an erasure that is not decided yet, and return its state. See ``client.blocking.erasures``."""
         return await retrying(lambda: self._controller.withdraw_erasure(erasure, who=who, why=why), self._rng)
 
     async def _receipt(self, erasure: str, progress: Progress | None, *, is_patient: bool) -> Mapping[str, Any]:

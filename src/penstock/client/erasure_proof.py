@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from penstock.client.retry import retrying
-from penstock.core.erasure import Digests, Range, clipped, size_of
-from penstock.core.erasure_receipt import digest_of, positions_digest, ranges_digest
+from penstock.core.segments.erasure import Digests, Range, clipped, size_of
+from penstock.core.segments.erasure_receipt import digest_of, positions_digest, ranges_digest
 from penstock.model.errors import SegmentNotFoundError, TruncatedError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId

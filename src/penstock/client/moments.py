@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from penstock.core.read_order import Followers, enter_successors, predecessors_named, settled
+from penstock.core.cuts.read_order import Followers, enter_successors, predecessors_named, settled
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import SegmentNotFoundError, TruncatedError, UnavailableError
 from penstock.model.names import StreamName, segment_name
@@ -35,7 +35,7 @@ class Services(Protocol):
 
 
 def followers_of(successors: Mapping[SegmentId, Sequence[Successor]]) -> Followers:
-    """Convert the controller's answer to the form that ``core.read_order`` takes."""
+    """Convert the controller's answer to the form that ``core.cuts.read_order`` takes."""
     return {segment: [(item.range, item.predecessors) for item in found] for segment, found in successors.items()}
 
 

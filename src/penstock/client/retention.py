@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from penstock.client.options import check_printable, cut_of
-from penstock.codec.policy_document import decode_document
-from penstock.core.policy_levels import validate, with_pravega
+from penstock.codec.control.policy_document import decode_document
+from penstock.core.policies.levels import validate, with_pravega
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName

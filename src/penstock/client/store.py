@@ -8,16 +8,16 @@ from typing import Any, Final, Literal, TypeAlias
 
 from penstock.client.erasure import AsyncErasures, Positions
 from penstock.client.erasure_proof import Progress
-from penstock.client.group_reset import GroupReset, ResetTo
-from penstock.client.layout import StreamLayout
 from penstock.client.options import RESET_WORDS, Bound, check_printable, cut_of, number, settings_of, start_of
-from penstock.client.reader import AsyncReader, OnTruncated, resolve_cut
-from penstock.client.reader_group import AsyncReaderGroup, check_times, retention_of
+from penstock.client.reading.group_reset import GroupReset, ResetTo
+from penstock.client.reading.reader import AsyncReader, OnTruncated, resolve_cut
+from penstock.client.reading.reader_group import AsyncReaderGroup, check_times, retention_of
 from penstock.client.retention import AsyncHolds, AsyncLevelPolicy, AsyncRetention
 from penstock.client.retry import Backoff, retrying
-from penstock.client.transaction import AsyncTransaction
-from penstock.client.writer import AsyncWriter
-from penstock.client.writer_core import WriterSettings
+from penstock.client.writing.layout import StreamLayout
+from penstock.client.writing.transaction import AsyncTransaction
+from penstock.client.writing.writer import AsyncWriter
+from penstock.client.writing.writer_core import WriterSettings
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     AlreadyExistsError,
@@ -166,7 +166,7 @@ class AsyncStream:
         *,
         dry_run: bool = False,
     ) -> Mapping[str, Any]:
-        """See ``client.blocking.Stream.set_acknowledged``."""
+        """See ``client.blocking.stores.Stream.set_acknowledged``."""
         check_printable("name", name)
         if to == "head":
             cut = await self._controller.head(self.name)
@@ -192,7 +192,7 @@ class AsyncStream:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Mapping[str, Any]:
-        """Blank events in place, for good, and return the receipt. Arguments and errors: ``client.blocking.Stream.erase``.
+        """Blank events in place, for good, and return the receipt. Arguments and errors: ``blocking.stores.Stream.erase``.
 
         Cancelled: what was decided is performed all the same; ``erasures.wait`` gives the receipt.
         """
@@ -417,7 +417,7 @@ class AsyncStore:
         lease_s: float = 10.0,
         dry_run: bool = False,
     ) -> Sequence[Mapping[str, Any]]:
-        """See ``client.blocking.Store.reset_reader_group``. Cancelled: data is held for the readers wherever they then are,
+        """See ``blocking.stores.Store.reset_reader_group``. Cancelled: data is held for the readers wherever they then are,
         and the same call finishes the reset."""
         number("lease_s", lease_s, above=0)
         config = await self._group_config(name)

@@ -13,12 +13,12 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from penstock.codec.metadata import CounterRecord
-from penstock.codec.retention_records import BucketRecord, HeartbeatRecord
+from penstock.codec.control.streams import CounterRecord
+from penstock.codec.control.truncations import BucketRecord, HeartbeatRecord
 from penstock.controller import retention_keys
 from penstock.controller.metadata import Metadata, R, Stored, changing
 from penstock.controller.set_aside import SetAside
-from penstock.core.buckets import bucket_of, distribute
+from penstock.core.streams.buckets import bucket_of, distribute
 from penstock.model.errors import BadKeyVersionError, KeyNotFoundError, PenstockError, UnavailableError
 from penstock.model.names import StreamName
 from penstock.ports.rng import Rng

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.codec.metadata import HIDDEN, HeadRecord, MarkerRecord, ScopeRecord, StreamRecord
+from penstock.codec.control.streams import HIDDEN, HeadRecord, MarkerRecord, ScopeRecord, StreamRecord
 from penstock.controller import keys, retention_keys
-from penstock.controller.audit import Audit
-from penstock.controller.decision_queues import DecisionQueues
 from penstock.controller.metadata import Metadata, Stored, overwrite, stored
-from penstock.controller.outcomes import Outcomes
-from penstock.controller.retention_clock import RetentionClock
+from penstock.controller.retention.audit import Audit
+from penstock.controller.retention.clock import RetentionClock
 from penstock.controller.set_aside import SetAside
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import NamedLocks, OwnedTasks, each
+from penstock.controller.transactions.decision_queues import DecisionQueues
+from penstock.controller.transactions.outcomes import Outcomes
 from penstock.model.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -31,9 +31,9 @@ from penstock.ports.segment_service import KEY_ABSENT, SegmentService, TableChec
 from penstock.ports.telemetry import Telemetry
 
 if TYPE_CHECKING:
-    from penstock.controller.epochs import Histories
-    from penstock.controller.event_counts import EventCounts
-    from penstock.controller.retention_sets import RetentionSets
+    from penstock.controller.retention.sets import RetentionSets
+    from penstock.controller.streams.epochs import Histories
+    from penstock.controller.streams.event_counts import EventCounts
 
 MEMORY_MAX_FINISHED = 1000
 DECODED_MAX = 4096

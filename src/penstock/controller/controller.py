@@ -13,38 +13,38 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
-from penstock.controller.audit import Audit
-from penstock.controller.batches import Batches
 from penstock.controller.buckets import Buckets
 from penstock.controller.context import Context
-from penstock.controller.deleted_streams import DeletedStreams
-from penstock.controller.epochs import Histories
-from penstock.controller.erasures import Erasures
-from penstock.controller.event_counts import EventCounts
-from penstock.controller.forecast import forecast
-from penstock.controller.grace import listed_holds, undo, undo_since
-from penstock.controller.holds import Holds
+from penstock.controller.erasure.erasures import Erasures
+from penstock.controller.grace.deleted_streams import DeletedStreams
+from penstock.controller.grace.kept import listed_holds, undo, undo_since
+from penstock.controller.groups.reader_groups import ReaderGroups
+from penstock.controller.groups.subscribers import Subscribers
 from penstock.controller.metadata import Metadata
-from penstock.controller.policies import Policies
-from penstock.controller.queries import Queries
-from penstock.controller.reader_groups import ReaderGroups
-from penstock.controller.reclaim import reclaim_report
-from penstock.controller.repair import repair_stream
-from penstock.controller.restored import begin_restored
-from penstock.controller.retention_answers import facts_told
-from penstock.controller.retention_clock import RetentionClock
-from penstock.controller.retention_cycle import RetentionCycle
-from penstock.controller.retention_loop import RetentionLoop
-from penstock.controller.retention_sets import RetentionSets
-from penstock.controller.scopes import Scopes
+from penstock.controller.retention.answers import facts_told
+from penstock.controller.retention.audit import Audit
+from penstock.controller.retention.clock import RetentionClock
+from penstock.controller.retention.cycle import RetentionCycle
+from penstock.controller.retention.forecast import forecast
+from penstock.controller.retention.holds import Holds
+from penstock.controller.retention.loop import RetentionLoop
+from penstock.controller.retention.policies import Policies
+from penstock.controller.retention.reclaim import reclaim_report
+from penstock.controller.retention.sets import RetentionSets
 from penstock.controller.set_aside import SetAside
 from penstock.controller.settings import ControllerSettings
-from penstock.controller.streams import Streams
-from penstock.controller.subscribers import Subscribers
+from penstock.controller.streams.epochs import Histories
+from penstock.controller.streams.event_counts import EventCounts
+from penstock.controller.streams.queries import Queries
+from penstock.controller.streams.repair import repair_stream
+from penstock.controller.streams.restored import begin_restored
+from penstock.controller.streams.scopes import Scopes
+from penstock.controller.streams.updates import Streams
 from penstock.controller.tasks import OwnedTasks
-from penstock.controller.transaction_sweeper import Sweeper
-from penstock.controller.transactions import Transactions
-from penstock.core.placement import is_transaction_name, is_transient_name, parent_name
+from penstock.controller.transactions.batches import Batches
+from penstock.controller.transactions.calls import Transactions
+from penstock.controller.transactions.sweeper import Sweeper
+from penstock.core.segments.placement import is_transaction_name, is_transient_name, parent_name
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import PenstockError
 from penstock.model.names import StreamName
@@ -139,11 +139,11 @@ class Controller:
         return await self._loop.run_once()
 
     async def repair_stream(self, stream: StreamName) -> Mapping[str, Any]:
-        """Remove records that block the stream: see ``controller.repair.repair_stream``."""
+        """Remove records that block the stream: see ``controller.streams.repair.repair_stream``."""
         return await repair_stream(self._ctx, stream)
 
     async def begin_restored(self, jump: int) -> int:
-        """Give all streams of a restored store new segments: see ``controller.restored.begin_restored``."""
+        """Give all streams of a restored store new segments: see ``controller.streams.restored.begin_restored``."""
         return await begin_restored(self._ctx, jump)
 
     async def drain_audit(self) -> int:

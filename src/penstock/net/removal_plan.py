@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.codec.policy_document import encode_hold
-from penstock.core.retention_json import encode_cut
+from penstock.codec.control.policy_document import encode_hold
+from penstock.core.planner_json.requests import encode_cut
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import CorruptDataError, SubscriberNotFoundError
 from penstock.model.names import StreamName

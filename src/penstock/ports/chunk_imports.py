@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from penstock.codec.chunk_builder import BuiltChunk
+from penstock.codec.store.chunk_builder import BuiltChunk
 
 ADOPT_MAX_CHUNKS = 1000
 """Chunks of one call: their sidecars are read before it answers."""

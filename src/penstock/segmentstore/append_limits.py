@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from penstock.core.placement import parent_name
+from penstock.core.segments.placement import parent_name
 from penstock.model.errors import PenstockError, QuotaExceededError, QuotaHeldError, ThrottledError
 from penstock.ports.segment_service import AppendLimit, LimitAction
 from penstock.ports.shared_counts import SharedCounts, StreamCounts

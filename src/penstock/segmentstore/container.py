@@ -7,9 +7,9 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from penstock.codec import operation_frames as frames
-from penstock.core.append_rules import append_refusal
-from penstock.core.throttle import append_throttled
+from penstock.codec.store import operation_frames as frames
+from penstock.core.segments.append_rules import append_refusal
+from penstock.core.segments.throttle import append_throttled
 from penstock.model.errors import (
     ContainerOfflineError,
     InvalidArgumentError,
@@ -30,24 +30,24 @@ from penstock.ports.rng import Rng
 from penstock.ports.segment_service import Append, AppendDone
 from penstock.ports.telemetry import Telemetry
 from penstock.segmentstore.append_limits import AppendLimits
-from penstock.segmentstore.blocks import BlockReader
-from penstock.segmentstore.catalogue import Catalogue
 from penstock.segmentstore.changes import Changes
-from penstock.segmentstore.checkpointer import Checkpointer
 from penstock.segmentstore.directory import SegmentDirectory
-from penstock.segmentstore.eraser import Eraser
-from penstock.segmentstore.event_counts import EventCounter
-from penstock.segmentstore.imports import Imports
-from penstock.segmentstore.leases import Leases
+from penstock.segmentstore.durability.checkpointer import Checkpointer
+from penstock.segmentstore.durability.shared_log import SharedLog
+from penstock.segmentstore.erasure.eraser import Eraser
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.mutations import AppendMutation, Done, Mutation, flat, refusal, waking
-from penstock.segmentstore.reclaimer import Reclaimer
 from penstock.segmentstore.segment import AttributeState, Segment
 from penstock.segmentstore.settings import StoreSettings
-from penstock.segmentstore.shared_log import SharedLog
-from penstock.segmentstore.tail_cache import LARGE_BYTES, CacheMemory
 from penstock.segmentstore.tasks import TaskOwner
-from penstock.segmentstore.tier_writer import TierWriter
+from penstock.segmentstore.tiering.blocks import BlockReader
+from penstock.segmentstore.tiering.catalogue import Catalogue
+from penstock.segmentstore.tiering.event_counts import EventCounter
+from penstock.segmentstore.tiering.imports import Imports
+from penstock.segmentstore.tiering.leases import Leases
+from penstock.segmentstore.tiering.reclaimer import Reclaimer
+from penstock.segmentstore.tiering.tail_cache import LARGE_BYTES, CacheMemory
+from penstock.segmentstore.tiering.tier_writer import TierWriter
 from penstock.segmentstore.writer_memory import WriterMemory
 
 _log = logging.getLogger(__name__)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from penstock.codec import records
+from penstock.codec.store import rows as records
 from penstock.model.errors import CorruptDataError, DamagedRowError, SegmentNotFoundError
 from penstock.ports.segment_service import NO_EVENT
 from penstock.segmentstore.append_limits import AppendLimits
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.segment import AttributeState, Chunk, Segment
 from penstock.segmentstore.settings import StoreSettings
-from penstock.segmentstore.tail_cache import CacheMemory
+from penstock.segmentstore.tiering.tail_cache import CacheMemory
 
 
 class _Removed:

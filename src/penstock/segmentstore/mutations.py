@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.codec import operations as codec
+from penstock.codec.store import operations as codec
 from penstock.model.errors import PenstockError
 from penstock.ports.files import Buffer
 from penstock.ports.segment_service import Append, AppendDone, Appended

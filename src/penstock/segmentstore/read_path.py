@@ -15,8 +15,8 @@ from penstock.model.errors import (
 )
 from penstock.ports.files import Buffer
 from penstock.ports.segment_service import READ_MAX_BYTES, ChunkBlock, ChunkRange, SegmentRead
-from penstock.segmentstore.blocks import named_blocks
 from penstock.segmentstore.segment import bytes_lost
+from penstock.segmentstore.tiering.blocks import named_blocks
 
 if TYPE_CHECKING:
     from penstock.segmentstore.container import Container

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.codec.records import ChunkRecord, SegmentRecord
-from penstock.core.placement import is_transaction_name, is_transient_name
+from penstock.codec.store.rows import ChunkRecord, SegmentRecord
+from penstock.core.segments.placement import is_transaction_name, is_transient_name
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError
 from penstock.ports.segment_service import ChunkBlock, SegmentInfo, TableKind
-from penstock.segmentstore.tail_cache import CacheMemory, TailCache
+from penstock.segmentstore.tiering.tail_cache import CacheMemory, TailCache
 
 
 class Gate(Protocol):
@@ -178,7 +178,7 @@ class Segment:
     ``kept_offset <= start_offset``: what lies between is gone for readers, and stays here and on disk as what they may see.
     ``is_part``: made to be merged, of a transaction or transient. ``gate`` is asked before appends, where they are limited.
     ``change_mark``: the mark at which the segment was last noted as changed. ``marks``: what the rows say of writers with
-    bytes not tiered (``segmentstore.flushed``); False: there are none, None: not known. ``stored``: the key-value store may
+    bytes not tiered (``tiering.flushed``); False: there are none, None: not known. ``stored``: the key-value store may
     hold rows of it; not so of one that was created since the last checkpoint, all of which is in memory. ``pins``: how many
     calls keep it in memory (``pinned``).
     """

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
-from penstock.codec import operations as codec
-from penstock.codec import records
+from penstock.codec.store import operations as codec
+from penstock.codec.store import rows as records
 from penstock.model.errors import (
     AlreadyExistsError,
     ConditionFailedError,

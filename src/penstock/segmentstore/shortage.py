@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from penstock.core.readiness import ReadinessFacts, not_ready
+from penstock.core.segments.readiness import ReadinessFacts, not_ready
 from penstock.model.errors import ContainerOfflineError, StorageFullError, UnavailableError
-from penstock.segmentstore.tail_cache import CacheMemory
+from penstock.segmentstore.tiering.tail_cache import CacheMemory
 
 
 class Shortage:
@@ -70,7 +70,7 @@ class Shortage:
 def functions_not_ready(
     shortage: Shortage, memory: CacheMemory, offline: ContainerOfflineError | None
 ) -> Mapping[str, str]:
-    """Gather what ``core.readiness`` decides about: the functions of a store that do not work now, each with the reason."""
+    """Gather what ``readiness`` decides about: the functions of a store that do not work now, each with the reason."""
     full, trouble = shortage.refusal(), shortage.trouble
     return not_ready(
         ReadinessFacts(

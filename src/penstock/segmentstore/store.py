@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from uuid import UUID
 
-from penstock.core.append_rules import fits_int64, is_text
-from penstock.core.placement import container_of
+from penstock.core.segments.append_rules import fits_int64, is_text
+from penstock.core.segments.placement import container_of
 from penstock.model.errors import (
     ContainerOfflineError,
     CorruptDataError,
@@ -59,13 +59,13 @@ from penstock.segmentstore import read_path, segment_calls, tables
 from penstock.segmentstore.append_limits import AppendLimits
 from penstock.segmentstore.changes import Changes
 from penstock.segmentstore.container import Container
-from penstock.segmentstore.log_wipe import wipe_log
-from penstock.segmentstore.recovery import recover
-from penstock.segmentstore.scrub import Scrubber
+from penstock.segmentstore.durability.recovery import recover
+from penstock.segmentstore.durability.shared_log import SharedLog
+from penstock.segmentstore.erasure.log_wipe import wipe_log
+from penstock.segmentstore.repair.scrub import Scrubber
 from penstock.segmentstore.settings import StoreSettings
-from penstock.segmentstore.shared_log import SharedLog
 from penstock.segmentstore.shortage import functions_not_ready
-from penstock.segmentstore.tail_cache import CacheMemory
+from penstock.segmentstore.tiering.tail_cache import CacheMemory
 
 
 class SegmentStore:
@@ -157,7 +157,7 @@ class SegmentStore:
         return next((container.offline for container in self.containers if container.offline is not None), None)
 
     def not_ready(self) -> Mapping[str, str]:
-        """See ``core.readiness``: the functions that do not work now, each with the reason. Not of the port."""
+        """See ``core.segments.readiness``: the functions that do not work now, each with the reason. Not of the port."""
         return functions_not_ready(self._shared_log.shortage, self._memory, self.offline)
 
     def _log_filled(self) -> None:
@@ -474,7 +474,7 @@ async def open_segment_store(
     """A recovered, serving store. The arguments are borrowed, and closed by their owners after it.
 
     ``disk`` answers ``SegmentService.disk``, which raises UnsupportedError without it. ``catalogue`` is tier 2, where rows of
-    metadata are repeated (``segmentstore.catalogue``); without it tier 2 alone gives no store back. ``owned`` are the
+    metadata are repeated (``segmentstore.tiering.catalogue``); without it tier 2 alone gives no store back. ``owned`` are the
     containers, of the number in the settings, that are this store's (None: all); calls for segments of others raise
     ContainerOfflineError. ``shared``: what the other stores hold, for limits that bound them together. ``holds``: asked
     before space is given back; without it nobody can back the store up while it runs.

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.codec import operations as codec
-from penstock.codec import records
+from penstock.codec.store import operations as codec
+from penstock.codec.store import rows as records
 from penstock.model.errors import (
     BadKeyVersionError,
     ConditionFailedError,

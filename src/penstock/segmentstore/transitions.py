@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.codec import operation_frames as frames
-from penstock.codec import operations as codec
-from penstock.codec import records
-from penstock.core.garbage import gap_name
+from penstock.codec.store import operation_frames as frames
+from penstock.codec.store import operations as codec
+from penstock.codec.store import rows as records
+from penstock.core.segments.garbage import gap_name
 from penstock.ports.files import Buffer
 from penstock.ports.segment_service import KEY_ABSENT
 from penstock.segmentstore.segment import KIND_HASH, AttributeState, Chunk, Segment

@@ -1,6 +1,6 @@
 """Forgetting the numbers of writers that have been silent for long, and refusing those that may come back too late.
 
-The rule is ``core.writer_memory``. Silence is counted in the container's age: the time for which it was open in all, which
+The rule is in ``core.segments``. Silence is counted in the container's age: the time for which it was open in all, which
 nobody can set. A restart continues from the age of the last commit that holds it, so silence is never counted too long.
 """
 
@@ -10,8 +10,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.codec import records
-from penstock.core.writer_memory import born_ms, is_refused, may_forget
+from penstock.codec.store import rows as records
+from penstock.core.segments.writer_memory import born_ms, is_refused, may_forget
 from penstock.model.errors import CorruptDataError, DamagedRowError, WriterForgottenError
 from penstock.ports.segment_service import NO_EVENT
 

@@ -20,8 +20,8 @@ from penstock.client.retry import RETRYABLE, retrying
 from penstock.model.errors import PenstockError, leaves
 from penstock.ports.controller_service import ControllerService
 from penstock.ports.segment_service import SegmentService
-from penstock.spark.collector import spare
-from penstock.storage.real_rng import RealRng
+from penstock.spark.worker.collector import spare
+from penstock.storage.machine.rng import RealRng
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from penstock.core.erasure_receipt import NOT_SEEN, values_digest
+from penstock.core.segments.erasure_receipt import NOT_SEEN, values_digest
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ SETTINGS = {
     # Loopback TCP costs each Python task 35 to 40 ms of delayed acknowledgements.
     "spark.python.unix.domain.socket.enabled": "true",
     # Workers forked from a warm process that keeps its imports out of the collector's sight: 85 ms less for each task.
-    "spark.python.daemon.module": "penstock.spark.daemon",
+    "spark.python.daemon.module": "penstock.spark.worker.daemon",
     # Two hundred shuffle partitions, the default, are for clusters; each costs a task.
     "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
 }

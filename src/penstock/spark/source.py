@@ -28,14 +28,21 @@ from penstock.model.errors import (
 from penstock.model.names import segment_name
 from penstock.model.segments import SegmentId
 from penstock.ports.segment_service import LEASE_PARTS_MAX
-from penstock.spark.collector import spare
 from penstock.spark.connect import Connector, Link, Services, dial, link
-from penstock.spark.lifetime import end_quietly, end_with_driver
-from penstock.spark.losses import say
 from penstock.spark.options import ReadOptions, parse_read, parse_write
-from penstock.spark.planning import batch_ranges, check_loss, holder_of, now_ms, plan_shares, resolve, without_lost
-from penstock.spark.positions import Loss
-from penstock.spark.pruning import Wanted, wanted_of
+from penstock.spark.reading.losses import say
+from penstock.spark.reading.planning import (
+    batch_ranges,
+    check_loss,
+    holder_of,
+    now_ms,
+    plan_shares,
+    resolve,
+    without_lost,
+)
+from penstock.spark.reading.positions import Loss
+from penstock.spark.reading.pruning import Wanted, wanted_of
+from penstock.spark.reading.segment_reads import erased_ranges, read_bytes
 from penstock.spark.reasons import readable, readable_items
 from penstock.spark.schema import (
     APPEND_TIME,
@@ -45,16 +52,17 @@ from penstock.spark.schema import (
     read_columns,
     target_columns,
 )
-from penstock.spark.segment_reads import erased_ranges, read_bytes
-from penstock.storage.real_rng import RealRng
+from penstock.spark.worker.collector import spare
+from penstock.spark.worker.lifetime import end_quietly, end_with_driver
+from penstock.storage.machine.rng import RealRng
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from penstock.spark.plan import Share
-    from penstock.spark.sink import BatchWriter, StreamWriter
-    from penstock.spark.stream import StreamReader
+    from penstock.spark.reading.plan import Share
+    from penstock.spark.reading.stream import StreamReader
+    from penstock.spark.writing.sink import BatchWriter, StreamWriter
 
 
 log = logging.getLogger("penstock.spark")
@@ -97,8 +105,8 @@ class PenstockSource(DataSource):  # type: ignore[misc]
 
     @readable
     def streamReader(self, schema: StructType) -> StreamReader:
-        from penstock.spark.peers import peers_of_driver
-        from penstock.spark.stream import StreamReader
+        from penstock.spark.reading.peers import peers_of_driver
+        from penstock.spark.reading.stream import StreamReader
 
         end_with_driver()
         options = self._read_options(schema)
@@ -107,7 +115,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]
 
     @readable
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        from penstock.spark.sink import BatchWriter
+        from penstock.spark.writing.sink import BatchWriter
 
         spare("writer")
         return BatchWriter(self._connector(), *self._write_options(schema, overwrite, "mode('append')"))
@@ -115,7 +123,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]
     # Spark passes ``overwrite`` by name when it commits: another name would fail every commit.
     @readable
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        from penstock.spark.sink import StreamWriter
+        from penstock.spark.writing.sink import StreamWriter
 
         spare("writer")
         return StreamWriter(self._connector(), *self._write_options(schema, overwrite, "outputMode('append')"))
@@ -147,7 +155,7 @@ def read_partition(
     """What a task does with its partition. Spark makes a partition without value where there is nothing to read."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from penstock.spark.scan import Shape, read_share
+    from penstock.spark.reading.scan import Shape, read_share
 
     share: Share | None = partition.value
     if share is None:

@@ -10,12 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
-from penstock.codec import records, wire
-from penstock.codec import wire_commands as c
-from penstock.core.placement import container_of
+from penstock.codec.store import rows as records
+from penstock.codec.wire import commands as c
+from penstock.codec.wire import frames as wire
+from penstock.core.segments.placement import container_of
 from penstock.ports.files import Buffer
-from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.sqlite_keyvalue import SqliteKeyValue
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
 MIB = 1 << 20
 _ROWS = 50_000

@@ -6,7 +6,7 @@ import socket
 from contextlib import suppress
 from struct import Struct, unpack_from
 
-from penstock.codec import http2_frames as h2
+from penstock.codec.wire import http2_frames as h2
 
 _SETTINGS, _PING, _WINDOW_UPDATE = 4, 6, 8
 _INITIAL_WINDOW = 4

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from penstock.client.store import AsyncStore
-from penstock.controller.audit import AUDIT_STREAM
 from penstock.controller.controller import Controller, open_controller
+from penstock.controller.retention.audit import AUDIT_STREAM
 from penstock.controller.settings import ControllerSettings
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
@@ -28,12 +28,12 @@ from penstock.ports.controller_service import Endpoint, ReaderGroupConfig
 from penstock.ports.segment_service import Append
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store
-from penstock.storage.memory_chunks import MemoryChunks
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory_log import MemoryLog, MemoryLogState
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
 from penstock.testing.crash.small_store import InlineOffload
-from penstock.testing.simulation.loop import SimLoop, make_loop
-from penstock.testing.simulation.world import SimClock, SimRng
+from penstock.testing.simulation.machine.loop import SimLoop, make_loop
+from penstock.testing.simulation.machine.world import SimClock, SimRng
 
 HOUR_S = 3600.0
 STREAM = StreamName("s", "t")

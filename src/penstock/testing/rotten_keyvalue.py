@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from penstock.model.errors import DamagedRowError
-from penstock.storage.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 
 
 class RottenKeyValue(MemoryKeyValue):

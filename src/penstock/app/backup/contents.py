@@ -12,10 +12,10 @@ from penstock.app.integrity.offline import Offline, open_offline
 from penstock.app.integrity.reconcile import controller_table
 from penstock.app.integrity.rehearsal import rehearse
 from penstock.app.tier2 import CHUNKS
-from penstock.app.worker_layout import layout_of_worker
-from penstock.codec import records
-from penstock.codec.erasure_records import ErasureChainRecord
-from penstock.codec.metadata import EpochEntry, StreamRecord, StreamState
+from penstock.app.workers.layout import layout_of_worker
+from penstock.codec.control.erasures import ErasureChainRecord
+from penstock.codec.control.streams import EpochEntry, StreamRecord, StreamState
+from penstock.codec.store import rows as records
 from penstock.controller import keys
 from penstock.model.errors import SegmentNotFoundError
 from penstock.model.names import StreamName, segment_name

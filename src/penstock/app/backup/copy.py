@@ -15,15 +15,15 @@ from pathlib import Path
 from penstock.app.backup.manifest import LogPosition
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import CHUNKS, TierPlace, locate_tier
-from penstock.codec.wal import EpochRecord
+from penstock.codec.store.wal import EpochRecord
 from penstock.model.errors import CorruptDataError, UnavailableError
 from penstock.ports.offload import Offload
-from penstock.storage.log_check import read_epoch
-from penstock.storage.log_scan import Accepted, LogFile, accept_file, list_log, promised_behind, read_log
-from penstock.storage.real_copy import Copied, checksum_file, copy_file, write_pieces
-from penstock.storage.real_files import RealFiles
-from penstock.storage.real_holds import hold_chunks, hold_log
-from penstock.storage.sqlite_snapshot import snapshot
+from penstock.storage.log.check import read_epoch
+from penstock.storage.log.scan import Accepted, LogFile, accept_file, list_log, promised_behind, read_log
+from penstock.storage.machine.copy import Copied, checksum_file, copy_file, write_pieces
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine.holds import hold_chunks, hold_log
+from penstock.storage.rows.sqlite_snapshot import snapshot
 
 Progress = Callable[[Mapping[str, int]], None]
 _LOG = "wal"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
-from penstock.storage.real_calls import replace_file
-from penstock.storage.real_copy import Copied
+from penstock.storage.machine.calls import replace_file
+from penstock.storage.machine.copy import Copied
 
 NAME = "MANIFEST.json"
 DATA = "data"

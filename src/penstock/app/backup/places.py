@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.storage.real_calls import make_directories, sync_directory
-from penstock.storage.real_copy import sync_tree
+from penstock.storage.machine.calls import make_directories, sync_directory
+from penstock.storage.machine.copy import sync_tree
 
 
 @contextmanager

@@ -17,11 +17,11 @@ from penstock.controller.controller import open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import CorruptDataError
 from penstock.ports.offload import Offload
-from penstock.storage.data_directory import DataDirectory
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_copy import Copied, checksum_file, copy_file
-from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.real_rng import RealRng
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.copy import Copied, checksum_file, copy_file
+from penstock.storage.machine.data_directory import DataDirectory
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.machine.rng import RealRng
 
 
 async def verify_backup(backup: Path, *, progress: Progress | None = None) -> tuple[Manifest, dict[str, str]]:
@@ -57,7 +57,7 @@ async def restore_backup(backup: Path, data: Path, *, progress: Progress | None 
 
     Every file is compared with the manifest as it is copied. Then the store is opened once, so that its streams go on in new
     segments: what a client or a query reached in the original after the backup is refused, and never means other events
-    (``controller.restored``). A store of several workers does that when it is first started. The chunks lie in ``data``.
+    (``streams.restored``). A store of several workers does that when it is first started. The chunks lie in ``data``.
     The directory appears complete or not at all: until then it is called ``data.restoring``.
 
     Raises InvalidArgumentError (no backup, or ``data`` is not empty), CorruptDataError (a file differs from the manifest),

@@ -11,14 +11,14 @@ from penstock.app.backup.copy import CopiedFiles, DirectoryCopy, Progress
 from penstock.app.backup.manifest import DATA, LogPosition, Manifest, save_manifest
 from penstock.app.backup.places import appearing
 from penstock.app.settings import EmbeddedSettings
-from penstock.app.worker_layout import RECORD as WORKERS_RECORD
-from penstock.app.worker_layout import WorkerLayout, check_workers_there, load_layout, worker_directory
+from penstock.app.workers.layout import RECORD as WORKERS_RECORD
+from penstock.app.workers.layout import WorkerLayout, check_workers_there, load_layout, worker_directory
 from penstock.model.errors import DirectoryInUseError, InvalidArgumentError
-from penstock.storage.data_directory import VERSION, DataDirectory, check_directory, is_complete
-from penstock.storage.real_calls import make_directories
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_copy import copy_file
-from penstock.storage.real_offload import ThreadOffload
+from penstock.storage.machine.calls import make_directories
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.copy import copy_file
+from penstock.storage.machine.data_directory import VERSION, DataDirectory, check_directory, is_complete
+from penstock.storage.machine.offload import ThreadOffload
 
 
 async def take_backup(

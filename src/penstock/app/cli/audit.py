@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.app.cli.output import print_json
-from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, open_target
-from penstock.app.cli.words import document_words, fields_words, moment, parse_moment
+from penstock.app.cli.common.output import print_json
+from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target
+from penstock.app.cli.common.words import document_words, fields_words, moment, parse_moment
 from penstock.codec.audit import AuditKind, decode_entry
 from penstock.model.errors import (
     CorruptDataError,
@@ -21,11 +21,11 @@ from penstock.model.errors import (
     VersionTooNewError,
 )
 from penstock.model.names import SYSTEM_SCOPE, StreamName
-from penstock.storage.real_clock import RealClock
+from penstock.storage.machine.clock import RealClock
 
 if TYPE_CHECKING:
-    from penstock.client.blocking import Store
-    from penstock.client.blocking_readers import Reader
+    from penstock.client.blocking.readers import Reader
+    from penstock.client.blocking.stores import Store
 
 STREAM = f"{SYSTEM_SCOPE}/audit"
 _HEAD = ("v", "at_ms", "kind", "target")

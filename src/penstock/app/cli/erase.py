@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.app.cli.holds import OwnerOption, owner_of
-from penstock.app.cli.loss import FINAL, Loss, YesOption, amount, confirm
-from penstock.app.cli.output import ProgressLine, print_json, print_rows, say
-from penstock.app.cli.target import (
+from penstock.app.cli.common.loss import FINAL, Loss, YesOption, amount, confirm
+from penstock.app.cli.common.output import ProgressLine, print_json, print_rows, say
+from penstock.app.cli.common.target import (
     ControllerOption,
     DataOption,
     JsonOption,
@@ -20,14 +19,15 @@ from penstock.app.cli.target import (
     StreamFilterArgument,
     open_target,
 )
-from penstock.app.cli.words import moment
+from penstock.app.cli.common.words import moment
+from penstock.app.cli.holds import OwnerOption, owner_of
 from penstock.app.erasing import find_values, positions_from, values_from
 from penstock.app.units import counted, format_size
 from penstock.model.errors import InvalidArgumentError, NotFoundError
 from penstock.model.segments import SegmentId
 
 if TYPE_CHECKING:
-    from penstock.client.blocking import Store
+    from penstock.client.blocking.stores import Store
 
 NOT_TRUE_STATUS = 9
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.app.cli.loss import (
+from penstock.app.cli.common.loss import (
     FINAL,
     UNTIL_DELETED,
     Loss,
@@ -21,9 +21,16 @@ from penstock.app.cli.loss import (
     subscription,
     unread_words,
 )
-from penstock.app.cli.output import print_facts, print_json, print_rows, say
-from penstock.app.cli.target import ControllerOption, DataOption, GroupArgument, JsonOption, ScopeArgument, open_target
-from penstock.app.cli.words import moment_of
+from penstock.app.cli.common.output import print_facts, print_json, print_rows, say
+from penstock.app.cli.common.target import (
+    ControllerOption,
+    DataOption,
+    GroupArgument,
+    JsonOption,
+    ScopeArgument,
+    open_target,
+)
+from penstock.app.cli.common.words import moment_of
 from penstock.app.units import counted, format_size
 from penstock.client.options import RESET_WORDS
 from penstock.model.cuts import StreamCut
@@ -31,7 +38,7 @@ from penstock.model.errors import InvalidArgumentError, InvalidCutError, NotFoun
 from penstock.ports.controller_service import ReaderGroupConfig, SubscriberInfo
 
 if TYPE_CHECKING:
-    from penstock.client.blocking import Store
+    from penstock.client.blocking.stores import Store
 
 app = typer.Typer(
     help="Reader groups: who reads together, and whose positions release data.",

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.app.cli.loss import UNTIL_DELETED, Loss, ReasonOption, YesOption, confirm, done, lost_fields
-from penstock.app.cli.output import ProgressLine, print_json, print_rows, say
+from penstock.app.cli.common.loss import UNTIL_DELETED, Loss, ReasonOption, YesOption, confirm, done, lost_fields
+from penstock.app.cli.common.output import ProgressLine, print_json, print_rows, say
+from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target
+from penstock.app.cli.common.words import moment, parse_moment
 from penstock.app.cli.streams import cut_at, place_of
-from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, open_target
-from penstock.app.cli.words import moment, parse_moment
 from penstock.app.units import format_size
-from penstock.codec.policy_document import encode_hold
+from penstock.codec.control.policy_document import encode_hold
 from penstock.model.errors import InvalidArgumentError, NotFoundError
 from penstock.model.names import StreamName, check_name
 from penstock.model.retention import HoldInfo
-from penstock.storage.real_clock import RealClock
+from penstock.storage.machine.clock import RealClock
 
 if TYPE_CHECKING:
-    from penstock.client.blocking import Store
+    from penstock.client.blocking.stores import Store
 
 _SHOWN_STREAMS = 20
 

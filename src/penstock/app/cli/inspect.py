@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.app.cli.output import print_json, print_rows
-from penstock.app.cli.scrub import DAMAGE_STATUS, EndpointOption, InsecureOption
-from penstock.app.cli.target import JsonOption
+from penstock.app.cli.common.output import print_json, print_rows
+from penstock.app.cli.common.target import JsonOption
+from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS, EndpointOption, InsecureOption
 
 if TYPE_CHECKING:
     from penstock.app.integrity.look import BlockFacts, FrameFacts
-    from penstock.storage.real_offload import ThreadOffload
+    from penstock.storage.machine.offload import ThreadOffload
 
 wal = typer.Typer(help="The write-ahead log of a store that is not running.", no_args_is_help=True)
 chunk = typer.Typer(help="Chunks of tier 2.", no_args_is_help=True)
@@ -181,7 +181,7 @@ def _block_row(block: BlockFacts) -> list[Any]:
 def _run(work: Callable[[ThreadOffload], Any]) -> Any:
     import asyncio
 
-    from penstock.storage.real_offload import ThreadOffload
+    from penstock.storage.machine.offload import ThreadOffload
 
     async def main() -> Any:
         offload = ThreadOffload()

@@ -8,24 +8,10 @@ from typing import NoReturn
 
 import typer
 
-from penstock.app.cli import (
-    backup,
-    data,
-    doctor,
-    erase,
-    groups,
-    holds,
-    inspect,
-    rebuild,
-    retention,
-    scopes,
-    scrub,
-    servers,
-    streams,
-    subscribers,
-)
-from penstock.app.cli.late import LateGroup, missing_package
-from penstock.app.cli.output import EXIT_CODES, exit_code, print_error
+from penstock.app.cli import erase, groups, holds, inspect, retention, scopes, streams, subscribers
+from penstock.app.cli.common.late import LateGroup, missing_package
+from penstock.app.cli.common.output import EXIT_CODES, exit_code, print_error
+from penstock.app.cli.upkeep import backup, data, doctor, rebuild, scrub, servers
 from penstock.model.errors import PenstockError
 from penstock.model.redaction import redacted
 

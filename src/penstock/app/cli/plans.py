@@ -7,17 +7,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.app.cli.loss import Loss
-from penstock.app.cli.policy_options import target_in_words
-from penstock.app.cli.words import decision_words, hurt_words, removes, span
+from penstock.app.cli.common.loss import Loss
+from penstock.app.cli.common.policy_options import target_in_words
+from penstock.app.cli.common.words import decision_words, hurt_words, removes, span
 from penstock.app.units import counted, format_size
-from penstock.core.policy_levels import merged, resolve, validate
+from penstock.core.policies.levels import merged, resolve, validate
 from penstock.model.errors import NotFoundError
 from penstock.model.names import SYSTEM_SCOPE, StreamName
 from penstock.model.retention import EMPTY, PolicyDocument, PolicyTarget
 
 if TYPE_CHECKING:
-    from penstock.client.blocking import Store
+    from penstock.client.blocking.stores import Store
 
 _SHOWN_STREAMS = 20
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.app.units import parse_duration_ms, parse_size
-from penstock.core import policy_sentence
-from penstock.core.policy_levels import effective_of
+from penstock.core.policies import sentence as policy_sentence
+from penstock.core.policies.levels import effective_of
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import EffectivePolicy
 
 if TYPE_CHECKING:
-    from penstock.client.blocking import Store
+    from penstock.client.blocking.stores import Store
 
 TypeOption = Annotated[
     str | None,

@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from penstock.app.cli.audit import audit
-from penstock.app.cli.loss import ReasonOption, YesOption, confirm, lost_fields
-from penstock.app.cli.output import print_facts, print_json, print_rows, print_text, say
-from penstock.app.cli.plans import Plan, loss_of, plan_change
-from penstock.app.cli.policies import as_fields, sentence
-from penstock.app.cli.policy_options import (
+from penstock.app.cli.common.loss import ReasonOption, YesOption, confirm, lost_fields
+from penstock.app.cli.common.output import print_facts, print_json, print_rows, print_text, say
+from penstock.app.cli.common.policy_options import (
     LevelArgument,
     PolicyChange,
     ScopeOption,
@@ -26,9 +24,8 @@ from penstock.app.cli.policy_options import (
     target_in_words,
     target_of,
 )
-from penstock.app.cli.streams import cut_at, place_of
-from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
-from penstock.app.cli.words import (
+from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
+from penstock.app.cli.common.words import (
     cut_words,
     decision_words,
     facts_words,
@@ -38,16 +35,19 @@ from penstock.app.cli.words import (
     policy_rows,
     policy_value,
 )
-from penstock.codec.effective_policy import encode_effective
-from penstock.codec.policy_document import BY_PATH, encode_document, value_of
-from penstock.core.policy_levels import pravega_view, remarks, resolve, with_value
+from penstock.app.cli.plans import Plan, loss_of, plan_change
+from penstock.app.cli.policies import as_fields, sentence
+from penstock.app.cli.streams import cut_at, place_of
+from penstock.codec.control.effective_policy import encode_effective
+from penstock.codec.control.policy_document import BY_PATH, encode_document, value_of
+from penstock.core.policies.levels import pravega_view, remarks, resolve, with_value
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.retention import EMPTY, INHERIT, EffectivePolicy, PolicyDocument, PolicyTarget
-from penstock.storage.real_clock import RealClock
+from penstock.storage.machine.clock import RealClock
 
 if TYPE_CHECKING:
-    from penstock.client.blocking import Store
+    from penstock.client.blocking.stores import Store
 
 app = typer.Typer(
     help="What a stream keeps and why, what would go, who holds it, and what was given back.",
@@ -293,8 +293,8 @@ def plan(
 
 
 def _plan_facts(source: str) -> None:
-    from penstock.core.retention_json import encode_error
-    from penstock.core.retention_lines import plan_text
+    from penstock.core.planner_json.lines import plan_text
+    from penstock.core.planner_json.requests import encode_error
 
     if source != "-" and not Path(source).is_file():
         raise InvalidArgumentError("no such file of facts", facts=source)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from penstock.app.cli.loss import FINAL, Loss, ReasonOption, YesOption, confirm, done, lost_fields
-from penstock.app.cli.output import print_rows, say
-from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, ScopeArgument, open_target
-from penstock.app.cli.words import document_words
-from penstock.codec.policy_document import encode_document
+from penstock.app.cli.common.loss import FINAL, Loss, ReasonOption, YesOption, confirm, done, lost_fields
+from penstock.app.cli.common.output import print_rows, say
+from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, ScopeArgument, open_target
+from penstock.app.cli.common.words import document_words
+from penstock.codec.control.policy_document import encode_document
 from penstock.model.names import check_name
 
 app = typer.Typer(help="Create, list and delete scopes. A scope is a namespace of streams.", no_args_is_help=True)

@@ -10,13 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.app.cli.loss import FINAL, Loss, ReasonOption, YesOption, confirm, done, lost_fields, removal_of
-from penstock.app.cli.output import print_facts, print_rows, say
+from penstock.app.cli.common.loss import FINAL, Loss, ReasonOption, YesOption, confirm, done, lost_fields, removal_of
+from penstock.app.cli.common.output import print_facts, print_rows, say
+from penstock.app.cli.common.target import (
+    ControllerOption,
+    DataOption,
+    JsonOption,
+    ScopeArgument,
+    StreamArgument,
+    open_target,
+)
+from penstock.app.cli.common.words import moment
 from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, as_fields, parse_policy, sentence_in_force
-from penstock.app.cli.target import ControllerOption, DataOption, JsonOption, ScopeArgument, StreamArgument, open_target
-from penstock.app.cli.words import moment
 from penstock.app.units import counted, format_size
-from penstock.core.retention_facts import holder_in_words
+from penstock.core.retention.facts import holder_in_words
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     CorruptDataError,
@@ -31,7 +38,7 @@ from penstock.model.segments import epoch_of, number_of
 from penstock.ports.controller_service import StreamDescription
 
 if TYPE_CHECKING:
-    from penstock.client.blocking import Store, Stream
+    from penstock.client.blocking.stores import Store, Stream
     from penstock.client.store import AsyncStore
 
 app = typer.Typer(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.app.cli.groups import ResetToOption, WhoOption, place_to_reset, reset_group
-from penstock.app.cli.loss import (
+from penstock.app.cli.common.loss import (
     FINAL,
     UNTIL_DELETED,
     Loss,
@@ -21,9 +20,16 @@ from penstock.app.cli.loss import (
     subscription,
     unread_words,
 )
-from penstock.app.cli.output import ProgressLine, exit_code, print_error, print_facts, print_json, print_rows, say
-from penstock.app.cli.streams import place_of
-from penstock.app.cli.target import (
+from penstock.app.cli.common.output import (
+    ProgressLine,
+    exit_code,
+    print_error,
+    print_facts,
+    print_json,
+    print_rows,
+    say,
+)
+from penstock.app.cli.common.target import (
     ControllerOption,
     DataOption,
     GroupArgument,
@@ -32,16 +38,18 @@ from penstock.app.cli.target import (
     StreamFilterArgument,
     open_target,
 )
-from penstock.app.cli.words import cut_words, moment, offsets
+from penstock.app.cli.common.words import cut_words, moment, offsets
+from penstock.app.cli.groups import ResetToOption, WhoOption, place_to_reset, reset_group
+from penstock.app.cli.streams import place_of
 from penstock.app.units import counted, format_duration, format_size
 from penstock.client.options import RESET_WORDS
 from penstock.model.errors import CorruptDataError, NotFoundError, SubscriberNotFoundError
 from penstock.model.names import SYSTEM_SCOPE
 from penstock.ports.controller_service import SubscriberInfo
-from penstock.storage.real_clock import RealClock
+from penstock.storage.machine.clock import RealClock
 
 if TYPE_CHECKING:
-    from penstock.client.blocking import Store
+    from penstock.client.blocking.stores import Store
 
 app = typer.Typer(
     help="Subscribers of a stream: reader groups whose progress holds its data.",

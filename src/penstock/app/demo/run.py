@@ -17,7 +17,7 @@ from penstock.app.demo.processes import Child
 from penstock.app.demo.view import Board, View
 from penstock.app.remote import open_remote
 from penstock.app.units import format_size
-from penstock.core.retention_facts import holder_in_words
+from penstock.core.retention.facts import holder_in_words
 from penstock.model.errors import InvalidArgumentError, PenstockError, StorageFullError, UnavailableError
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType
@@ -196,8 +196,8 @@ def _prepare(data: Path) -> None:
 
 async def _results(address: str) -> list[bytes]:
     from penstock.client.store import AsyncStore
-    from penstock.storage.real_clock import RealClock
-    from penstock.storage.real_rng import RealRng
+    from penstock.storage.machine.clock import RealClock
+    from penstock.storage.machine.rng import RealRng
 
     async with open_remote(address) as (segments, controller):
         store = AsyncStore(segments, controller, RealClock(), RealRng())
@@ -207,8 +207,8 @@ async def _results(address: str) -> list[bytes]:
 
 async def _create(address: str) -> None:
     from penstock.client.store import AsyncStore
-    from penstock.storage.real_clock import RealClock
-    from penstock.storage.real_rng import RealRng
+    from penstock.storage.machine.clock import RealClock
+    from penstock.storage.machine.rng import RealRng
 
     async with open_remote(address) as (segments, controller):
         store = AsyncStore(segments, controller, RealClock(), RealRng())

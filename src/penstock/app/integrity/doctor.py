@@ -10,21 +10,21 @@ from penstock.app.integrity.offline import Offline, open_offline
 from penstock.app.integrity.rehearsal import start_refusal
 from penstock.app.integrity.report import advice, affected, stream_of
 from penstock.app.integrity.source import holds_something
-from penstock.app.worker_layout import RECORD as RECORD_OF_WORKERS
-from penstock.app.worker_layout import check_workers_there, load_layout, worker_directory
-from penstock.codec import catalogue as catalogue_codec
-from penstock.codec import records
-from penstock.codec.chunk_index import SUFFIX
-from penstock.core.garbage import chunk_epoch, is_marker
+from penstock.app.workers.layout import RECORD as RECORD_OF_WORKERS
+from penstock.app.workers.layout import check_workers_there, load_layout, worker_directory
+from penstock.codec.store import catalogue as catalogue_codec
+from penstock.codec.store import rows as records
+from penstock.codec.store.chunk_index import SUFFIX
+from penstock.core.segments.garbage import chunk_epoch, is_marker
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError, InvalidArgumentError
 from penstock.ports.offload import Offload
-from penstock.segmentstore.chunk_gaps import missing_chunk, missing_ranges
 from penstock.segmentstore.metadata import MetadataRows
-from penstock.segmentstore.rebuild import list_catalogue, load_container
-from penstock.storage.data_directory import DataDirectory, check_directory
-from penstock.storage.real_files import RealFiles
-from penstock.storage.tier_claim import RECORD, load_record
+from penstock.segmentstore.repair.chunk_gaps import missing_chunk, missing_ranges
+from penstock.segmentstore.repair.rebuild import list_catalogue, load_container
+from penstock.storage.chunks.claim import RECORD, load_record
+from penstock.storage.machine.data_directory import DataDirectory, check_directory
+from penstock.storage.machine.files import RealFiles
 
 _PAGE = 1000
 

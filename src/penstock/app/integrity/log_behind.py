@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.app.integrity.source import Source
-from penstock.codec.operation_frames import decode_frame_header
+from penstock.codec.store.operation_frames import decode_frame_header
 from penstock.model.damage import Damage
-from penstock.storage.log_check import look_at_log
-from penstock.storage.log_scan import frames_of
+from penstock.storage.log.check import look_at_log
+from penstock.storage.log.scan import frames_of
 
 
 async def look_behind(source: Source, known: Mapping[int, int]) -> tuple[list[dict[str, Any]], list[Damage]]:

@@ -10,11 +10,11 @@ from typing import Any
 from crc32c import crc32c
 
 from penstock.app.integrity.source import Source, open_source
-from penstock.codec import operation_frames as frames
-from penstock.codec import operations as codec
-from penstock.codec import records
-from penstock.codec.chunk_index import SUFFIX, IndexRecord, decode_records, index_name
-from penstock.core.garbage import parse_chunk_name
+from penstock.codec.store import operation_frames as frames
+from penstock.codec.store import operations as codec
+from penstock.codec.store import rows as records
+from penstock.codec.store.chunk_index import SUFFIX, IndexRecord, decode_records, index_name
+from penstock.core.segments.garbage import parse_chunk_name
 from penstock.model.errors import (
     CorruptDataError,
     InvalidArgumentError,
@@ -23,9 +23,9 @@ from penstock.model.errors import (
     VersionTooNewError,
 )
 from penstock.ports.offload import Offload
-from penstock.segmentstore.rebuild import list_catalogue, load_container
-from penstock.storage.log_check import SeenFrame, frames_in, look_at_log
-from penstock.storage.memory_keyvalue import MemoryKeyValue
+from penstock.segmentstore.repair.rebuild import list_catalogue, load_container
+from penstock.storage.log.check import SeenFrame, frames_in, look_at_log
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 
 _INDEX_MAX_BYTES = 1 << 26
 

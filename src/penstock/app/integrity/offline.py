@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.app.integrity.source import Source, open_source
-from penstock.app.worker_layout import owned_containers
-from penstock.codec import records
+from penstock.app.workers.layout import owned_containers
+from penstock.codec.store import rows as records
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError, DamagedRowError, InvalidArgumentError, VersionTooNewError
 from penstock.ports.files import Files
 from penstock.ports.integrity import FrameCheck
 from penstock.ports.offload import Offload
 from penstock.segmentstore.metadata import MetadataRows
-from penstock.segmentstore.scrub import Scrubber
-from penstock.storage.data_directory import parse_version
-from penstock.storage.log_check import LogReport, check_file, look_at_log
-from penstock.storage.sqlite_keyvalue import SqliteKeyValue
+from penstock.segmentstore.repair.scrub import Scrubber
+from penstock.storage.log.check import LogReport, check_file, look_at_log
+from penstock.storage.machine.data_directory import parse_version
+from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
 _METADATA = ("store.db", "store.db-wal")
 

@@ -16,26 +16,26 @@ from penstock.app.integrity.reconcile import Reconciled, reconcile
 from penstock.app.integrity.source import Source, open_source
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import Tier2, open_tier
-from penstock.app.worker_layout import CONTAINERS_EACH
-from penstock.app.worker_layout import RECORD as WORKERS_RECORD
-from penstock.codec import records
-from penstock.codec.catalogue import ObjectName
-from penstock.codec.chunk_index import SUFFIX, IndexRecord, encode_record, index_name
-from penstock.codec.wal import EpochRecord, encode_epoch
-from penstock.core.garbage import chunk_epoch, is_marker, parse_chunk_name
+from penstock.app.workers.layout import CONTAINERS_EACH
+from penstock.app.workers.layout import RECORD as WORKERS_RECORD
+from penstock.codec.store import rows as records
+from penstock.codec.store.catalogue import ObjectName
+from penstock.codec.store.chunk_index import SUFFIX, IndexRecord, encode_record, index_name
+from penstock.codec.store.wal import EpochRecord, encode_epoch
+from penstock.core.segments.garbage import chunk_epoch, is_marker, parse_chunk_name
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, SegmentNotFoundError
 from penstock.ports.chunks import ChunkStorage
-from penstock.segmentstore import rebuild as rows_of
 from penstock.segmentstore.metadata import MetadataRows
-from penstock.segmentstore.rebuild_aside import restore_aside
-from penstock.storage.data_directory import DataDirectory
-from penstock.storage.real_calls import sync_directory
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_files import RealFiles
-from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.real_rng import RealRng
-from penstock.storage.sqlite_keyvalue import SqliteKeyValue
+from penstock.segmentstore.repair import rebuild as rows_of
+from penstock.segmentstore.repair.rebuild_aside import restore_aside
+from penstock.storage.machine.calls import sync_directory
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.data_directory import DataDirectory
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.machine.rng import RealRng
+from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
 Progress = Callable[[Mapping[str, int]], None]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.app.telemetry import Counters
 from penstock.app.tier2 import Tier2
-from penstock.codec.metadata import HIDDEN, EpochEntry, HeadRecord, StreamRecord, StreamState
+from penstock.codec.control.streams import HIDDEN, EpochEntry, HeadRecord, StreamRecord, StreamState
 from penstock.controller import keys
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.model.names import StreamName, segment_name
@@ -22,9 +22,9 @@ from penstock.ports.files import Files
 from penstock.ports.offload import Offload
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store
-from penstock.storage.local_log import open_local_log
-from penstock.storage.real_rng import RealRng
-from penstock.storage.sqlite_keyvalue import SqliteKeyValue
+from penstock.storage.log.local_log import open_local_log
+from penstock.storage.machine.rng import RealRng
+from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
 _PAGE = 1000
 _LOG_FILE_BYTES = 1 << 20

@@ -9,19 +9,19 @@ from penstock.app.integrity.offline import Offline
 from penstock.app.integrity.start_check import StartFacts, check_start
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.telemetry import Counters
-from penstock.app.worker_layout import CONTAINERS_EACH, layout_of_worker
+from penstock.app.workers.layout import CONTAINERS_EACH, layout_of_worker
 from penstock.model.errors import PenstockError
 from penstock.ports.durable_log import LogAddress
 from penstock.ports.files import Files
 from penstock.ports.offload import Offload
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.storage.data_directory import check_directory
-from penstock.storage.log_scan import frames_of
-from penstock.storage.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory_log import MemoryLog, MemoryLogState
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_rng import RealRng
+from penstock.storage.log.scan import frames_of
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.data_directory import check_directory
+from penstock.storage.machine.rng import RealRng
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
 
 
 class _SeenLog(MemoryLog):

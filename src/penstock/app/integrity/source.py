@@ -10,19 +10,19 @@ from urllib.parse import urlsplit
 
 from penstock.app.settings import is_loopback
 from penstock.app.tier2 import open_bucket
-from penstock.app.worker_layout import load_layout, worker_directory
-from penstock.codec.catalogue import DIRECTORY
+from penstock.app.workers.layout import load_layout, worker_directory
+from penstock.codec.store.catalogue import DIRECTORY
 from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.files import Files
 from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
-from penstock.storage.data_directory import DataDirectory
-from penstock.storage.file_chunks import FileChunks
-from penstock.storage.file_objects import FileObjects
-from penstock.storage.object_chunks import ObjectChunks
-from penstock.storage.real_files import RealFiles
-from penstock.storage.tier_claim import MARK, RECORD, load_record
+from penstock.storage.chunks.claim import MARK, RECORD, load_record
+from penstock.storage.chunks.file_chunks import FileChunks
+from penstock.storage.chunks.object_chunks import ObjectChunks
+from penstock.storage.machine.data_directory import DataDirectory
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.objects.file_objects import FileObjects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,20 +12,20 @@ from pathlib import Path
 
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import CHUNKS, TierPlace, locate_tier
-from penstock.app.worker_layout import WorkerLayout, check_workers_there, worker_directory
-from penstock.codec import records
-from penstock.codec.catalogue import DIRECTORY as CATALOGUE
-from penstock.codec.wal import EpochRecord
+from penstock.app.workers.layout import WorkerLayout, check_workers_there, worker_directory
+from penstock.codec.store import rows as records
+from penstock.codec.store.catalogue import DIRECTORY as CATALOGUE
+from penstock.codec.store.wal import EpochRecord
 from penstock.model.errors import CorruptDataError, DirectoryInUseError, InvalidArgumentError
 from penstock.ports.files import Files
 from penstock.ports.offload import Offload
-from penstock.storage.data_directory import DataDirectory, is_complete, lost_part
-from penstock.storage.log_check import read_epoch
-from penstock.storage.log_scan import LogImage, list_log, read_log
-from penstock.storage.real_files import RealFiles
-from penstock.storage.real_offload import ThreadOffload
-from penstock.storage.sqlite_look import MetadataLook, look_at_metadata
-from penstock.storage.tier_claim import examine_tier
+from penstock.storage.chunks.claim import examine_tier
+from penstock.storage.log.check import read_epoch
+from penstock.storage.log.scan import LogImage, list_log, read_log
+from penstock.storage.machine.data_directory import DataDirectory, is_complete, lost_part
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.rows.sqlite_look import MetadataLook, look_at_metadata
 
 LOG = "wal"
 METADATA = "metadata"

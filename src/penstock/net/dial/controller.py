@@ -13,18 +13,18 @@ from penstock.model.names import StreamName
 from penstock.model.policies import StreamConfig
 from penstock.model.queries import QuerySource
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
-from penstock.net import grpc_mapping as mapping
-from penstock.net import native_mapping as own
 from penstock.net.dial.addresses import REFUSED_S, check_listens
 from penstock.net.dial.erasure import RemoteErasures
 from penstock.net.dial.grpc_connection import CALL_S, PATIENCE_S, GrpcConnection
 from penstock.net.dial.line_calls import LineCalls
 from penstock.net.dial.native import NativeSegments, StoreInfo
 from penstock.net.dial.retention import RemoteRetention, stream_request
-from penstock.net.grpc_mapping import make
+from penstock.net.grpc import mapping
+from penstock.net.grpc import native_mapping as own
+from penstock.net.grpc.mapping import make
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import native_pb2 as native
-from penstock.net.wire_requests import CALLS_CAPABILITY
+from penstock.net.wire.requests import CALLS_CAPABILITY
 from penstock.ports.controller_service import (
     PAGE_MAX,
     ControllerService,

@@ -7,8 +7,8 @@ import socket
 import struct
 from uuid import UUID
 
-from penstock.codec import wire_commands as c
-from penstock.codec.wire import (
+from penstock.codec.wire import commands as c
+from penstock.codec.wire.frames import (
     HEADER,
     REPLY_CODES,
     VERSION_HIGH,
@@ -22,7 +22,7 @@ from penstock.codec.wire import (
 )
 from penstock.model.errors import NotConnectedError, PenstockError, ProtocolError
 from penstock.net.dial.addresses import connected_socket
-from penstock.net.wire_errors import OWN_TOKEN, error_of
+from penstock.net.wire.wire_errors import OWN_TOKEN, error_of
 from penstock.ports import forks
 from penstock.ports.controller_service import Endpoint
 from penstock.ports.files import Buffer

@@ -8,10 +8,10 @@ from typing import Any
 
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
-from penstock.net import grpc_mapping as mapping
-from penstock.net import native_mapping as own
 from penstock.net.dial.grpc_connection import GrpcConnection
-from penstock.net.grpc_mapping import make
+from penstock.net.grpc import mapping
+from penstock.net.grpc import native_mapping as own
+from penstock.net.grpc.mapping import make
 from penstock.net.proto import native_pb2 as native
 
 

@@ -17,8 +17,8 @@ from penstock.model.errors import (
     PenstockError,
 )
 from penstock.net.dial.addresses import parse_address
-from penstock.net.grpc_dispatch import caller_metadata, status_field
-from penstock.net.grpc_errors import ERROR_KEY, class_of_code, class_of_status, decode_error
+from penstock.net.grpc.dispatch import caller_metadata, status_field
+from penstock.net.grpc.grpc_errors import ERROR_KEY, class_of_code, class_of_status, decode_error
 from penstock.net.proto import Controller_pb2_grpc, native_pb2_grpc
 from penstock.ports import forks
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import grpc
 
-from penstock.codec import wire_commands as c
+from penstock.codec.wire import commands as c
 from penstock.model.errors import InternalError, NotConnectedError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
 from penstock.net.dial.wire_pool import ConnectionPool
-from penstock.net.grpc_errors import code_of, decode_error
-from penstock.net.wire_errors import error_of
+from penstock.net.grpc.grpc_errors import code_of, decode_error
+from penstock.net.wire.wire_errors import error_of
 
 _USE = "calls"
 

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
-from penstock.net import native_mapping as own
 from penstock.net.dial.grpc_connection import CALL_S, PATIENCE_S, GrpcConnection
-from penstock.net.grpc_mapping import make
+from penstock.net.grpc import native_mapping as own
+from penstock.net.grpc.mapping import make
 from penstock.net.proto import native_pb2 as native
 from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
 from penstock.ports.integrity import ScrubPage

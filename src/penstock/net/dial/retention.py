@@ -6,15 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.codec.effective_policy import decode_effective
-from penstock.codec.policy_document import encode_document
+from penstock.codec.control.effective_policy import decode_effective
+from penstock.codec.control.policy_document import encode_document
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.retention import EffectivePolicy, HoldInfo, PolicyDocument, PolicyTarget
-from penstock.net import grpc_mapping as mapping
-from penstock.net import native_mapping as own
 from penstock.net.dial.grpc_connection import GrpcConnection
-from penstock.net.grpc_mapping import make
+from penstock.net.grpc import mapping
+from penstock.net.grpc import native_mapping as own
+from penstock.net.grpc.mapping import make
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import native_pb2 as native
 from penstock.ports.controller_service import DeletedStream, RestoredStream, SubscriberInfo

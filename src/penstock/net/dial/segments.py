@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Self, TypeVar
 from uuid import UUID
 
-from penstock.codec import wire_commands as c
-from penstock.codec import wire_table_commands as t
-from penstock.codec.wire import Command
-from penstock.codec.wire_layout import WireEntry, WireKey
+from penstock.codec.wire import commands as c
+from penstock.codec.wire import table_commands as t
+from penstock.codec.wire.frames import Command
+from penstock.codec.wire.layout import WireEntry, WireKey
 from penstock.model.errors import (
     EventTooLargeError,
     InvalidArgumentError,
@@ -27,8 +27,8 @@ from penstock.net.dial.wire_dial import DialLimits
 from penstock.net.dial.wire_pool import ConnectionPool
 from penstock.net.dial.wire_reads import RemoteReads, waitless
 from penstock.net.tasks import together
-from penstock.net.wire_errors import error_of
-from penstock.net.wire_requests import token_after
+from penstock.net.wire.requests import token_after
+from penstock.net.wire.wire_errors import error_of
 from penstock.ports.chunk_imports import ChunkImports, ImportedChunk, ImportGrant
 from penstock.ports.controller_service import ControllerService
 from penstock.ports.integrity import Scrubbable, ScrubPage

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
-from penstock.codec import wire_commands as c
+from penstock.codec.wire import commands as c
 from penstock.model.errors import NotConnectedError, PenstockError
 from penstock.net.dial.wire_lines import AppendConnection, Line, check_append
 from penstock.net.dial.wire_pool import ConnectionPool
-from penstock.net.wire_errors import error_of
+from penstock.net.wire.wire_errors import error_of
 from penstock.ports.controller_service import Endpoint
 from penstock.ports.segment_service import Append, AppendDone, Appended
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import cast
 
-from penstock.codec import wire_commands as c
-from penstock.codec.wire import REPLY_CODES, VERSION_HIGH, VERSION_LOW, Command, decode, encode
+from penstock.codec.wire import commands as c
+from penstock.codec.wire.frames import REPLY_CODES, VERSION_HIGH, VERSION_LOW, Command, decode, encode
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError, ProtocolError
-from penstock.net.arena import ArenaPool
 from penstock.net.dial.addresses import connected_socket, looks_up_in_threads
-from penstock.net.wire_errors import OWN_TOKEN
-from penstock.net.wire_frames import FrameReceiver, Outbox, tune
+from penstock.net.wire.arena import ArenaPool
+from penstock.net.wire.frames import FrameReceiver, Outbox, tune
+from penstock.net.wire.wire_errors import OWN_TOKEN
 from penstock.ports import forks
 from penstock.ports.controller_service import Endpoint
 from penstock.ports.files import Buffer

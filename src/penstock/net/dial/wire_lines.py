@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from penstock.codec import wire_commands as c
-from penstock.codec.wire import (
+from penstock.codec.wire import commands as c
+from penstock.codec.wire.frames import (
     BLOCK_END_DATA_AT,
     FRAME_MAX_BYTES,
     HEADER,
@@ -26,7 +26,7 @@ from penstock.codec.wire import (
     decode,
     many_head,
 )
-from penstock.core.append_rules import fits_int64
+from penstock.core.segments.append_rules import fits_int64
 from penstock.model.errors import (
     ConditionFailedError,
     InvalidArgumentError,
@@ -36,7 +36,7 @@ from penstock.model.errors import (
     WriterFencedError,
 )
 from penstock.net.dial.wire_dial import DialConnection
-from penstock.net.wire_errors import error_of
+from penstock.net.wire.wire_errors import error_of
 from penstock.ports.files import Buffer
 from penstock.ports.segment_service import APPEND_MAX_BYTES, Append, AppendDone, Appended
 

@@ -7,13 +7,13 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from penstock.codec import wire_commands as c
-from penstock.codec.wire import Command
-from penstock.core.placement import primary_name
+from penstock.codec.wire import commands as c
+from penstock.codec.wire.frames import Command
+from penstock.core.segments.placement import primary_name
 from penstock.model.errors import NotConnectedError, PenstockError
-from penstock.net.arena import ArenaPool
 from penstock.net.dial.wire_dial import DialConnection, DialLimits, NeverSentError, dial
-from penstock.net.wire_errors import error_of
+from penstock.net.wire.arena import ArenaPool
+from penstock.net.wire.wire_errors import error_of
 from penstock.ports import forks
 from penstock.ports.controller_service import ControllerService, Endpoint
 from penstock.ports.rng import Rng

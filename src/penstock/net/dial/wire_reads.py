@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import zlib
 
-from penstock.codec import wire_commands as c
-from penstock.codec.wire import Command
+from penstock.codec.wire import commands as c
+from penstock.codec.wire.frames import Command
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, TruncatedError
 from penstock.net.dial.wire_dial import DialConnection
 from penstock.net.dial.wire_pool import ConnectionPool
-from penstock.net.wire_errors import error_of
+from penstock.net.wire.wire_errors import error_of
 from penstock.ports.controller_service import Endpoint
 from penstock.ports.segment_service import READ_MAX_BYTES, SegmentInfo, SegmentRead
 

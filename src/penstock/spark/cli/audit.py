@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.app.cli.output import print_facts, print_json, print_rows
-from penstock.app.cli.target import ControllerOption, JsonOption, default_controller
-from penstock.app.cli.words import moment
+from penstock.app.cli.common.output import print_facts, print_json, print_rows
+from penstock.app.cli.common.target import ControllerOption, JsonOption, default_controller
+from penstock.app.cli.common.words import moment
 from penstock.app.units import counted, format_size
 from penstock.codec.audit import AuditKind
 from penstock.spark.cli.session import (
@@ -25,7 +25,7 @@ from penstock.spark.cli.session import (
 )
 
 if TYPE_CHECKING:
-    from penstock.spark.jobs.audit import AuditReport
+    from penstock.spark.jobs.audit.job import AuditReport
 
 _SHOWN = 20
 
@@ -70,9 +70,9 @@ def audit(
     penstock spark audit --out /lake/audit                        the table, brought up to now
     SELECT rule, sum(removed_bytes) FROM parquet.`/lake/audit` GROUP BY rule
     """
-    from penstock.spark.jobs.audit import AuditRequest
-    from penstock.spark.jobs.audit import audit as run
-    from penstock.spark.jobs.audit_rows import Choice
+    from penstock.spark.jobs.audit.job import AuditRequest
+    from penstock.spark.jobs.audit.job import audit as run
+    from penstock.spark.jobs.audit.rows import Choice
 
     request = AuditRequest(
         read={"controller": controller or default_controller(), **pairs(option, "--option")},

@@ -9,6 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from penstock.app.cli.common.loss import YesOption, confirm, refusal
+from penstock.app.cli.common.output import DEFERRED_STATUS, ProgressLine, say
+from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller
 from penstock.app.cli.erase import (
     ErasureIdOption,
     WhyOption,
@@ -19,9 +22,6 @@ from penstock.app.cli.erase import (
     would_erase,
 )
 from penstock.app.cli.holds import OwnerOption, owner_of
-from penstock.app.cli.loss import YesOption, confirm, refusal
-from penstock.app.cli.output import DEFERRED_STATUS, ProgressLine, say
-from penstock.app.cli.target import ControllerOption, JsonOption, StreamArgument, default_controller
 from penstock.app.erasing import values_from
 from penstock.app.units import counted
 from penstock.model.errors import InvalidArgumentError

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.app.cli.output import print_facts, print_json
-from penstock.app.cli.target import ControllerOption, JsonOption, StreamArgument, default_controller
-from penstock.app.cli.words import moment
+from penstock.app.cli.common.output import print_facts, print_json
+from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller
+from penstock.app.cli.common.words import moment
 from penstock.app.units import counted, format_size
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.segments import SegmentId
@@ -25,7 +25,7 @@ from penstock.spark.cli.session import (
 )
 
 if TYPE_CHECKING:
-    from penstock.spark.jobs.export import ExportReport, ExportRequest
+    from penstock.spark.jobs.export.job import ExportReport, ExportRequest
 
 OutputArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="A directory that is not there yet.", show_default=False)
@@ -107,8 +107,8 @@ def export(
     directory must be one that all executors see.
     """
     from penstock.spark.jobs.event_time import EventTime
-    from penstock.spark.jobs.export import ExportRequest
-    from penstock.spark.jobs.export import export as run
+    from penstock.spark.jobs.export.job import ExportRequest
+    from penstock.spark.jobs.export.job import export as run
 
     cuts = {name: cut for name, cut in (("start_stream_cut", start), ("end_stream_cut", end)) if cut is not None}
     read = source_options(stream, controller or default_controller(), option, **cuts)

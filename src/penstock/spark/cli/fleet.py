@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.app.cli.output import print_facts, print_json, print_rows
-from penstock.app.cli.policy_options import PolicyChange, takes_policy
-from penstock.app.cli.target import ControllerOption, JsonOption, default_controller
-from penstock.app.cli.words import parse_moment
+from penstock.app.cli.common.output import print_facts, print_json, print_rows
+from penstock.app.cli.common.policy_options import PolicyChange, takes_policy
+from penstock.app.cli.common.target import ControllerOption, JsonOption, default_controller
+from penstock.app.cli.common.words import parse_moment
 from penstock.app.units import counted, format_size
-from penstock.codec.policy_document import encode_document
+from penstock.codec.control.policy_document import encode_document
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import check_name
 from penstock.model.retention import EMPTY, Inherit, Level
@@ -23,7 +23,7 @@ from penstock.spark.fleet import sources
 from penstock.spark.fleet.changes import ALL_FIELDS, PolicyEdit
 from penstock.spark.fleet.report import FleetReport, Side
 from penstock.spark.fleet.store import StoreFacts, StoreShare, store_shares
-from penstock.storage.real_clock import RealClock
+from penstock.storage.machine.clock import RealClock
 
 _PICTURES = (".png", ".svg", ".pdf")
 _SHOWN = 20

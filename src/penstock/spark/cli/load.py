@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.app.cli.output import print_facts, print_json
-from penstock.app.cli.target import ControllerOption, JsonOption, StreamArgument, default_controller
+from penstock.app.cli.common.output import print_facts, print_json
+from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller
 from penstock.app.units import counted, format_size, parse_size
 from penstock.spark.cli.session import ConfOption, DryRunOption, MasterOption, pairs, spark_session, telling
 

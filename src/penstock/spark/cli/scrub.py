@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from penstock.app.cli.output import print_json
-from penstock.app.cli.scrub import DAMAGE_STATUS, damage_line
-from penstock.app.cli.target import ControllerOption, JsonOption, default_controller
+from penstock.app.cli.common.output import print_json
+from penstock.app.cli.common.target import ControllerOption, JsonOption, default_controller
+from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS, damage_line
 from penstock.app.units import counted, format_size
 from penstock.model.names import StreamName, check_name
 from penstock.spark.cli.session import ConfOption, DryRunOption, MasterOption, spark_session, telling

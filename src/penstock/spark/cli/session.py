@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.app.cli.output import ProgressLine
-from penstock.app.cli.words import parse_moment
+from penstock.app.cli.common.output import ProgressLine
+from penstock.app.cli.common.words import parse_moment
 from penstock.model import errors
 from penstock.model.errors import InvalidArgumentError, PenstockError, UnsupportedError
 

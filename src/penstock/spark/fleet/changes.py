@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.codec.policy_document import FIELDS, decode_document, value_of
-from penstock.core.policy_levels import check_effective, document_of, resolve, validate, with_value
+from penstock.codec.control.policy_document import FIELDS, decode_document, value_of
+from penstock.core.policies.levels import check_effective, document_of, resolve, validate, with_value
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.retention import EMPTY, INHERIT, EffectivePolicy, Inherit, PolicyDocument
 
@@ -48,7 +48,7 @@ class PolicyEdit:
 
     def in_words(self) -> str:
         """The change, for people: each field with its new value, and where it applies."""
-        from penstock.app.cli.words import policy_value
+        from penstock.app.cli.common.words import policy_value
 
         def shown(value: Any) -> str:
             return policy_value(path, getattr(value, "value", value))

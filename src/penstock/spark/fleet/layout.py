@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.core.cut_order import Positions
-from penstock.core.retention_facts import RetentionFacts, StreamCutRecord
-from penstock.core.retention_json import FactsLine
+from penstock.core.cuts.order import Positions
+from penstock.core.planner_json.requests import FactsLine
+from penstock.core.retention.facts import RetentionFacts, StreamCutRecord
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
 
 VERSION = 1

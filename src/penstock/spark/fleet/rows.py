@@ -14,13 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.cut_order import Positions, check_cut
-from penstock.core.history import StreamHistory
-from penstock.core.retention_facts import Hold, RecordColumns, RetentionFacts, StreamCutRecord, SubscriberActivity
-from penstock.core.retention_json import parse_strictly
-from penstock.core.retention_json_stream import checked_epochs, name_of
-from penstock.core.retention_json_values import refuse
-from penstock.core.retention_policy_json import decode_policy
+from penstock.core.cuts.order import Positions, check_cut
+from penstock.core.planner_json.policy import decode_policy
+from penstock.core.planner_json.requests import parse_strictly
+from penstock.core.planner_json.stream import checked_epochs, name_of
+from penstock.core.planner_json.values import refuse
+from penstock.core.retention.facts import Hold, RecordColumns, RetentionFacts, StreamCutRecord, SubscriberActivity
+from penstock.core.streams.history import StreamHistory
 from penstock.model.cuts import NOT_STARTED
 from penstock.model.errors import InvalidCutError, PenstockError
 from penstock.model.retention import EffectivePolicy

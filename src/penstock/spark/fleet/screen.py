@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from penstock.core.policy_levels import Floor
-from penstock.core.retention_facts import RetentionRule
-from penstock.core.retention_moves import PRUNE_BATCH
-from penstock.core.retention_outlook import PolicyShape
+from penstock.core.policies.levels import Floor
+from penstock.core.retention.facts import RetentionRule
+from penstock.core.retention.moves import PRUNE_BATCH
+from penstock.core.retention.outlook import PolicyShape
 from penstock.model.policies import LONG_MAX
 from penstock.model.retention import Combine
 from penstock.spark.fleet.rows import ABSENT, FactsRows, Flags, Ints

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.retention_facts import Advance, Drop, RetentionRule
+from penstock.core.retention.facts import Advance, Drop, RetentionRule
 from penstock.spark.fleet.screen import CODES, RULES
 from penstock.spark.fleet.verdicts import Verdicts
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.cut_order import Positions
-from penstock.core.retention import RetentionDecision, RetentionFacts
-from penstock.core.retention_days import FreedDay, freed_by_day, gone_bytes, merged_days
-from penstock.core.retention_facts import Advance, Drop, WriterState
-from penstock.core.retention_settlement import settle
+from penstock.core.cuts.order import Positions
+from penstock.core.retention.days import FreedDay, freed_by_day, gone_bytes, merged_days
+from penstock.core.retention.facts import Advance, Drop, WriterState
+from penstock.core.retention.planner import RetentionDecision, RetentionFacts
+from penstock.core.retention.settlement import settle
 from penstock.spark.fleet.layout import CUT
 from penstock.spark.fleet.screen import ASK, CODES, RULES, Codes
 

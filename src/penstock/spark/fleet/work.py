@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.core.retention_facts import RetentionFacts
-from penstock.core.retention_json import FactsLine, encode_error, read_facts
-from penstock.core.retention_lines import read_line
-from penstock.core.retention_outlook import shape_of
+from penstock.core.planner_json.lines import read_line
+from penstock.core.planner_json.requests import FactsLine, encode_error, read_facts
+from penstock.core.retention.facts import RetentionFacts
+from penstock.core.retention.outlook import shape_of
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError
 from penstock.model.retention import EffectivePolicy
 from penstock.spark.fleet.changes import PolicyEdit

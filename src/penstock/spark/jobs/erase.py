@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.erasure_receipt import NOT_SEEN
+from penstock.core.segments.erasure_receipt import NOT_SEEN
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import AlreadyExistsError, ErasureDeferredError, NotFoundError
 from penstock.model.names import StreamName
@@ -17,7 +17,7 @@ from penstock.spark.matching import Match, Where, matching_batches
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.client.blocking import Store
+    from penstock.client.blocking.stores import Store
 
 Progress = Callable[[Mapping[str, Any]], None]
 _COLUMNS = ("segment_id", "offset")

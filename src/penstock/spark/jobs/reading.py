@@ -10,9 +10,9 @@ from penstock.model.errors import SegmentNotFoundError, ThrottledError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
 from penstock.spark.connect import Connector, Services, link
-from penstock.spark.planning import now_ms
-from penstock.spark.scan import Erased, Fetch
-from penstock.spark.segment_reads import erased_ranges, read_bytes
+from penstock.spark.reading.planning import now_ms
+from penstock.spark.reading.scan import Erased, Fetch
+from penstock.spark.reading.segment_reads import erased_ranges, read_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from penstock.ports.controller_service import PAGE_MAX, StreamDescription
 from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.progress import Told, beside, tasks_of, untold
 from penstock.spark.jobs.scrub_task import RESULT, Finding, ScrubTask, Stretch
-from penstock.spark.planning import infos
+from penstock.spark.reading.planning import infos
 
 _STRETCH_BYTES = 512 << 20
 _STRETCHES_A_TASK = 500

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from crc32c import crc32c
 
-from penstock.codec.chunk_index import RECORD_BYTES, IndexRecord, decode_records, index_name
+from penstock.codec.store.chunk_index import RECORD_BYTES, IndexRecord, decode_records, index_name
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, SegmentNotFoundError, TruncatedError
 from penstock.ports.segment_service import ChunkBlock, ChunkRange
@@ -121,7 +121,7 @@ def _listing(stretch: Stretch) -> Any:
 
 
 class _Check:
-    """One chunk, as the store's own scrub looks at it (``segmentstore.scrub``): the same findings in the same words."""
+    """One chunk, as the store's own scrub looks at it (``repair.scrub``): the same findings in the same words."""
 
     def __init__(self, chunk: ChunkRange, stretch: Stretch, found: Findings) -> None:
         self._chunk = chunk
@@ -239,7 +239,7 @@ class _Source:
     def read(self, start: int, size: int) -> bytes:
         """Up to ``size`` bytes. Raises FileNotFoundError, OSError, UnavailableError (an object store)."""
         if "://" in self._location:
-            from penstock.storage.real_objects import read_location
+            from penstock.storage.objects.cloud_objects import read_location
 
             return read_location(self._location, start, size)
         if self._file is None:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.core.query_source import TABLE_PREFIX
+from penstock.core.streams.query_source import TABLE_PREFIX
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError, InvalidArgumentError, NotFoundError
 from penstock.model.names import StreamName, check_name
@@ -21,8 +21,8 @@ from penstock.spark.jobs.job_files import literal
 from penstock.spark.jobs.progress import Told, beside, tasks_of, untold
 from penstock.spark.jobs.table_files import TableDirectory, TableState
 from penstock.spark.options import parse_read
-from penstock.spark.planning import batch_ranges, positions_of, resolve
-from penstock.spark.subscription import subscribe
+from penstock.spark.reading.planning import batch_ranges, positions_of, resolve
+from penstock.spark.reading.subscription import subscribe
 
 KEY, SEGMENT, OFFSET = "key", "segment_id", "offset"
 _BUCKET, _DELETED, _COUNT = "bucket", "_deleted", "_count"

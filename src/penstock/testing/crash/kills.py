@@ -28,9 +28,9 @@ from penstock.app.telemetry import Counters
 from penstock.model.errors import UnavailableError
 from penstock.net.dial.controller import RemoteController, dial_controller
 from penstock.net.dial.segments import RemoteSegments
-from penstock.storage.file_chunks import FileChunks
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_files import RealFiles
+from penstock.storage.chunks.file_chunks import FileChunks
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.files import RealFiles
 from penstock.testing.crash.forced import force_all
 from penstock.testing.crash.nursery import Nursery
 from penstock.testing.crash.observe import holding
@@ -45,7 +45,7 @@ from penstock.testing.simulation.checker import check
 from penstock.testing.simulation.config import draw_config
 from penstock.testing.simulation.driver import actors_of, drain, read_all, until
 from penstock.testing.simulation.history import History
-from penstock.testing.simulation.world import SimRng
+from penstock.testing.simulation.machine.world import SimRng
 
 T = TypeVar("T")
 

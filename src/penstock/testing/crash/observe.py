@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from penstock.app.embedded import Runtime
 from penstock.client.store import AsyncStore
-from penstock.codec.chunk_index import IndexRecord, decode_records, index_name
+from penstock.codec.store.chunk_index import IndexRecord, decode_records, index_name
 from penstock.model.errors import CorruptDataError, NotFoundError, SegmentNotFoundError
 from penstock.ports.segment_service import NO_EVENT, SegmentService
 from penstock.testing.crash.model import State, Subject

@@ -21,15 +21,15 @@ from penstock.controller.settings import ControllerSettings
 from penstock.ports.controller_service import Endpoint
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store
-from penstock.storage import sqlite_keyvalue
-from penstock.storage.data_directory import DataDirectory
-from penstock.storage.file_disk import FileDisk
-from penstock.storage.local_log import open_local_log
-from penstock.storage.real_clock import RealClock
-from penstock.storage.real_files import RealFiles
-from penstock.storage.real_rng import RealRng
-from penstock.storage.reserve import keep_reserve
-from penstock.storage.sqlite_keyvalue import SqliteKeyValue
+from penstock.storage.log.local_log import open_local_log
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.data_directory import DataDirectory
+from penstock.storage.machine.disk import FileDisk
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine.reserve import keep_reserve
+from penstock.storage.machine.rng import RealRng
+from penstock.storage.rows import sqlite_keyvalue
+from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
 T = TypeVar("T")
 

@@ -11,13 +11,13 @@ from uuid import UUID
 
 from penstock.app.embedded import Runtime
 from penstock.client.store import AsyncStore, AsyncStream
-from penstock.codec.chunk_builder import ChunkBuilder
+from penstock.codec.store.chunk_builder import ChunkBuilder
 from penstock.model.errors import InternalError, PenstockError, StorageFullError, UnavailableError
 from penstock.model.names import transaction_segment_name
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.ports.chunk_imports import ChunkImports, ImportedChunk
 from penstock.ports.segment_service import NO_EVENT, Append, SegmentService, TablePut, TableRemoval
-from penstock.storage.real_imports import open_place
+from penstock.storage.chunks.imports import open_place
 from penstock.testing.crash.model import Belief, Journal, Op, State, payload
 from penstock.testing.crash.observe import observe, plain
 

@@ -12,30 +12,30 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from penstock.codec import (
-    audit,
-    chunk_index,
-    events,
-    metadata,
-    operation_frames,
-    operations,
-    policy_metadata,
-    reader_metadata,
-    records,
-    wal,
-    wire,
+from penstock.codec import audit, events
+from penstock.codec.control import policies as policy_metadata
+from penstock.codec.control import readers as reader_metadata
+from penstock.codec.control import streams as metadata
+from penstock.codec.control import truncations as retention
+from penstock.codec.control.policy_document import (
+    decode_document,
+    pack_document,
+    pack_hold,
+    unpack_document,
+    unpack_hold,
 )
-from penstock.codec import retention_records as retention
-from penstock.codec import wire_commands as c
-from penstock.codec import wire_table_commands as t
-from penstock.codec.policy_document import decode_document, pack_document, pack_hold, unpack_document, unpack_hold
-from penstock.codec.wire_layout import AttributeUpdate, WireEntry, WireFailure, WireHead, WireKey
+from penstock.codec.store import chunk_index, operation_frames, operations, wal
+from penstock.codec.store import rows as records
+from penstock.codec.wire import commands as c
+from penstock.codec.wire import frames as wire
+from penstock.codec.wire import table_commands as t
+from penstock.codec.wire.layout import AttributeUpdate, WireEntry, WireFailure, WireHead, WireKey
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, ProtocolError, VersionTooNewError
 from penstock.model.names import StreamName
 from penstock.model.retention import HoldInfo, PolicyDocument
-from penstock.net.arena import ArenaPool
-from penstock.net.pravega_rest_mapping import config_of
-from penstock.net.pulsar_admin_bodies import (
+from penstock.net.http.http_errors import Refusal
+from penstock.net.http.pravega_documents import config_of
+from penstock.net.http.pulsar.bodies import (
     AdminError,
     NoBody,
     parse_json,
@@ -45,9 +45,9 @@ from penstock.net.pulsar_admin_bodies import (
     read_retention,
     whole_body,
 )
-from penstock.net.rest_errors import Refusal
-from penstock.net.rest_requests import Fields, parse_body
-from penstock.net.wire_frames import FrameReceiver
+from penstock.net.http.reading_requests import Fields, parse_body
+from penstock.net.wire.arena import ArenaPool
+from penstock.net.wire.frames import FrameReceiver
 
 _SEED = 0x5EED
 _STORED = (CorruptDataError, VersionTooNewError)

@@ -7,9 +7,9 @@ import sys
 import time
 
 from penstock.testing.simulation.config import at_pace, draw_config
-from penstock.testing.simulation.control_run import run_control_seed
+from penstock.testing.simulation.control.run import run_control_seed
 from penstock.testing.simulation.driver import RunResult, run_seed
-from penstock.testing.simulation.retention_run import run_retention_seed
+from penstock.testing.simulation.retention.run import run_retention_seed
 
 _SHOWN = 60
 

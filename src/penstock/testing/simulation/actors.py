@@ -24,11 +24,11 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName
 from penstock.ports.controller_service import ControllerService
 from penstock.ports.segment_service import NO_EVENT, Append, LocalSegmentService, SegmentRead, SegmentService
-from penstock.testing.simulation.cluster import Cluster
 from penstock.testing.simulation.config import SimConfig
 from penstock.testing.simulation.history import Group, History, Reading, Write
-from penstock.testing.simulation.loop import SimLoop
-from penstock.testing.simulation.world import SimRng
+from penstock.testing.simulation.machine.cluster import Cluster
+from penstock.testing.simulation.machine.loop import SimLoop
+from penstock.testing.simulation.machine.world import SimRng
 
 T = TypeVar("T")
 

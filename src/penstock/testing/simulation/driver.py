@@ -16,11 +16,11 @@ from penstock.testing.simulation import segment_actors as on_segments
 from penstock.testing.simulation import stream_actors as on_stream
 from penstock.testing.simulation.actors import SCOPE, STREAM, Env
 from penstock.testing.simulation.checker import check
-from penstock.testing.simulation.cluster import Cluster, LogWatch
 from penstock.testing.simulation.config import SimConfig, draw_config
 from penstock.testing.simulation.faults import heal, make_faults
 from penstock.testing.simulation.history import Anomaly, History
-from penstock.testing.simulation.loop import SimLoop, VirtualDeadlineError, make_loop
+from penstock.testing.simulation.machine.cluster import Cluster, LogWatch
+from penstock.testing.simulation.machine.loop import SimLoop, VirtualDeadlineError, make_loop
 from penstock.testing.simulation.tier_check import check_chunks, check_leaks
 
 DRAIN_S = 150.0

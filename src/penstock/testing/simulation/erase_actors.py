@@ -12,7 +12,7 @@ from uuid import UUID
 
 from penstock.client.erasure import AsyncErasures, by_segment, pages_of
 from penstock.codec.events import event_bounds
-from penstock.core.erasure_receipt import positions_digest
+from penstock.core.segments.erasure_receipt import positions_digest
 from penstock.model.errors import (
     AlreadyExistsError,
     ErasureDeferredError,

@@ -10,9 +10,9 @@ from typing import Any
 
 from penstock.model.errors import InternalError
 from penstock.testing.simulation.actors import Env
-from penstock.testing.simulation.cluster import PORT
-from penstock.testing.simulation.files import UNLIMITED
 from penstock.testing.simulation.history import MOMENTS
+from penstock.testing.simulation.machine.cluster import PORT
+from penstock.testing.simulation.machine.files import UNLIMITED
 
 _HOUR_MS = 3_600_000
 

@@ -8,9 +8,9 @@ from functools import partial
 from uuid import UUID
 
 from penstock.client.retry import RETRYABLE
-from penstock.codec.chunk_builder import ChunkBuilder
-from penstock.codec.chunk_index import index_name
 from penstock.codec.events import frame_events
+from penstock.codec.store.chunk_builder import ChunkBuilder
+from penstock.codec.store.chunk_index import index_name
 from penstock.model.errors import (
     AlreadyExistsError,
     BadKeyVersionError,

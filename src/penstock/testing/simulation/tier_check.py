@@ -9,12 +9,12 @@ from functools import partial
 
 from crc32c import crc32c
 
-from penstock.codec import records
-from penstock.codec.chunk_index import SUFFIX, decode_records, index_name
-from penstock.core.garbage import is_marker
+from penstock.codec.store import rows as records
+from penstock.codec.store.chunk_index import SUFFIX, decode_records, index_name
+from penstock.core.segments.garbage import is_marker
 from penstock.model.errors import CorruptDataError, NotFoundError
-from penstock.segmentstore.rebuild import list_catalogue, load_container
-from penstock.storage.memory_keyvalue import MemoryKeyValue
+from penstock.segmentstore.repair.rebuild import list_catalogue, load_container
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 from penstock.testing.simulation.actors import Env
 
 _ALL = 1 << 30

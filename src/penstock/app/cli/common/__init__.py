@@ -1,0 +1,1 @@
+"""What all commands share: targets, options of policies, output and words."""

@@ -1,0 +1,118 @@
+"""How a command reaches its store: a server, or a data directory in this process."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.app.settings import CONTROLLER_PORT
+from penstock.model.callers import Caller, calling
+from penstock.model.errors import DirectoryInUseError, InvalidArgumentError
+from penstock.model.names import StreamName, check_name
+
+if TYPE_CHECKING:
+    from penstock.client.blocking.stores import Store
+
+_DIAL_S = 2.0
+DEFAULT_CONTROLLER = f"localhost:{CONTROLLER_PORT}"
+ENVIRONMENT = "PENSTOCK_CONTROLLER"
+"""The store to reach where no option names one."""
+
+ControllerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--controller",
+        metavar="HOST:PORT",
+        help=f"The store to reach.  [env var: {ENVIRONMENT}; default: {DEFAULT_CONTROLLER}]",
+        show_default=False,
+    ),
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="Work on this data directory, without a server.", show_default=False),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON: one object, or one a line for lists.")]
+
+
+def _stream(text: str) -> str:
+    name = StreamName.parse(text)
+    check_name("scope", name.scope, internal=True)
+    check_name("stream", name.stream, internal=True)
+    return text
+
+
+def _stream_or_all(text: str | None) -> str | None:
+    return None if text is None else _stream(text)
+
+
+def _scope(text: str) -> str:
+    return check_name("scope", text, internal=True)
+
+
+def _group(text: str) -> str:
+    scope, slash, name = text.partition("/")
+    if not slash or not scope or not name or "/" in name:
+        raise InvalidArgumentError("a reader group is written SCOPE/GROUP", group=repr(text[:80]))
+    return text
+
+
+# What no store could know is refused before one is looked for.
+StreamArgument = Annotated[str, typer.Argument(metavar="SCOPE/STREAM", show_default=False, callback=_stream)]
+StreamFilterArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="SCOPE/STREAM", show_default=False, help="Else all of the store.", callback=_stream_or_all),
+]
+ScopeArgument = Annotated[str, typer.Argument(metavar="SCOPE", show_default=False, callback=_scope)]
+GroupArgument = Annotated[str, typer.Argument(metavar="SCOPE/GROUP", show_default=False, callback=_group)]
+
+
+def default_controller() -> str:
+    """The address to reach where no option names one."""
+    return os.environ.get(ENVIRONMENT) or DEFAULT_CONTROLLER
+
+
+def _caller(who: str | None, why: str) -> Caller:
+    """Who uses the command line, for the audit: else the user of the system. Raises InvalidArgumentError."""
+    if who is None:
+        try:
+            who = getpass.getuser()
+        except (OSError, KeyError):
+            who = ""
+    return Caller(who=who, why=why, via="cli")
+
+
+@contextmanager
+def open_target(
+    controller: str | None, data: Path | None, *, create: bool = False, who: str | None = None, why: str = ""
+) -> Iterator[Store]:
+    """The store that the options name; its audit names as the caller ``who``, else the user, and ``why``.
+
+    Raises InvalidArgumentError where both are given, or where the directory holds no store and ``create`` does not ask for a
+    new one; DirectoryInUseError, which says how to reach a server.
+    """
+    by = _caller(who, why)
+    if controller is not None and data is not None:
+        raise InvalidArgumentError("give --controller or --data, not both")
+    import penstock
+
+    if data is not None:
+        if not create and not (data / "VERSION").exists():
+            raise InvalidArgumentError("there is no store in this directory", data=str(data))
+        try:
+            opened = penstock.open(data)
+        except DirectoryInUseError as error:
+            raise DirectoryInUseError(
+                f"{error.message}; if it is a server, leave --data out, or name its --controller, or stop it first",
+                **error.fields,
+            ) from error
+        with opened as store, calling(by):
+            yield store
+    else:
+        with penstock.connect(controller or default_controller(), dial_s=_DIAL_S) as store, calling(by):
+            yield store

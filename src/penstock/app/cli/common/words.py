@@ -1,0 +1,304 @@
+"""Answers of the planner in words: sizes, times and durations for people. What is not known here is shown as it came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from penstock.app.units import counted, format_duration, format_size, parse_duration_ms
+from penstock.codec.control.effective_policy import PATHS, origin_at, value_at
+from penstock.codec.control.policy_document import BY_PATH, Kind
+from penstock.core.policies.sentence import exact_duration, exact_size
+from penstock.core.retention.facts import holder_in_words
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.retention import EffectivePolicy, Level
+from penstock.model.segments import epoch_of, number_of
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MOMENT_MIN_MS = 10**11
+"""Numbers above this that are called ``_ms`` are moments (from 1973 on), those below are durations."""
+
+
+def moment(at_ms: int) -> str:
+    """Milliseconds since the Unix epoch as UTC, to the second: ``2026-01-31 12:00:00Z``."""
+    try:
+        return f"{_EPOCH + timedelta(milliseconds=at_ms):%Y-%m-%d %H:%M:%SZ}"
+    except OverflowError:
+        return f"{at_ms} ms"
+
+
+def parse_moment(text: str, *, now_ms: int) -> int:
+    """Milliseconds since the Unix epoch of ``7d`` (from now), ``2026-01-31T12:00:00Z``, a date, or a number of them.
+
+    Raises InvalidArgumentError; a time without a zone is refused, a date begins in UTC.
+    """
+    word = text.strip()
+    if word.isdecimal():
+        return int(word)
+    try:
+        found = moment_of(word)
+    except ValueError:
+        try:
+            return now_ms + parse_duration_ms(word.removeprefix("+"))
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(
+                "not a moment; write 7d (from now), 2026-01-31, or 2026-01-31T12:00:00Z", value=repr(text[:60])
+            ) from error
+    return (found - _EPOCH) // timedelta(milliseconds=1)
+
+
+def moment_of(word: str) -> datetime:
+    """A date, which begins in UTC, or a time with its zone. Raises ValueError; InvalidArgumentError without a zone."""
+    found = datetime.fromisoformat(word)
+    if found.tzinfo is not None:
+        return found
+    if len(word) > len("2026-01-31"):
+        raise InvalidArgumentError("a time needs its zone, as in 2026-01-31T12:00:00Z", value=repr(word[:60]))
+    return found.replace(tzinfo=UTC)
+
+
+def policy_rows(policy: EffectivePolicy) -> list[list[str]]:
+    """Each field of the document with its value and the level that it is from."""
+    return [[path, _in_force(policy, path), origin_at(policy, path).value] for path in PATHS]
+
+
+def _in_force(policy: EffectivePolicy, path: str) -> str:
+    if path in ("retain.min_bytes", "retain.min_age_s") and not policy.given(path):
+        return "none"  # It takes no part, which a minimum of 0 would.
+    return policy_value(path, value_at(policy, path))
+
+
+def policy_value(path: str, value: Any) -> str:
+    """A value of the document for people, exact."""
+    if value is None:
+        return "unlimited"
+    match BY_PATH[path].kind:
+        case Kind.BYTES:
+            return exact_size(value)
+        case Kind.SECONDS:
+            return exact_duration(round(value * 1000))
+        case Kind.EVENTS:
+            return f"{value:,}"
+    return str(value)
+
+
+def decision_words(decision: Mapping[str, Any]) -> dict[str, object]:
+    """A decision for people: what goes, why, who is hurt, and who holds the rest, from head to tail."""
+    facts: dict[str, object] = {"why": decision.get("why", ""), "rule": decision.get("rule", "")}
+    facts["frees"] = _freed(decision)
+    steps = decision.get("steps") or []
+    if len(steps) > 1:
+        facts["in steps"] = [_step_words(item) for item in steps]
+    if decision.get("time_range_ms"):
+        facts["written"] = span(decision["time_range_ms"])
+    if decision.get("truncate"):
+        facts["new head"] = cut_words(decision["truncate"])
+    hurt = list(hurt_words(decision))
+    if hurt:
+        facts["hurts"] = hurt
+    writers = decision.get("writers") or {}
+    if writers.get("exceeded"):
+        facts["writers"] = _writers(writers)
+    if decision.get("next_due_ms") is not None:
+        facts["looked at again"] = moment(decision["next_due_ms"])
+    if decision.get("unreadable"):
+        facts["unreadable"] = f"{decision['unreadable']} Everything is kept until the policy can be read."
+    if "gone" in decision:
+        facts |= _position_words(decision)
+    ranges = decision.get("ranges") or []
+    if ranges:
+        facts["head to tail"] = [range_words(item) for item in ranges]
+    elif decision.get("held_by"):
+        facts["stays"] = [range_words(item) for item in decision["held_by"]]
+    # What only some answers have: when and why data went that lies before the head, and the like.
+    return facts | facts_words({name: value for name, value in decision.items() if name not in _SAID})
+
+
+_SAID: Final = frozenset(
+    (
+        *("version", "id", "candidate", "truncate", "rule", "record", "prune_through_ms", "held_by", "expire", "evict"),
+        *("drop", "frees_bytes", "next_due_ms", "why", "ranges", "writers", "policy", "events", "time_range_ms"),
+        *("delete_stream", "subscribers", "sentence", "unreadable", "at_ms", "gone", "steps"),
+    )
+)
+
+
+def _position_words(decision: Mapping[str, Any]) -> dict[str, object]:
+    """Of one place: until when it stays, or when and why it went."""
+    gone = decision["gone"]
+    if gone is None:
+        release = decision.get("earliest_release_ms")
+        return {"released": "not by time alone" if release is None else f"{moment(release)} at the earliest"}
+    if gone.get("at_ms") is None:
+        return {"gone": "before the truncations that are remembered"}
+    sure = "" if gone.get("certain") else " or earlier"
+    return {"gone": f"{moment(gone['at_ms'])}{sure}, by {gone.get('rule')}, with {format_size(gone.get('bytes') or 0)}"}
+
+
+def _writers(verdict: Mapping[str, Any]) -> str:
+    state = {"hold": "wait", "reject": "are refused", "notify": "go on, and the slowest subscribers are moved"}.get(
+        verdict["state"], verdict["state"]
+    )
+    who = f", until {verdict['subscriber']} has read" if verdict.get("subscriber") else ""
+    return f"{state}, by {verdict.get('rule') or 'a quota'}{who}"
+
+
+def _step_words(step: Mapping[str, Any]) -> str:
+    """One of several steps until nothing is due."""
+    said = f"{format_size(step.get('frees_bytes') or 0)}, by {step.get('rule', '')}"
+    return "; ".join([said, *hurt_words(step)])
+
+
+def _freed(decision: Mapping[str, Any]) -> str:
+    said = format_size(decision.get("frees_bytes") or 0)
+    events = decision.get("events")
+    return said if events is None else f"{said}, {counted(events, 'event')}"
+
+
+def range_words(item: Mapping[str, Any]) -> str:
+    """One range of ``explain``: its size, its holder, and when it may go."""
+    name = f"{item.get('kind', '')} {item.get('name', '')}".strip()
+    said = f"{format_size(item.get('bytes', 0)):>8}  {holder_in_words(name)}{_whose(item)}"
+    release = item.get("release_ms")
+    return said if release is None else f"{said}, until {moment(release)} at the earliest"
+
+
+def _whose(item: Mapping[str, Any]) -> str:
+    owner, reason = item.get("owner"), item.get("reason")
+    return f"{f' of {owner}' if owner else ''}{f': {reason}' if reason else ''}"
+
+
+def removes(decision: Mapping[str, Any]) -> bool:
+    """Whether the decision takes something away: data, a subscriber's unread part, a subscriber, or the stream."""
+    taken = any(decision.get(name) for name in ("expire", "evict", "drop", "delete_stream"))
+    return bool(decision.get("frees_bytes")) or taken
+
+
+def hurt_words(decision: Mapping[str, Any]) -> Iterator[str]:
+    """Who loses what by the decision, one line each."""
+    for name, verb in (("expire", "unread data counts as read"), ("evict", "loses unread data")):
+        for item in decision.get(name) or ():
+            events = item.get("events")
+            shown = "" if events is None else f", {counted(events, 'event')}"
+            rule = f", by {item['rule']}" if item.get("rule") else ""
+            yield f"{item.get('subscriber', '?')}: {verb}, {format_size(item.get('bytes', 0))}{shown}{rule}"
+    for item in decision.get("drop") or ():
+        name = item.get("subscriber", "?") if isinstance(item, Mapping) else str(item)
+        yield f"{name}: is dropped, silent for too long"
+    if decision.get("delete_stream"):
+        yield "the stream itself is deleted"
+
+
+def forecast_words(found: Mapping[str, Any]) -> dict[str, object]:
+    """When each limit is reached, in words."""
+    known = ("history", "reaches", "version", "stream", "at_ms")
+    facts = facts_words({name: value for name, value in found.items() if name not in known})
+    facts["reaches"] = [_filling(item, found.get("at_ms")) for item in found.get("reaches") or ()] or "no limit is set"
+    return facts
+
+
+def _filling(item: Mapping[str, Any], now_ms: int | None) -> str:
+    limit, used = item.get("limit_bytes", 0), item.get("used_bytes", 0)
+    whose = f" of {item['subscriber']}" if item.get("subscriber") else ""
+    said = f"{item.get('what', '?')} {format_size(limit)}{whose}: {format_size(used)} used"
+    at_ms = item.get("at_ms")
+    if used >= limit:
+        return f"{said}, is reached"
+    if at_ms is None:
+        return f"{said}, not reached at this rate"
+    left = "" if now_ms is None else f" in {format_duration(max(0, at_ms - now_ms))},"
+    return f"{said}, reached{left} {moment(at_ms)}"
+
+
+def cut_words(cut: Mapping[str, int]) -> str:
+    return "  ".join(f"{segment}:{offset}" for segment, offset in cut.items())
+
+
+def offsets(cut: StreamCut) -> dict[str, int]:
+    """The cut as the planner's JSON has it: offsets by ``number#epoch``, oldest segment first."""
+    return {f"{number_of(item)}#{epoch_of(item)}": offset for item, offset in sorted(cut.positions.items())}
+
+
+def span(times_ms: Sequence[Any]) -> str:
+    """From when to when."""
+    return " to ".join(moment(at) if isinstance(at, int) else "?" for at in times_ms)
+
+
+def facts_words(facts: Mapping[str, Any]) -> dict[str, object]:
+    """An answer of names and values, with every size, time and list readable. Unknown ones are shown as they came."""
+    return {
+        _title(name): value_words(name, value)
+        for name, value in facts.items()
+        if name != "version" and value not in (None, [], "")
+    }
+
+
+_CUTS: Final = frozenset(("from", "to", "before", "after", "head", "cut", "position", "truncate", "candidate"))
+
+
+def policy_words(policy: Mapping[str, Any]) -> str:
+    """Effective values by their path, with the level that each is from; defaults are left out."""
+    parts = [
+        f"{path} {policy_value(path, item.get('value'))} ({item['from']})"
+        for path, item in policy.items()
+        if path in BY_PATH
+        and isinstance(item, Mapping)
+        and item.get("from", Level.DEFAULT.value) != Level.DEFAULT.value
+    ]
+    return ", ".join(parts) or "default"
+
+
+def document_words(document: Mapping[str, Any]) -> str:
+    """A policy document in its JSON form, field by field."""
+    flat: dict[str, Any] = {}
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}.{field}": inner for field, inner in value.items()}
+        else:
+            flat[name] = value
+    parts = [f"{path} {policy_value(path, value)}" for path, value in flat.items() if path in BY_PATH]
+    return ", ".join(parts) or "nothing said"
+
+
+def _title(name: str) -> str:
+    for suffix in ("_bytes_per_s", "_bytes", "_ms", "_s"):
+        name = name.removesuffix(suffix)
+    return name.replace("_", " ")
+
+
+def value_words(name: str, value: Any) -> object:
+    """One value, by what its name says it is."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, Mapping):
+        if name in _CUTS and all(isinstance(offset, int) for offset in value.values()):
+            return cut_words(value)
+        return policy_words(value) if name == "policy" else fields_words(value)
+    if isinstance(value, list | tuple):
+        return [str(value_words(name, item)) for item in value]
+    if isinstance(value, int | float):
+        if name.endswith("bytes_per_s"):
+            return f"{format_size(value)}/s"
+        if name == "bytes" or name.endswith("_bytes"):
+            return format_size(value)
+        if name.endswith("_ms"):
+            return moment(int(value)) if value >= _MOMENT_MIN_MS else format_duration(value)
+        return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+    return value
+
+
+def fields_words(fields: Mapping[str, Any]) -> str:
+    """Names and values on one line."""
+    parts = []
+    for name, value in fields.items():
+        if value in (None, "", []):
+            continue
+        shown = value_words(name, value)
+        if isinstance(shown, list):
+            shown = "[" + "; ".join(shown) + "]"
+        elif isinstance(value, Mapping):
+            shown = f"({shown})"
+        parts.append(f"{_title(name)} {shown}")
+    return ", ".join(parts)

@@ -1,0 +1,128 @@
+"""``penstock backup`` and ``penstock restore``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.app.cli.common.output import ProgressLine, print_json
+from penstock.app.cli.common.target import JsonOption
+from penstock.app.cli.common.words import moment
+from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS, EndpointOption, InsecureOption
+from penstock.app.units import counted, format_size
+
+if TYPE_CHECKING:
+    from penstock.app.backup.manifest import Manifest
+
+app = typer.Typer(name="backup", help="Copy a store to a directory, and verify such a copy.", no_args_is_help=True)
+
+
+@app.command("create")
+def create(
+    backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="A new directory.", show_default=False)],
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The data directory.", show_default=False)],
+    endpoint: EndpointOption = None,
+    insecure: InsecureOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Copy the store in DIR to BACKUP, on the machine of the store. A store of one process may be running.
+
+    All that was acknowledged before the command is in the copy. While it runs, the store gives back no disk space.
+    Exit status 7 where the store lacks chunks: they are missing in the copy too.
+    """
+    import asyncio
+
+    from penstock.app.backup.take import take_backup
+
+    with ProgressLine(quiet=json) as line:
+        manifest = asyncio.run(
+            take_backup(
+                data, backup, endpoint=endpoint, insecure=insecure, progress=lambda so_far: line.show(_so_far(so_far))
+            )
+        )
+    if json:
+        print_json({"backup": str(backup), **manifest.as_json()})
+    else:
+        print("\n".join([f"backed up {data} to {backup}", *_lines(manifest)]))
+    if manifest.missing:
+        raise typer.Exit(DAMAGE_STATUS)
+
+
+@app.command("verify")
+def verify(
+    backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="A backup.", show_default=False)],
+    json: JsonOption = False,
+) -> None:
+    """Read all of BACKUP and compare it with its checksums. Exit status 7 where a file is damaged or missing."""
+    import asyncio
+
+    from penstock.app.backup.restore import verify_backup
+
+    with ProgressLine(quiet=json) as line:
+        manifest, damage = asyncio.run(verify_backup(backup, progress=lambda so_far: line.show(_so_far(so_far))))
+    if json:
+        print_json({"backup": str(backup), "sound": not damage, "damage": damage, **manifest.as_json()})
+    else:
+        lines = [f"  {path}: {why}" for path, why in damage.items()]
+        said = [f"{counted(len(damage), 'file')} damaged:", *lines] if damage else ["every file is sound"]
+        print("\n".join([*_lines(manifest), *said]))
+    if damage:
+        raise typer.Exit(DAMAGE_STATUS)
+
+
+def restore(
+    backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="A backup.", show_default=False)],
+    data: Annotated[Path, typer.Option("--data", metavar="NEW", help="The new data directory.", show_default=False)],
+    json: JsonOption = False,
+) -> None:
+    """Make a store in the new directory NEW from a backup. Every file is verified; BACKUP is not changed.
+
+    All streams go on in new segments, so that positions reached in the original after the backup are refused, never
+    silently taken for others.
+    """
+    import asyncio
+
+    from penstock.app.backup.restore import restore_backup
+
+    with ProgressLine(quiet=json) as line:
+        manifest = asyncio.run(restore_backup(backup, data, progress=lambda so_far: line.show(_so_far(so_far))))
+    if json:
+        print_json({"data": str(data), **manifest.as_json()})
+        return
+    print("\n".join([f"restored {data} from {backup}", *_lines(manifest), *_after(manifest)]))
+
+
+def _so_far(so_far: Mapping[str, int]) -> str:
+    return f"{counted(so_far['files'], 'file')}, {format_size(so_far['bytes'])}"
+
+
+def _lines(manifest: Manifest) -> list[str]:
+    lines = [
+        f"  {counted(len(manifest.files), 'file')}, {format_size(manifest.size_bytes)}, "
+        f"{_streams(manifest)}; taken {moment(manifest.began_ms)}"
+    ]
+    if manifest.missing:
+        lines.append(
+            f"  {counted(len(manifest.missing), 'chunk')} missing in the store, so their events cannot be read"
+        )
+    return lines
+
+
+def _streams(manifest: Manifest) -> str:
+    if manifest.workers is not None:
+        return f"{manifest.workers} workers"
+    return counted(len(manifest.streams), "stream")
+
+
+def _after(manifest: Manifest) -> list[str]:
+    chain = manifest.erasures
+    repeat = f"the erasures with receipts after number {chain['sequence']}" if chain else "all its erasures"
+    return [
+        "before clients come:",
+        "  stop the original for good, or give the copy other names and addresses",
+        f"  events that the original erased after the backup are here again: repeat {repeat} (`penstock erase`)",
+        "  readers and queries that had read past the backup are refused; start them anew at a position of your choice",
+    ]

@@ -1,0 +1,158 @@
+"""``penstock write`` and ``penstock read``: events as lines."""
+
+from __future__ import annotations
+
+import base64
+import json as jsonlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+
+import typer
+
+from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
+from penstock.app.cli.streams import cut_of
+from penstock.app.units import counted, format_size
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from penstock.client.blocking.stores import Store
+
+_INPUT_BYTES = 1 << 20
+
+
+def write(
+    stream: StreamArgument,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key",
+            metavar="KEY",
+            help="Routing key: .FIELD of JSON events (.a.b is b within a; .a,.b joins two), or a fixed text. "
+            "Events of one key stay in order.",
+            show_default=False,
+        ),
+    ] = None,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write standard input, one event a line. Returns once all of it is durable."""
+    choose = _key_chooser(key)
+    events = size_bytes = 0
+    with open_target(controller, data) as store:
+        _require_stream(store, stream)
+        with store.stream(stream).writer() as writer:
+            for lines in _lines(sys.stdin.buffer):
+                try:
+                    keys = None if choose is None else [choose(line) for line in lines]
+                except InvalidArgumentError as error:
+                    writer.flush()
+                    raise InvalidArgumentError(error.message, **error.fields, written_before=events) from error
+                writer.write_many(lines, keys)
+                events += len(lines)
+                size_bytes += sum(map(len, lines))
+            writer.flush()
+    if json:
+        print(jsonlib.dumps({"stream": stream, "events": events, "bytes": size_bytes}))
+    else:
+        print(f"wrote {counted(events, 'event')}, {format_size(size_bytes)}, to {stream}", file=sys.stderr)
+
+
+def _require_stream(store: Store, stream: str) -> None:
+    """Fail before anything is read: a pipe cannot be read twice."""
+    store.stream(stream).describe()
+
+
+def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
+    """Runs of lines without their ends. A pipe that trickles is handed on line by line, a file by the megabyte."""
+    rest = b""
+    while chunk := source.read1(_INPUT_BYTES):  # type: ignore[attr-defined]
+        lines = (rest + chunk).split(b"\n")
+        rest = lines.pop()
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+def _key_chooser(key: str | None) -> Callable[[bytes], str] | None:
+    if key is None:
+        return None
+    if not key.startswith("."):
+        return lambda line: key
+    fields = [part.removeprefix(".") for part in key.split(",")]
+    if not all(name for field in fields for name in field.split(".")):
+        raise InvalidArgumentError("a key is .FIELD, .FIELD.FIELD, .FIELD,.FIELD or a fixed text", key=repr(key))
+
+    def from_fields(line: bytes) -> str:
+        try:
+            event: Any = jsonlib.loads(line)
+            found = [_field(event, field) for field in fields]
+        except (ValueError, LookupError, TypeError) as error:
+            raise InvalidArgumentError(f"the event has no such field: --key {key}", event=repr(line[:80])) from error
+        if any(isinstance(value, dict | list) for value in found):
+            raise InvalidArgumentError(
+                f"the field is an object or a list, and a key is one value: --key {key}", event=repr(line[:80])
+            )
+        return "/".join(map(str, found))
+
+    return from_fields
+
+
+def _field(event: Any, path: str) -> Any:
+    """The value of the name, or of the names joined by dots; numbers count within lists. Raises LookupError, TypeError,
+    ValueError."""
+    if isinstance(event, dict) and path in event:
+        return event[path]
+    for name in path.split("."):
+        event = event[int(name)] if isinstance(event, list) else event[name]
+    return event
+
+
+def read(
+    stream: StreamArgument,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more at the tail.")] = False,
+    start: Annotated[str, typer.Option("--from", metavar="head|tail|CUT", help="Where to begin.")] = "head",
+    limit: Annotated[int | None, typer.Option("--max", help="Stop after so many events.", show_default=False)] = None,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print the events, one a line, to the tail as it is now."""
+    if limit is not None and limit < 1:
+        raise InvalidArgumentError("--max is at least 1", max=limit)
+    begin: Literal["head", "tail"] | StreamCut = (
+        "head" if start == "head" else "tail" if start == "tail" else cut_of(start, "head", "tail")
+    )
+    out = sys.stdout.buffer
+    left = limit if limit is not None else -1
+    with open_target(controller, data) as store:
+        _require_stream(store, stream)
+        with store.stream(stream).reader(start=begin, until_tail=not follow) as reader:
+            for event in reader:
+                if json:
+                    out.write(_as_json(event.data, event.segment, event.offset))
+                else:
+                    out.write(event.data)
+                out.write(b"\n")
+                if follow:
+                    out.flush()
+                left -= 1
+                if left == 0:
+                    break
+    out.flush()
+
+
+def _as_json(data: bytes, segment: int, offset: int) -> bytes:
+    try:
+        event: Any = jsonlib.loads(data)
+    except ValueError:
+        try:
+            event = data.decode()
+        except UnicodeDecodeError:
+            # Bytes that are no text must come back as they were.
+            place = {"event_base64": base64.b64encode(data).decode(), "segment": segment, "offset": offset}
+            return jsonlib.dumps(place).encode()
+    return jsonlib.dumps({"event": event, "segment": segment, "offset": offset}, ensure_ascii=False).encode()

@@ -1,0 +1,159 @@
+"""``penstock standalone`` and ``penstock demo``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.app.cli.common.output import print_json
+from penstock.app.cli.common.target import JsonOption
+from penstock.app.settings import (
+    CONTROLLER_PORT,
+    HTTP_PORT,
+    STORE_PORT,
+    WORKERS_MAX,
+    EmbeddedSettings,
+    StandaloneSettings,
+    check_server_memory,
+)
+from penstock.app.units import parse_duration_ms, parse_size
+
+DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help="Where everything is kept.")]
+HostOption = Annotated[str, typer.Option("--host", metavar="HOST", help="Address to listen on.")]
+ControllerPortOption = Annotated[
+    int, typer.Option("--controller-port", metavar="PORT", help="Controller API; 0 takes a free port.")
+]
+StorePortOption = Annotated[
+    int,
+    typer.Option(
+        "--store-port", metavar="PORT", help="Segment store, further workers on the next ones; 0 takes free ports."
+    ),
+]
+HttpPortOption = Annotated[
+    int, typer.Option("--http-port", metavar="PORT", help="REST interface; 0 takes a free port.")
+]
+AdvertiseOption = Annotated[
+    str | None,
+    typer.Option("--advertise", metavar="HOST", help="What clients are told to connect to.", show_default=False),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        min=1,
+        max=WORKERS_MAX,
+        help="Processes that hold the data, fixed when a store is created.  [default: 1]",
+        show_default=False,
+    ),
+]
+MemoryOption = Annotated[
+    str,
+    typer.Option("--memory", metavar="SIZE", help="Memory of the whole process, of each worker's; 96MiB or more."),
+]
+LogOption = Annotated[
+    str, typer.Option("--log", metavar="SIZE", help="Disk budget of the write-ahead log, of each worker.")
+]
+RetentionCycleOption = Annotated[
+    str, typer.Option("--retention-cycle", metavar="TIME", help="How often retention looks.")
+]
+DeletionGraceOption = Annotated[
+    str, typer.Option("--deletion-grace", metavar="TIME", help="How long a deleted stream can be restored; 0s: never.")
+]
+Tier2Option = Annotated[
+    str | None,
+    typer.Option("--tier2", metavar="PLACE", help="Chunks in s3://BUCKET/PREFIX or a directory.", show_default=False),
+]
+EndpointOption = Annotated[
+    str | None,
+    typer.Option(
+        "--s3-endpoint",
+        metavar="URL",
+        envvar="AWS_ENDPOINT_URL",
+        help="An S3 that is not Amazon's.",
+        show_default=False,
+    ),
+]
+UnitOption = Annotated[str, typer.Option("--tier2-unit", metavar="SIZE", help="What a segment gathers for an object.")]
+WaitOption = Annotated[str, typer.Option("--tier2-wait", metavar="TIME", help="How long it gathers at most.")]
+InsecureOption = Annotated[bool, typer.Option("--insecure", help="Allow addresses beyond loopback, unprotected.")]
+
+
+def standalone(
+    data: DataOption = Path("./store"),
+    host: HostOption = "127.0.0.1",
+    controller_port: ControllerPortOption = CONTROLLER_PORT,
+    store_port: StorePortOption = STORE_PORT,
+    http_port: HttpPortOption = HTTP_PORT,
+    advertise: AdvertiseOption = None,
+    workers: WorkersOption = None,
+    memory: MemoryOption = "512MiB",
+    log: LogOption = "256MiB",
+    retention_cycle: RetentionCycleOption = "60s",
+    deletion_grace: DeletionGraceOption = "1h",
+    tier2: Tier2Option = None,
+    s3_endpoint: EndpointOption = None,
+    tier2_unit: UnitOption = "8MiB",
+    tier2_wait: WaitOption = "5m",
+    insecure: InsecureOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Run a store, in one process or several, all ports on loopback. Stops cleanly on Ctrl-C, and survives anything else."""
+    from penstock.app.standalone import run
+
+    settings = StandaloneSettings(
+        store=EmbeddedSettings(
+            data=data,
+            # First, or a budget too small for an embedded store is told that store's least, which is too small here.
+            memory_bytes=check_server_memory(parse_size(memory)),
+            log_bytes=parse_size(log),
+            retention_cycle_ms=parse_duration_ms(retention_cycle),
+            deletion_grace_ms=parse_duration_ms(deletion_grace),
+            tier2=tier2,
+            tier2_endpoint=s3_endpoint,
+            tier2_unit_bytes=parse_size(tier2_unit),
+            tier2_wait_ms=parse_duration_ms(tier2_wait),
+            tier2_insecure=insecure,
+        ),
+        host=host,
+        controller_port=controller_port,
+        store_port=store_port,
+        http_port=http_port,
+        advertised_host=advertise,
+        insecure=insecure,
+        workers=workers,
+    )
+    run(settings, ready=_ready_json if json else _ready_text)
+
+
+def _ready_json(facts: dict[str, object]) -> None:
+    print_json(facts)
+    sys.stdout.flush()
+
+
+def _ready_text(facts: dict[str, object]) -> None:
+    workers = facts["workers"]
+    stores = [str(worker["store"]) for worker in workers] if isinstance(workers, list) else []
+    places = f"controller {facts['controller']}, segment store {', '.join(stores or [str(facts['store'])])}"
+    places = f"{places}, HTTP {facts['http']}"
+    print(f"penstock serves {facts['data']}: {places}")
+    print(f"try: penstock stream create demo/clicks --controller {facts['controller']}", flush=True)
+
+
+def demo(
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Where the demo keeps its files.")] = Path(
+        "./data"
+    ),
+    events: Annotated[int | None, typer.Option(help="Only so many events.", show_default=False)] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")] = False,
+) -> None:
+    """The main job: 336,776 flights through a store, a Spark query and retention, with a kill -9 in the middle."""
+    from penstock.app.demo.packages import require_packages
+
+    require_packages()
+    from penstock.app.demo.run import run_demo
+
+    raise typer.Exit(run_demo(data, limit=events, plain=plain))

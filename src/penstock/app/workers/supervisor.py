@@ -1,0 +1,458 @@
+"""The worker processes of a server: started, watched, started again, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from penstock.app.settings import EmbeddedSettings, StandaloneSettings
+from penstock.app.tier2 import tier2_of_worker
+from penstock.app.workers.layout import WorkerLayout, check_workers_there, worker_directory
+from penstock.core.segments.readiness import FUNCTIONS
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    NotConnectedError,
+    PenstockError,
+    UnavailableError,
+    VersionTooNewError,
+)
+from penstock.net.tasks import together
+from penstock.net.workers.line import WorkerLine
+from penstock.net.workers.link import WorkerLink, open_link
+from penstock.net.workers.worker_segments import WorkerSegments
+from penstock.ports.controller_service import Endpoint
+from penstock.storage.machine.shared_counts import CountsMemory
+
+log = logging.getLogger(__name__)
+
+Guard = Callable[[str, int | None], AbstractAsyncContextManager[None]]
+
+_HOPELESS = (CorruptDataError, VersionTooNewError, InvalidArgumentError)
+"""What no other attempt changes."""
+_MISSED = 3
+"""From so many missed questions on a worker is told as silent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How a server deals with workers that die.
+
+    A worker that dies is started again after ``pause_s``, doubled each time it dies within ``steady_s`` of its start, up to
+    ``pause_max_s``. After ``attempts`` such deaths, or failed starts, in a row the server gives up: it ends, with the reason.
+    ``stop_s`` is how long a worker may take to bring everything to disk before it is killed.
+
+    Every ``pulse_s`` a worker is asked whether it is there, which its event loop answers by itself; one that owes the answer
+    for ``silent_s`` hangs, and is killed. That is less than calls to it wait, and more than a slow disk stops a loop. The
+    first answer, for which a process has to start, may take ``start_s``.
+    """
+
+    pause_s: float = 0.1
+    pause_max_s: float = 5.0
+    steady_s: float = 3.0
+    attempts: int = 8
+    stop_s: float = 30.0
+    pulse_s: float = 1.0
+    silent_s: float = 15.0
+    start_s: float = 60.0
+
+
+class WorkerRemovals:
+    """Removals that a worker performs for its clients, by the worker's numbers. Each runs within the guard's block."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, AsyncExitStack] = {}
+
+    def handlers(self, guard: Guard) -> Mapping[str, Callable[..., Awaitable[None]]]:
+        """The worker's calls: ``begin_removal(number, segment, offset)`` raises what the guard does; ``end_removal(number)``
+        follows it, whether the removal succeeded or not."""
+
+        async def begin(number: int, segment: str, offset: int | None) -> None:
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(guard(segment, offset))
+                self._open[number] = stack.pop_all()
+
+        return {"begin_removal": begin, "end_removal": self._end}
+
+    async def _end(self, number: int) -> None:
+        stack = self._open.pop(number, None)
+        if stack is not None:
+            await stack.aclose()
+
+    async def end_all(self) -> None:
+        """After the end of the worker's process."""
+        for number in list(self._open):
+            await self._end(number)
+
+
+class Worker:
+    """One share of the store, and the process that serves it now. All that is given is borrowed."""
+
+    def __init__(
+        self,
+        number: int,
+        settings: StandaloneSettings,
+        layout: WorkerLayout,
+        counts: CountsMemory,
+        patience: Patience,
+    ) -> None:
+        self.number = number
+        self.line = WorkerLine(number)
+        self.endpoint: Endpoint | None = None
+        self.removals = WorkerRemovals()
+        self.not_ready: Mapping[str, str] = {}
+        """Its functions that did not work at the last heartbeat, each with the reason."""
+        self._patience = patience
+        self._missed = 0
+        self._pulse: asyncio.Task[None] | None = None
+        self._settings = settings
+        self._layout = layout
+        self._counts = counts
+        self._process: asyncio.subprocess.Process | None = None
+        self._link: WorkerLink | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process that serves now."""
+        return None if self._process is None or self.line.link is None else self._process.pid
+
+    @property
+    def silent(self) -> bool:
+        """Whether it has missed several questions whether it is there."""
+        return self._missed >= _MISSED
+
+    async def launch(self, handlers: Mapping[str, Callable[..., Awaitable[Any]]]) -> WorkerLink:
+        """Start a process, let it recover, and return the line to it. If this raises, nothing is left running.
+
+        Raises CorruptDataError if its directory is missing: a process would create an empty store in its place.
+        """
+        check_workers_there(self._settings.store.data, [self.number])
+        ours, theirs = socket.socketpair()
+        numbers = (theirs.fileno(), self._counts.fileno(), self.number, self._layout.workers)
+        try:
+            with theirs:
+                self._process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "penstock.app.workers.process", *map(str, numbers)),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=2,  # Standard output is the server's own, and read by programs.
+                    pass_fds=numbers[:2],
+                )
+            link = await open_link(ours, name=f"worker {self.number}", handlers=handlers)
+        except BaseException:
+            ours.close()
+            await self.end(0)
+            raise
+        self._pulse = asyncio.create_task(self._feel_pulse(link, self._process), name=f"pulse of worker {self.number}")
+        try:
+            await link.call("open", self._own_settings(), self._layout.workers, self._layout.containers)
+        except BaseException:
+            link.close()
+            await self.end(0)
+            raise
+        self._link = link
+        return link
+
+    async def _feel_pulse(self, link: WorkerLink, process: asyncio.subprocess.Process) -> None:
+        """Ask again and again whether the process is there, until the line ends; kill it where it does not say so.
+
+        What is counted are turns of the own loop, not time: a server that was itself stopped finds the answer waiting.
+        """
+        patience = self._patience
+        owed = self._missed = 0
+        most_s = patience.start_s
+
+        def answered(answer: object) -> None:
+            nonlocal owed, most_s
+            self.not_ready = answer if isinstance(answer, dict) else {}
+            owed, most_s, self._missed = 0, patience.silent_s, 0
+
+        while link.is_open:
+            if not owed:
+                owed = 1
+                link.start(answered, "pulse")
+            await asyncio.sleep(patience.pulse_s)
+            self._missed = self._missed + 1 if owed else 0
+            if self._missed * patience.pulse_s >= most_s:
+                log.error("worker does not answer, and is killed", extra={"worker": self.number, "pid": process.pid})
+                if process.returncode is None:
+                    process.kill()
+                return
+
+    def hang_up(self) -> None:
+        """End the line, whereupon the process ends as it stands."""
+        if self._link is not None:
+            self._link.close()
+        self.line.attach(None)
+
+    def _own_settings(self) -> Mapping[str, Any]:
+        store = self._settings.store
+        own = replace(
+            store, data=worker_directory(store.data, self.number).absolute(), tier2=tier2_of_worker(store, self.number)
+        )
+        return {field.name: getattr(own, field.name) for field in fields(EmbeddedSettings)} | {"data": str(own.data)}
+
+    async def serve(self, link: WorkerLink) -> None:
+        """Let clients in: at the address of the first time, which they know."""
+        wanted = self._settings.worker_port(self.number) if self.endpoint is None else self.endpoint.port
+        port = await link.call("serve", self._settings.host, wanted)
+        self.endpoint = Endpoint(host=self._settings.advertised, port=port)
+
+    async def end(self, patience_s: float) -> int | None:
+        """Wait for the end of the process, and kill it when patience runs out; its exit status."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        try:
+            async with asyncio.timeout(patience_s):
+                return await process.wait()
+        except (TimeoutError, asyncio.CancelledError) as why:
+            if process.returncode is None:
+                process.kill()
+            status = await _reaped(process)
+            if isinstance(why, asyncio.CancelledError):
+                raise
+            return status
+        finally:
+            await self._end_pulse()
+
+    async def _end_pulse(self) -> None:
+        pulse, self._pulse, self._missed, self.not_ready = self._pulse, None, 0, {}
+        if pulse is not None:
+            pulse.cancel()
+            await asyncio.wait([pulse])
+
+
+async def _reaped(process: asyncio.subprocess.Process) -> int:
+    """The exit status of a process that was killed, waited for also by who is cancelled: else nobody would take it."""
+    wait = asyncio.ensure_future(process.wait())
+    cancelled: asyncio.CancelledError | None = None
+    while not wait.done():
+        try:
+            await asyncio.shield(wait)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return wait.result()
+
+
+def worker_failure(worker: Worker) -> str | None:
+    """Why the worker takes no requests now, or None."""
+    if worker.line.link is None:
+        return "is being started again"
+    return "does not answer" if worker.silent else None
+
+
+class Workers:
+    """All workers of a server. ``segments`` is their store. Opened by ``open_workers``."""
+
+    def __init__(
+        self, settings: StandaloneSettings, layout: WorkerLayout, counts: CountsMemory, patience: Patience
+    ) -> None:
+        self.workers = [Worker(number, settings, layout, counts, patience) for number in range(layout.workers)]
+        self.segments = WorkerSegments(
+            [worker.line for worker in self.workers], containers=layout.containers, rows=counts
+        )
+        self._patience = patience
+        self._guard: Guard | None = None
+        self._serving = False
+        self._stopping = False
+        self._watching: list[asyncio.Task[None]] = []
+        self._failure: PenstockError | None = None
+
+    @property
+    def failure(self) -> PenstockError | None:
+        """Why the server cannot go on, or None."""
+        return self._failure
+
+    def not_ready(self) -> Mapping[str, str]:
+        """The functions that do not work in every worker, each with the workers and their reasons."""
+        reasons: dict[str, list[str]] = {}
+        for worker in self.workers:
+            away = worker_failure(worker)
+            own = worker.not_ready if away is None else dict.fromkeys(FUNCTIONS, away)
+            for function, reason in own.items():
+                reasons.setdefault(function, []).append(f"worker {worker.number}: {reason}")
+        return {function: "; ".join(told) for function, told in reasons.items()}
+
+    def endpoint_of(self, segment: str) -> Endpoint:
+        """Where clients reach the segment. Raises UnavailableError before ``serve``."""
+        found = self.workers[self.segments.worker_of(segment)].endpoint
+        if found is None:
+            raise UnavailableError("the workers do not serve yet", segment=segment)
+        return found
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Where the workers listen, in order, once they serve."""
+        return [worker.endpoint for worker in self.workers if worker.endpoint is not None]
+
+    def _handlers(self) -> Mapping[str, Callable[..., Awaitable[Any]]]:
+        return {"limits_reached": self.segments.note_reached}
+
+    def _removal(self, segment: str, offset: int | None) -> AbstractAsyncContextManager[None]:
+        if self._guard is None:
+            raise UnavailableError("the controller is not open")
+        return self._guard(segment, offset)
+
+    # --- start, and start again ---------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start all, and wait until all have recovered. Raises why one cannot."""
+        for worker, link in zip(
+            self.workers, await together([self._bring_up(one) for one in self.workers]), strict=True
+        ):
+            worker.line.attach(link)
+            self._watching.append(asyncio.ensure_future(self._watch(worker, link)))
+
+    async def _bring_up(self, worker: Worker) -> WorkerLink:
+        """A process that has recovered. A worker of a server that was just killed may still hold the directory: that, and
+        whatever else may pass, is tried again."""
+        patience = self._patience
+        attempt = 0
+        while True:
+            try:
+                return await worker.launch({**self._handlers(), **worker.removals.handlers(self._removal)})
+            except _HOPELESS:
+                raise
+            except PenstockError as error:
+                attempt += 1
+                if attempt >= patience.attempts:
+                    if isinstance(error, NotConnectedError):
+                        raise UnavailableError(
+                            "worker does not start; its log says why", worker=worker.number, attempts=attempt
+                        ) from error
+                    raise
+                log.warning("worker was not started", extra={"worker": worker.number, "reason": str(error)})
+                await asyncio.sleep(self._pause_s(attempt))
+
+    def _pause_s(self, attempt: int) -> float:
+        return min(self._patience.pause_max_s, self._patience.pause_s * float(1 << (attempt - 1)))
+
+    async def _watch(self, worker: Worker, link: WorkerLink) -> None:
+        """Start the worker again whenever it dies, until that makes no sense any more."""
+        patience, loop = self._patience, asyncio.get_running_loop()
+        deaths = 0
+        while True:
+            since = loop.time()
+            await asyncio.shield(link.closed)
+            worker.line.attach(None)
+            status = await worker.end(patience.stop_s if self._stopping else 1.0)
+            # Only from here on can none of their requests reach its log.
+            await worker.removals.end_all()
+            if self._stopping:
+                return
+            deaths = 1 if loop.time() - since >= patience.steady_s else deaths + 1
+            log.error("worker died", extra={"worker": worker.number, "status": status, "deaths": deaths})
+            try:
+                if deaths >= patience.attempts:
+                    raise UnavailableError("worker keeps dying; its log says why", worker=worker.number, deaths=deaths)
+                await asyncio.sleep(self._pause_s(deaths))
+                link = await self._bring_up(worker)
+                await self._resume(worker, link)
+            except PenstockError as error:
+                self._give_up(worker, error)
+                return
+
+    async def _resume(self, worker: Worker, link: WorkerLink) -> None:
+        """Limits first: what a worker takes before it knows them cannot be taken back."""
+        worker.line.attach(link)
+        try:
+            await self.segments.restore_limits(worker.number)
+            if self._serving:
+                await worker.serve(link)
+        except PenstockError as error:
+            # One more death, for whoever watches: it may have died again, or its port may be taken.
+            log.warning("worker does not serve", extra={"worker": worker.number, "reason": str(error)})
+            link.close()
+            return
+        log.info("worker is back", extra={"worker": worker.number, "pid": worker.pid})
+
+    def _give_up(self, worker: Worker, error: PenstockError) -> None:
+        log.error("worker is given up", extra={"worker": worker.number, "reason": str(error)})
+        self._failure = error
+        worker.line.give_up(error)
+
+    # --- serving ------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def serving(self, guard: Guard) -> AsyncIterator[Sequence[Endpoint]]:
+        """Let clients in until the block ends. ``guard`` is asked before their requests remove bytes."""
+        self._guard = guard
+        self._serving = True
+        await together([worker.serve(link) for worker in self.workers if (link := worker.line.link) is not None])
+        yield self.endpoints
+        self._serving = False
+        await self._each_up("drain", self._patience.stop_s)
+
+    async def stop(self) -> None:
+        """Have all bring everything to disk and end, and kill those that do not."""
+        self._stopping = True
+        await self._each_up("close", self._patience.stop_s)
+        await self._end()
+
+    async def abort(self) -> None:
+        """End all as they stand."""
+        self._stopping = True
+        await self._end()
+
+    async def _end(self) -> None:
+        for task in self._watching:
+            task.cancel()
+        if self._watching:
+            await asyncio.wait(self._watching)
+        for worker in self.workers:
+            worker.hang_up()
+        await together([_ended(worker, self._patience.stop_s) for worker in self.workers])
+
+    async def _each_up(self, order: str, patience_s: float) -> None:
+        async def one(worker: Worker) -> None:
+            link = worker.line.link
+            if link is None:
+                return
+            try:
+                async with asyncio.timeout(patience_s):
+                    await link.call(order)
+            except TimeoutError:
+                log.error("worker takes too long", extra={"worker": worker.number, "order": order})
+            except PenstockError as error:
+                log.error("worker failed", extra={"worker": worker.number, "order": order, "reason": str(error)})
+
+        await together([one(worker) for worker in self.workers])
+
+
+async def _ended(worker: Worker, patience_s: float) -> None:
+    status = await worker.end(patience_s)
+    if status:
+        log.warning("worker ended badly", extra={"worker": worker.number, "status": status})
+
+
+@asynccontextmanager
+async def open_workers(
+    settings: StandaloneSettings, layout: WorkerLayout, *, patience: Patience | None = None
+) -> AsyncIterator[Workers]:
+    """Recovered workers, which serve clients within ``Workers.serving``. The caller holds the data directory.
+
+    Left normally, all that they acknowledged is on disk and checkpointed. Raises what their opening raises;
+    UnavailableError where one does not start; InvalidArgumentError where ports collide.
+    """
+    for number in range(layout.workers):
+        settings.worker_port(number)
+    counts = CountsMemory(layout.workers)
+    try:
+        workers = Workers(settings, layout, counts, patience or Patience())
+        try:
+            await workers.start()
+            yield workers
+        except BaseException:
+            await workers.abort()
+            raise
+        await workers.stop()
+    finally:
+        counts.close()

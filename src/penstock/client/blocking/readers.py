@@ -1,0 +1,212 @@
+"""Readers of the blocking face: whole blocks come from the loop's thread, events are made of them in the caller's."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+
+from penstock.client.blocking.answer import Answer
+from penstock.client.blocking.loop_thread import LoopThread
+from penstock.client.options import timeout
+from penstock.client.reading.blocks import Block, Event
+from penstock.client.reading.group_reader import AsyncGroupReader
+from penstock.client.reading.group_state import SegmentKey
+from penstock.client.reading.reader import AsyncReader
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import ForkedError
+from penstock.model.names import StreamName
+from penstock.ports import forks
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+R = TypeVar("R", bound="_AnyReader")
+
+
+class _AnyReader(Protocol):
+    async def open(self) -> None: ...
+    async def abandon(self) -> None: ...
+    async def take_block(self) -> Block | None: ...
+
+
+class _BlockReader(Generic[R]):
+    """What both kinds of blocking readers share."""
+
+    def __init__(self, thread: LoopThread, inner: R) -> None:
+        self._thread = thread
+        self._inner = inner
+        self._asked: Answer[Block | None] | None = None
+        self._events: Iterator[Event] = iter(())
+        self._opened = False
+        forks.register(self)
+
+    def abandon_in_child(self) -> None:
+        """See ``ports.forks.Handle``. The events of the last block belong to the parent."""
+        events, self._events = self._events, iter(())
+        # Drain it: a loop that continues in the child gets no events. ValueError: a thread of the parent was inside it.
+        with suppress(ForkedError, ValueError):
+            deque(events, maxlen=0)
+
+    def open(self) -> None:
+        """Find the place to begin; entering ``with`` does it, and so does the first read. Repeating does nothing."""
+        self._thread.check_process()
+        if not self._opened:
+            self._thread.call(self._inner.open())
+            self._thread.own(self, self._inner.abandon)
+            self._opened = True
+
+    def next_block(self, timeout_s: float | None = None) -> Block | None:
+        """The next block of whole events, or None at the end. The one before counts as done with.
+
+        Raises TimeoutError after ``timeout_s``; the next call goes on waiting. Else as the asynchronous reader.
+        """
+        block = self._take_block(timeout_s)
+        if block is not None:
+            block.hand_out()
+        return block
+
+    def _take_block(self, timeout_s: float | None = None) -> Block | None:
+        """As ``next_block``, but does not return the block to the user. After a timeout the next call gets the block."""
+        timeout(timeout_s)
+        self.open()
+        if self._asked is None:
+            self._asked = self._thread.submit(self._inner.take_block())
+        # Interrupted or timed out, the request stays: what arrives meanwhile is for the next call.
+        asked = self._asked
+        try:
+            block = self._thread.wait(asked, timeout_s)
+        finally:
+            if asked.done:
+                self._asked = None
+        self._events = iter(())
+        return block
+
+    def _usable(self, block: Block) -> Iterator[Event]:
+        return iter(block)
+
+    def _rest_of(self, block: Block) -> Iterator[Event]:
+        """The events of the block. A chain has no ``close``: a loop that is left cannot end the block's generator with it,
+        and what it has not given is there for the next one."""
+        return chain(self._usable(block))
+
+    def __iter__(self) -> Iterator[Event]:
+        """Events one by one. A loop that is left is gone on with by the next one, or by ``read``."""
+        yield from self._events
+        while (block := self._take_block()) is not None:
+            self._events = self._rest_of(block)
+            yield from self._events
+
+    def read(self, timeout_s: float | None = None) -> Event | None:
+        """The next event, or None at the end or after ``timeout_s``."""
+        timeout(timeout_s)
+        while True:
+            for event in self._events:
+                return event
+            try:
+                block = self._take_block(timeout_s)
+            except TimeoutError:
+                return None
+            if block is None:
+                return None
+            self._events = self._rest_of(block)
+
+    def read_blocks(self) -> Iterator[Block]:
+        """Blocks of whole framed events, as they arrive."""
+        while (block := self.next_block()) is not None:
+            yield block
+
+    def read_arrow(self) -> Iterator[pa.RecordBatch]:
+        """A record batch per block: ``event`` (binary), ``segment_id`` and ``offset`` (int64).
+
+        The iterator raises MissingExtraError where pyarrow or numpy is not installed; no event is taken then.
+        """
+        from penstock.client.writing.arrow import block_to_batch
+
+        while (block := self._take_block()) is not None:
+            batch = block_to_batch(block)
+            block.hand_out()
+            yield batch
+
+    def _forget_request(self) -> bool:
+        """Return False in a forked child, which has nothing of its own to end."""
+        if self._thread.is_inherited:
+            return False
+        self._thread.disown(self)
+        if self._asked is not None:
+            self._asked.cancel()
+            self._asked = None
+        return True
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+
+class Reader(_BlockReader[AsyncReader]):
+    """Reads one stream from a start to an end, in order per routing key. For one thread at a time.
+
+    Iterate it for events; ``read_blocks`` and ``read_arrow`` give many at once. Data that was truncated before it was read
+    raises TruncatedError, unless the reader was made with ``on_truncated="skip"``.
+    """
+
+    @property
+    def stream(self) -> StreamName:
+        """The stream that is read."""
+        return self._inner.stream
+
+    def position(self) -> StreamCut:
+        """The cut behind the events that are done with."""
+        return self._inner.position()
+
+    def close(self) -> None:
+        """Stop reading and drop what was fetched ahead. Idempotent."""
+        if self._forget_request():
+            self._thread.call(self._inner.close())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class GroupReader(_BlockReader[AsyncGroupReader]):
+    """One reader of a group: reads the segments that the group gives it. For one thread at a time.
+
+    It reports to its group in the background. Events handed out count as done with once the next one is asked for; a clean
+    close reports the last one too. After an exception the next reader gets it again. A block or batch counts as a whole,
+    unless the program iterates the block: then its events count one by one.
+    """
+
+    @property
+    def name(self) -> str:
+        """The reader's name, unique in its group."""
+        return self._inner.name
+
+    def _usable(self, block: Block) -> Iterator[Event]:
+        return self._inner.usable(block)
+
+    def assigned(self) -> list[SegmentKey]:
+        """The segments that this reader reads now."""
+        return self._inner.assigned()
+
+    def sync(self) -> None:
+        """Report to the group now, and take or give up segments. Raises ReaderGroupNotFoundError, UnavailableError."""
+        self._thread.call(self._inner.sync())
+
+    def close(self, *, clean: bool = True) -> None:
+        """Leave the group. ``clean``: the program is done with everything that was returned to it.
+
+        Raises UnavailableError where the group could not be told: it finds out when the reader's lease has run out.
+        """
+        if self._forget_request():
+            self._thread.call(self._inner.close(clean=clean))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._forget_request():
+            self._thread.call(self._inner.__aexit__(kind, error, trace))

@@ -1,0 +1,373 @@
+"""Writers of the blocking face: single events stay in the caller's thread, blocks of them cross to the loop's."""
+
+from __future__ import annotations
+
+import threading  # noqa: TID251 - a writer's thread waits for room that the loop's thread makes
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from uuid import UUID
+
+from penstock.client.blocking.loop_thread import POLL_S, LoopThread
+from penstock.client.writing.lanes import ForkedLanes, Lane, WriterNotOpenError, check_key
+from penstock.client.writing.layout import Layout
+from penstock.client.writing.local_line import direct_lines
+from penstock.client.writing.transaction import AsyncTransaction
+from penstock.client.writing.writer import Prepared, as_bytes, count_unsent, prepare_events, prepare_large
+from penstock.client.writing.writer_core import WriterCore, WriterSettings
+from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
+from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError, QuotaExceededError
+from penstock.ports import forks
+from penstock.ports.controller_service import TransactionStatus
+from penstock.ports.files import Buffer
+from penstock.ports.rng import Rng
+
+if TYPE_CHECKING:
+    from penstock.client.writing.arrow import ArrowEvents, ArrowKeys, PieceMemory
+
+
+class Writer:
+    """Writes to one stream, each event exactly once. For one thread at a time. With several threads no event is lost or
+    doubled, but their order is not defined, and a flush covers only the events of its own thread.
+
+    Use it in a ``with`` block, which flushes at its end. Without one, the first write opens it, and ``close`` must be called;
+    what is then still here when the store is closed, or the process ends, is flushed for up to 10 seconds. A write adds to a
+    list, without a lock or a thread switch.
+
+    Where a backlog quota refuses writers, the next call raises QuotaExceededError, once, and to every flush that waits. What
+    was written and not acknowledged by then is dropped, all of it, so that nothing overtakes it when it is written again;
+    its fields ``unacked_events`` and ``unacked_bytes`` tell how much. The writer can be used on.
+    """
+
+    def __init__(self, thread: LoopThread, layout: Layout, rng: Rng, settings: WriterSettings) -> None:
+        self._thread = thread
+        self._settings = settings
+        self._changed = threading.Event()
+        segments = thread.services[0]
+        dial = direct_lines(thread.loop, segments, local=thread.is_local)
+        self._core = WriterCore(layout, segments, rng, settings, on_change=self._on_change, open_direct=dial)
+        self._lanes = self._core.lanes
+        self._closed = False
+        self._opened = False
+        self._memory: PieceMemory | None = None
+        forks.register(self)
+
+    def abandon_in_child(self) -> None:
+        """See ``ports.forks.Handle``. The parent writes what is buffered."""
+        self._lanes = ForkedLanes()
+
+    def open(self) -> None:
+        """Find the stream's segments; entering ``with`` does it, and so does the first write. Repeating does nothing.
+
+        Raises StreamNotFoundError, StreamSealedError, UnavailableError, InvalidArgumentError (closed).
+        """
+        if self._closed:
+            raise InvalidArgumentError("writer is closed", stream=str(self._core.layout.stream))
+        if not self._opened:
+            self._thread.call(self._core.open())
+            self._thread.own(self, self._core.close, self._flush_left)
+            self._lanes = self._core.lanes
+            self._opened = True
+
+    async def _flush_left(self) -> None:
+        if self._core.error is None:
+            await self._core.flush()
+
+    def _open_lane(self, key: str | None) -> Lane:
+        check_key(key)
+        self.open()
+        return self._lanes[key]
+
+    def _on_change(self) -> None:
+        self._lanes = self._core.lanes
+        # Whoever waits has taken the mark away, and looked again: what changed before that was seen then.
+        if not self._changed.is_set():
+            self._changed.set()
+
+    def write(self, event: Buffer | str, key: str | None = None) -> None:
+        """Buffer one event, bytes or text (sent as UTF-8). Events of one ``key`` keep their order.
+
+        Waits only while more than ``max_pending_bytes`` are unacknowledged. Raises EventTooLargeError (over 64 MiB),
+        InvalidArgumentError (an event or key of another type; a closed writer), QuotaExceededError (see the class), and
+        what the writer failed with:
+        StreamSealedError, StreamNotFoundError, DeadlineExceededError, StorageFullError (full until the deadline).
+        """
+        if type(event) is not bytes:
+            event = as_bytes(event)
+        length = len(event)
+        if length > EVENT_MAX_BYTES:
+            self.open()
+            self._send(prepare_large(self._lanes, event, key))
+            return
+        try:
+            lane = self._lanes[key]
+        except (WriterNotOpenError, TypeError):  # TypeError: a key that cannot be looked up, which is then refused
+            lane = self._open_lane(key)
+        lane.written.extend((key, event))
+        lane.size = size = lane.size + length + HEADER_BYTES
+        if size >= lane.limit:
+            self._full(lane)
+
+    def _full(self, lane: Lane) -> None:
+        core, block_bytes = self._core, self._core.lane_bytes
+        self._check()
+        if lane.limit <= 0:
+            if core.direct.active and core.direct.send(self._thread, lane):
+                return
+            lane.limit = block_bytes
+            try:
+                self._thread.post(core.wake, lane)
+            except BaseException:
+                lane.limit = 0  # interrupted: the next event wakes the loop
+                raise
+            if lane.size < block_bytes:
+                return
+        if core.direct.active:
+            core.direct.leave(self._thread)
+        # The next call comes a block later, should the loop be slow to take this one.
+        lane.limit = lane.size + block_bytes
+        self._lanes.rotate(lane)
+        self._thread.post(core.drain, lane)
+        while core.error is None and (
+            core.pending_bytes > self._settings.max_pending_bytes or lane.limit > 4 * block_bytes
+        ):
+            self._changed.clear()
+            if core.pending_bytes > self._settings.max_pending_bytes or lane.limit > 4 * block_bytes:
+                self._changed.wait(POLL_S)
+                self._thread.check()
+        self._check()
+
+    def _check(self) -> None:
+        if self._core.error is not None:
+            raise self._core.error
+        if self._core.rejections.is_known:
+            self._thread.call(self._core.checked())
+
+    def write_many(self, events: Sequence[Buffer | str], keys: Sequence[str | None] | None = None) -> None:
+        """Buffer a list of events at less cost than one by one, in order; ``keys``, if any, has one for each event.
+        Raises as ``write``."""
+        self.open()
+        self._send(prepare_events(self._lanes, events, keys, self._settings.block_bytes))
+
+    def write_arrow(self, array: ArrowEvents, keys: ArrowKeys | None = None) -> None:
+        """Buffer Arrow events of binary or text, framed without touching single events: an array, or a record batch or table
+        with the column ``event`` and, unless ``keys`` are given, perhaps ``routing_key``. The columns ``segment_id`` and
+        ``offset`` of ``read_arrow`` are not written. Null keys: no key.
+
+        Raises as ``write``, InvalidArgumentError (another type, other columns, or nulls among the events),
+        MissingExtraError (no pyarrow or numpy)."""
+        from penstock.client.writing.arrow import PIECE_BYTES_MAX, ArrowBatch, PieceMemory
+
+        self.open()
+        if self._memory is None:
+            self._memory = PieceMemory(self._settings.max_pending_bytes + PIECE_BYTES_MAX)
+        batch = ArrowBatch(array, keys, self._settings.block_bytes, self._memory)
+        begun = False
+        try:
+            for prepared in batch.pieces(lambda: self._lanes):
+                self._send(prepared, goes_on=begun)
+                begun = True
+        except QuotaExceededError as error:
+            if begun:
+                count_unsent(error, *batch.left)
+            raise
+
+    def _send(self, prepared: Prepared, *, goes_on: bool = False) -> None:
+        self._core.direct.leave(self._thread)
+        self._thread.call(self._enqueue(prepared, goes_on=goes_on))
+
+    async def _enqueue(self, prepared: Prepared, *, goes_on: bool) -> None:
+        self._core.enqueue(prepared, goes_on=goes_on)
+        await self._core.room()
+
+    def flush(self) -> None:
+        """Return once every event written so far is durable. Raises what the writer failed with."""
+        self._flush(ends=False)
+
+    def _flush(self, *, ends: bool) -> None:
+        self._check()
+        direct = self._core.direct
+        if direct.active:
+            self._thread.check_caller()
+            if direct.flush(self._thread):
+                return
+        told = self._core.rejections.told
+        self._thread.call_back(self._core.flush_then)
+        self._check()
+        self._core.rejections.check_since(told)
+        if direct.wanted is not None and not ends:
+            lane, direct.wanted = direct.wanted, None
+            with suppress(NotConnectedError, InvalidArgumentError):  # closed meanwhile: the next call says so
+                self._thread.call(direct.open(lane))
+
+    def close(self) -> None:
+        """Flush and end. Raises as ``flush``; the writer is closed all the same. If interrupted, it stays open and can be
+        closed again."""
+        if self._closed or self._thread.is_inherited:
+            return
+        try:
+            self._flush(ends=True)
+        except PenstockError:
+            self._end()
+            raise
+        self._end()
+
+    def _end(self) -> None:
+        self._closed = True
+        self._thread.call(self._core.close())
+        # This comes last, so that the store still closes the writer if this call is interrupted.
+        self._thread.disown(self)
+
+    def abort(self) -> None:
+        """End without sending what is still here."""
+        if not self._closed and not self._thread.is_inherited:
+            self._end()
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None or issubclass(kind, Exception):
+            self.close()
+        else:
+            self.abort()
+
+
+class Transaction:
+    """Events that become readable together, or not at all. For one thread at a time.
+
+    ``with`` commits on success and aborts on an exception. While it is open its lease is renewed in the background.
+    """
+
+    def __init__(self, thread: LoopThread, inner: AsyncTransaction, block_bytes: int) -> None:
+        self._thread = thread
+        self._inner = inner
+        self._block_bytes = block_bytes
+        self._written: list[Any] = []
+        """A list of key, event, key, event. One step adds both."""
+        self._size = 0
+
+    @property
+    def id(self) -> UUID:
+        """The transaction's id. Raises InvalidArgumentError before it is open."""
+        return self._inner.id
+
+    def open(self) -> None:
+        """Begin; entering ``with`` does it. Nothing happens where it is open.
+
+        Raises StreamNotFoundError, StreamSealedError, UnavailableError, TransactionStateError (committed or aborted: a
+        decided transaction is not begun again).
+        """
+        self._thread.call(self._inner.open())
+        self._thread.own(self, self._inner.abandon)
+
+    def write(self, event: Buffer | str, key: str | None = None) -> None:
+        """Buffer one event, bytes or text; every ``block_bytes`` the events are handed over.
+
+        Raises InvalidArgumentError (not open; an event or key of another type), TransactionStateError (committed or
+        aborted), TransactionNotFoundError (its lease ran out), EventTooLargeError.
+        """
+        self._inner.check()
+        data = as_bytes(event)
+        check_key(key)
+        self._written.extend((key, data))
+        self._size += len(data) + HEADER_BYTES
+        if self._size >= self._block_bytes:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._written:
+            self._thread.call(self._write_taken())
+
+    async def _write_taken(self) -> None:
+        # Taken here: interrupted before it begins, the events are still the caller's.
+        if self._written:
+            await self._inner.write_many(*self._taken())
+
+    def _taken(self) -> tuple[list[bytes], list[str | None] | None]:
+        count = len(self._written)
+        taken = self._written[:count]
+        del self._written[:count]
+        self._size = 0
+        events, keys = taken[1::2], taken[::2]
+        return events, keys if any(key is not None for key in keys) else None
+
+    def write_many(self, events: Sequence[Buffer | str], keys: Sequence[str | None] | None = None) -> None:
+        """Buffer a list of events, in order; ``keys``, if any, has one for each event. Raises as ``write``."""
+        self._inner.check()
+        self._hand_over()
+        self._thread.call(self._inner.write_many(events, keys))
+
+    def write_arrow(self, array: ArrowEvents, keys: ArrowKeys | None = None) -> None:
+        """Buffer Arrow events, as ``Writer.write_arrow`` takes them. Raises as it."""
+        self._inner.check()
+        self._hand_over()
+        self._thread.call(self._inner.write_arrow(array, keys))
+
+    def flush(self) -> None:
+        """Return once every event written so far is durable, though not readable. Raises as ``write``."""
+        self._inner.check()
+        self._hand_over()
+        self._thread.call(self._inner.flush())
+
+    def ping(self) -> None:
+        """Renew the lease; done in the background too. Raises TransactionStateError, TransactionNotFoundError."""
+        self._thread.call(self._inner.ping())
+
+    def status(self) -> TransactionStatus:
+        """Where the transaction is now. Raises InvalidArgumentError before it is open."""
+        return self._thread.call(self._inner.status())
+
+    def commit(self, *, wait: bool = True) -> None:
+        """Make all events readable at once. ``wait``: return when they are; else when it is decided.
+
+        Raises TransactionStateError (decided before), TransactionNotFoundError (its lease ran out), DeadlineExceededError
+        (decided; readable later), InvalidArgumentError (not open).
+        """
+        self._thread.call(self._commit(wait=wait))
+        self._thread.disown(self)
+
+    async def _commit(self, *, wait: bool) -> None:
+        await self._write_taken()
+        await self._inner.commit(wait=wait)
+
+    def abort(self, *, wait: bool = True) -> None:
+        """Drop all events. ``wait``: return when the status is ABORTED; else when it is decided.
+
+        Raises TransactionStateError (committed), InvalidArgumentError (not open).
+        """
+        self._thread.call(self._abort(wait=wait))
+        self._thread.disown(self)
+
+    async def _abort(self, *, wait: bool) -> None:
+        self._taken()
+        await self._inner.abort(wait=wait)
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None and self._thread.is_inherited:
+            return  # The parent commits or aborts it.
+        self._thread.disown(self)
+        if kind is not None and self._thread.closed:
+            return  # the caller's exception tells more than that nothing can be aborted any more
+        if kind is None:
+            self._thread.call(self._leave())
+        else:
+            self._thread.call(self._inner.__aexit__(kind, error, trace))
+
+    async def _leave(self) -> None:
+        try:
+            await self._write_taken()
+        except PenstockError as failure:
+            await self._inner.__aexit__(type(failure), failure, failure.__traceback__)
+            raise
+        await self._inner.__aexit__(None, None, None)

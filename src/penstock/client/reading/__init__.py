@@ -1,0 +1,1 @@
+"""Readers, alone and in groups: every event once, in order per routing key, across scaling."""

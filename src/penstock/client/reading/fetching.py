@@ -1,0 +1,349 @@
+"""Reads several segments at once, ahead of whoever takes the blocks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
+
+from penstock.client.reading.blanks import blank_events, without_erased
+from penstock.client.reading.blocks import Block
+from penstock.client.retry import DEADLINE_S, RETRYABLE, Backoff, retrying
+from penstock.client.tasks import TaskOwner
+from penstock.codec.events import HEADER_BYTES, event_bounds, missing_bytes
+from penstock.core.segments.erasure import covers
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    PenstockError,
+    SegmentNotFoundError,
+    TruncatedError,
+    UnsupportedError,
+)
+from penstock.model.names import StreamName, segment_name
+from penstock.model.policies import LONG_MAX
+from penstock.model.segments import SegmentId
+from penstock.ports import forks
+from penstock.ports.rng import Rng
+from penstock.ports.segment_service import READ_MAX_BYTES, SegmentRead, SegmentService
+
+READ_BYTES = 1 << 20
+READ_BYTES_MIN = 64 << 10
+AHEAD_READS = 4
+"""Reads of a segment that are under way behind the one that is waited for, while its reader is behind the tail."""
+MEMORY_BYTES = 64 << 20
+"""What all segments of a reader may read ahead together; with many segments each reads less at a time, and less far."""
+
+T = TypeVar("T")
+SegmentKey: TypeAlias = tuple[StreamName, SegmentId]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEnd:
+    """Nothing more is to be read of the segment: it is sealed and read to its end, or its limit is reached, or it is gone
+    with all that was unread (``truncated``)."""
+
+    stream: StreamName
+    segment: SegmentId
+    offset: int
+    at_limit: bool = False
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFailure:
+    """Reading the segment failed for good."""
+
+    stream: StreamName
+    segment: SegmentId
+    error: Exception
+
+
+Fetched: TypeAlias = Block | SegmentEnd | SegmentFailure
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ahead:
+    """A read under way of ``offset <= byte < end``. Its failure is its result: it may never be wanted."""
+
+    offset: int
+    end: int
+    answer: asyncio.Task[SegmentRead | Exception]
+
+
+@dataclass(slots=True, eq=False)
+class _Segment:
+    """``offset``: behind the last block. ``carry``: the beginning of a cut event, which lies there. ``known``: bytes before
+    it are there to be read. ``ahead``: reads without gap or overlap, all before ``known``. ``runs``: read, and not handed
+    over yet, because events between them were erased."""
+
+    key: SegmentKey
+    offset: int
+    limit: int | None
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    carry: bytes = b""
+    known: int = 0
+    ahead: deque[_Ahead] = field(default_factory=deque)
+    runs: deque[Block] = field(default_factory=deque)
+
+    def forget_ahead(self) -> None:
+        self.known = 0
+        while self.ahead:
+            self.ahead.pop().answer.cancel()
+
+
+class SegmentFetcher:
+    """Some reads per segment in flight and one block per segment waiting; blocks come in the order in which they arrived.
+
+    At the tail of a segment one read waits there. Behind it the next ones are asked for before they are wanted.
+
+    What was read of a segment comes in order; between segments there is none. Owns its tasks.
+    """
+
+    def __init__(
+        self, segments: SegmentService, rng: Rng, *, skip_truncated: bool, deadline_s: float = DEADLINE_S
+    ) -> None:
+        self._service = segments
+        self._rng = rng
+        self._skip = skip_truncated
+        self._deadline_s = deadline_s
+        self._active: dict[SegmentKey, _Segment] = {}
+        self._ready: deque[tuple[_Segment, Fetched]] = deque()
+        self._arrived = asyncio.Event()
+        self._crash: BaseException | None = None
+        self._tasks = TaskOwner(self._crashed)
+        self._owner = forks.current()
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked child, and the reader belongs to its parent."""
+        return self._owner is not forks.current()
+
+    def add(self, stream: StreamName, segment: SegmentId, offset: int, limit: int | None = None) -> None:
+        """Begin to read at ``offset``, up to ``limit``. Raises InvalidArgumentError for a segment that is being read."""
+        key = (stream, segment)
+        if key in self._active:
+            raise InvalidArgumentError("segment is being read", segment=segment_name(stream, segment))
+        state = _Segment(key, offset, limit)
+        state.room.set()
+        self._active[key] = state
+        state.task = self._tasks.start(self._fetch(state))
+
+    def remove(self, stream: StreamName, segment: SegmentId) -> None:
+        """Stop reading; blocks that wait are dropped. No error where it is not being read."""
+        state = self._active.pop((stream, segment), None)
+        if state is None:
+            return
+        if state.task is not None:
+            state.task.cancel()
+        state.forget_ahead()
+        self._ready = deque(item for item in self._ready if item[0] is not state)
+
+    def __contains__(self, key: SegmentKey) -> bool:
+        return key in self._active
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being read and nothing waits."""
+        return not self._active and not self._ready
+
+    def take(self) -> Fetched | None:
+        """Return what arrived first, or None. Taking a block lets its segment read on; an end or failure removes it. Raises
+        ForkedError in a forked child."""
+        forks.check(self._owner)
+        if self._crash is not None:
+            raise self._crash
+        if not self._ready:
+            return None
+        state, item = self._ready.popleft()
+        if isinstance(item, Block):
+            state.room.set()
+        else:
+            self._active.pop(state.key, None)
+        return item
+
+    def is_read(self, stream: StreamName, segment: SegmentId) -> bool:
+        """Whether all blocks of the segment were taken, and only its end is left to take."""
+        return any(
+            state.key == (stream, segment) and isinstance(item, SegmentEnd) and not item.truncated
+            for state, item in self._ready
+        )
+
+    async def arrived(self) -> None:
+        """Return once ``take`` has something, or after ``wake``. Cancelling it is harmless."""
+        if not self._ready and self._crash is None:
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def wake(self) -> None:
+        """Let ``arrived`` return."""
+        self._arrived.set()
+
+    async def close(self) -> None:
+        if self.is_inherited:
+            return
+        await self._tasks.close()
+        self._active.clear()
+        self._ready.clear()
+
+    def _crashed(self, error: BaseException) -> None:
+        self._crash = error
+        self._arrived.set()
+
+    def _put(self, state: _Segment, item: Fetched) -> None:
+        self._ready.append((state, item))
+        self._arrived.set()
+
+    async def _fetch(self, state: _Segment) -> None:
+        try:
+            while True:
+                await state.room.wait()
+                item = await self._next(state)
+                state.room.clear()
+                self._put(state, item)
+                if not isinstance(item, Block):
+                    return
+        except Exception as error:  # noqa: BLE001 - handed to whoever reads, whatever it is
+            self._put(state, SegmentFailure(*state.key, error))
+        finally:
+            state.forget_ahead()
+
+    async def _next(self, state: _Segment) -> Fetched:
+        """The next block of whole events, or the end."""
+        if state.runs:
+            return state.runs.popleft()
+        stream, segment = state.key
+        name = segment_name(stream, segment)
+        want = 0
+        skipped = False
+        while True:
+            at = state.offset + len(state.carry)
+            room = LONG_MAX if state.limit is None else state.limit - at
+            if room <= 0 and not state.carry:
+                return SegmentEnd(stream, segment, state.offset, at_limit=True)
+            if room <= 0:
+                raise CorruptDataError("an end position lies inside an event", segment=name, offset=state.limit)
+            size = min(max(self._unit_bytes, want), READ_MAX_BYTES, room)
+            try:
+                raw, ended = await self._read(state, name, at, size)
+                bounds = event_bounds(raw, segment=name, offset=state.offset)
+                block = Block(stream, segment, state.offset, raw, bounds)
+                blank = blank_events(raw, bounds, torn=bool(state.carry))
+                runs = [block] if not blank else without_erased(block, blank, await self._erased(name, block, blank))
+            except TruncatedError as error:
+                if not self._skip:
+                    raise
+                state.forget_ahead()
+                state.offset, state.carry = error.start_offset, b""
+                skipped = True
+                continue
+            except SegmentNotFoundError as error:
+                if self._skip:
+                    return SegmentEnd(stream, segment, state.offset, truncated=True)
+                raise TruncatedError(
+                    "segment was truncated away or deleted", segment=name, start_offset=LONG_MAX, offset=at
+                ) from error
+            if ended and len(raw) == len(state.carry):
+                if state.carry:
+                    raise CorruptDataError("segment ends inside an event", segment=name, offset=state.offset)
+                # A deleted stream that can be restored has empty segments: all that was unread is skipped.
+                return SegmentEnd(stream, segment, state.offset, truncated=skipped)
+            end = bounds[-1]
+            if end == 0:
+                state.carry = raw
+                want = missing_bytes(raw, 0)
+                continue
+            state.carry = raw[end:]
+            state.offset += end
+            if runs:
+                state.runs.extend(runs[1:])
+                return runs[0]
+
+    async def _erased(self, name: str, block: Block, blank: Sequence[int]) -> Sequence[tuple[int, int]]:
+        """What was erased in the block, asked for after it was read: all that can be blank in it is told of.
+
+        Of what was truncated since nobody knows. Raises TruncatedError, SegmentNotFoundError: it is as if it had been before.
+        """
+        try:
+            erased = await self._asked(lambda: self._service.erased_ranges(name, block.offset, block.end_offset))
+        except UnsupportedError:
+            return ()  # A store that cannot erase: the zeros are a writer's.
+        starts = (block.offset + block.bounds[index] + HEADER_BYTES for index in blank)
+        if not all(covers(erased, start, start + 1) for start in starts):
+            info = await self._asked(lambda: self._service.info(name))
+            if info.start_offset > block.offset:
+                raise TruncatedError(
+                    "events were truncated while they were read",
+                    segment=name,
+                    start_offset=info.start_offset,
+                    offset=block.offset,
+                )
+        return erased
+
+    async def _asked(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await retrying(call, self._rng, deadline_s=self._deadline_s)
+
+    @property
+    def _unit_bytes(self) -> int:
+        return min(READ_BYTES, max(READ_BYTES_MIN, MEMORY_BYTES // (2 * max(1, len(self._active)))))
+
+    async def _read(self, state: _Segment, name: str, offset: int, size: int) -> tuple[bytes, bool]:
+        """What is there from ``offset`` on, behind what was carried; and whether the segment ends with it."""
+        backoff = Backoff(self._rng)
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self._deadline_s
+        before = state.carry
+        while True:
+            try:
+                found = await self._answer(state, name, offset, size)
+                count = sum(map(len, found.parts))
+                if count:
+                    await self._look_ahead(state, name, offset + count, at_tail=found.at_tail or found.end_of_segment)
+            except RETRYABLE:
+                if loop.time() > give_up_at:
+                    raise
+                await backoff.sleep()
+                continue
+            if count or found.end_of_segment:
+                # The one copy: it joins what was cut, and lets go of the memory that was received into.
+                return b"".join((before, *found.parts)), found.end_of_segment
+
+    async def _answer(self, state: _Segment, name: str, offset: int, size: int) -> SegmentRead:
+        """The read that was asked for ahead, where there is one; else one of now, up to where those ahead begin."""
+        if state.ahead:
+            gap = state.ahead[0].offset - offset
+            if gap <= 0:
+                answer = await state.ahead.popleft().answer
+                if not isinstance(answer, SegmentRead):
+                    raise answer
+                return answer
+            size = min(size, gap)
+        return await self._service.read(name, offset, size)
+
+    async def _look_ahead(self, state: _Segment, name: str, end: int, *, at_tail: bool) -> None:
+        """Ask for what lies behind ``end``, as far as it is there: a read beyond the tail would wait, or fail."""
+        if at_tail and not state.ahead:
+            state.known = end
+            return
+        if end >= state.known:
+            try:
+                length = (await self._service.info(name)).length
+            except PenstockError:
+                length = end  # what was read counts; the next read meets what there is to meet
+            state.known = length if state.limit is None else min(length, state.limit)
+        unit = self._unit_bytes
+        depth = min(AHEAD_READS, MEMORY_BYTES // (unit * max(1, len(self._active))) - 1)
+        start = max(end, state.ahead[-1].end) if state.ahead else end
+        while len(state.ahead) < depth and start < state.known:
+            upto = min(start + unit, state.known)
+            state.ahead.append(_Ahead(start, upto, self._tasks.start(self._ask(name, start, upto - start))))
+            start = upto
+
+    async def _ask(self, name: str, offset: int, size: int) -> SegmentRead | Exception:
+        try:
+            return await self._service.read(name, offset, size)
+        except Exception as error:  # noqa: BLE001 - raised by whoever takes the answer
+            return error

@@ -1,0 +1,264 @@
+"""Reset a reader group: move its readers and what it has acknowledged to one position, while no reader is there.
+
+The positions of readers are in the group's table, and what is acknowledged is in the controller's records. So a reset has
+several steps. After each of them, what is acknowledged is at or before the readers' positions: no data that the group still
+reads is released. A crash between two steps holds too much at worst, and a repeated reset finishes.
+
+Source: docs/design/0008-client.md, "Reset".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+from penstock.client.moments import Services, cut_at
+from penstock.client.options import RESET_WORDS, cut_of
+from penstock.client.reading.group_state import GroupState, SegmentKey
+from penstock.client.reading.group_table import GroupTable
+from penstock.client.reading.liveness import Silences
+from penstock.client.reading.reader import resolve_cut
+from penstock.client.retry import retrying
+from penstock.core.planner_json.requests import encode_cut
+from penstock.core.streams.query_source import is_made_by_query
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    InvalidCutError,
+    StreamNotFoundError,
+    UnsupportedError,
+)
+from penstock.model.names import READER_GROUP_PREFIX, StreamName
+from penstock.model.policies import ReaderGroupRetention
+from penstock.model.segments import KeyRange
+from penstock.ports.clock import Clock
+from penstock.ports.controller_service import ControllerService, ReaderGroupConfig
+from penstock.ports.rng import Rng
+
+log = logging.getLogger(__name__)
+
+ResetTo: TypeAlias = StreamCut | datetime | Literal["head", "tail", "earliest", "latest"] | str
+"""Where a group continues: the head (earliest) or tail (latest) of each stream, what was appended since a time, or a cut."""
+
+_LEASE_REFRESHES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """The reset of one stream. ``lower``: the earlier of ``to`` and what is acknowledged; None for a group that is no
+    subscriber. ``is_behind``: ``lower`` is before what is acknowledged, so data must be held before the readers move."""
+
+    to: StreamCut
+    before: StreamCut | None
+    lower: StreamCut | None
+    is_behind: bool
+    answer: Mapping[str, Any]
+
+
+class GroupReset:
+    """One reset of one group. ``lease_s``: readers that are silent for so long count as away."""
+
+    def __init__(
+        self,
+        services: Services,
+        config: ReaderGroupConfig,
+        clock: Clock,
+        rng: Rng,
+        *,
+        lease_s: float,
+    ) -> None:
+        self._services = services
+        self._controller: ControllerService = services.controller
+        self._config = config
+        self._clock = clock
+        self._rng = rng
+        self._refresh_s = max(config.refresh_ms, 1) / 1000
+        self._lease_s = max(lease_s, _LEASE_REFRESHES * self._refresh_s)
+        self._table = GroupTable(services.segments, rng, config.scope, config.name, config.id)
+
+    async def check_state_is_ours(self, streams: Sequence[StreamName]) -> None:
+        """Raises ConflictError if the positions from which readers continue are kept elsewhere: no reset moves them."""
+        config = self._config
+        for stream in streams:
+            found = (await retrying(partial(self._controller.describe_stream, stream), self._rng)).subscribers
+            query = next((item.query for item in found if item.name == config.full_name), "")
+            if query or is_made_by_query(config.id):
+                raise ConflictError(
+                    "subscriber belongs to a Spark query, which continues from its own checkpoint; to move the query: stop "
+                    "it, move the acknowledged position alone (--acknowledged-only), and start the query with a new "
+                    "checkpoint location, the option replaces_query, and no start",
+                    subscriber=config.full_name,
+                    replaces_query=query or "unknown",
+                    stream=str(stream),
+                )
+        try:
+            state = StreamName(config.scope, READER_GROUP_PREFIX + config.name)
+            end = await retrying(partial(self._controller.tail, state), self._rng)
+        except StreamNotFoundError:
+            return
+        if any(offset > 0 for offset in end.positions.values()):
+            raise ConflictError(
+                "reader group was made by Pravega's Java client, which keeps the positions of its readers itself; call "
+                "ReaderGroup.resetReaderGroup there, or move the acknowledged position alone (--acknowledged-only)",
+                group=config.full_name,
+            )
+
+    async def run(self, to: ResetTo, streams: Sequence[StreamName], *, dry_run: bool) -> Sequence[Mapping[str, Any]]:
+        """See ``AsyncStore.reset_reader_group``. The state is ours, and its table exists."""
+        state, away = await self._without_readers()
+        here = state.cuts()
+        steps = [await self._step(stream, to, here.get(stream)) for stream in streams]
+        if dry_run:
+            return [item.answer for item in steps]
+        ranges: dict[SegmentKey, KeyRange] = {}
+        for item in steps:
+            asked = partial(self._controller.segment_ranges, item.to.stream, list(item.to.positions))
+            found = await retrying(asked, self._rng)
+            ranges.update({(item.to.stream, segment): keys for segment, keys in found.items()})
+        held = [item for item in steps if item.lower is not None and item.is_behind]
+        for item in held:
+            await self._acknowledge(item.lower)
+        try:
+            await self._table.update(partial(self._move_readers, steps, ranges, away))
+        except ConflictError:
+            for item in held:
+                await self._acknowledge(item.before)
+            raise
+        for item in steps:
+            if item.lower is not None and not (item.is_behind and item.lower == item.to):
+                await self._acknowledge(item.to)
+        log.info("reader group was reset", extra={"group": self._config.full_name, "away": sorted(away)})
+        return [item.answer for item in steps]
+
+    # --- readers -------------------------------------------------------------------------------------------------
+
+    async def _without_readers(self) -> tuple[GroupState, Mapping[str, tuple[str, int]]]:
+        """The state, and the members, all silent for the lease, with their beats. Raises ConflictError if one was not."""
+        silences = Silences(lease_s=self._lease_s, refresh_s=self._refresh_s)
+        first: dict[str, tuple[str, int]] | None = None
+        while True:
+            state = await self._table.load()
+            beats = _beats(state)
+            if first is None:
+                first = beats
+            online = [name for name, beat in beats.items() if first.get(name) != beat]
+            if online:
+                raise self._refusal(online)
+            now = asyncio.get_running_loop().time()
+            if all(silences.is_dead(name, beat, now) for name, beat in beats.items()):
+                return state, beats
+            silences.observe(beats, now)
+            await asyncio.sleep(self._refresh_s)
+
+    def _refusal(self, online: Sequence[str]) -> ConflictError:
+        return ConflictError(
+            "reader group has readers that are online; close them, then reset it. Nothing was changed",
+            group=self._config.full_name,
+            readers=", ".join(sorted(online)),
+        )
+
+    def _move_readers(
+        self,
+        steps: Sequence[_Step],
+        ranges: Mapping[SegmentKey, KeyRange],
+        away: Mapping[str, tuple[str, int]],
+        state: GroupState,
+    ) -> None:
+        online = [name for name, beat in _beats(state).items() if away.get(name) != beat]
+        if online:
+            raise self._refusal(online)
+        for name in list(state.members):
+            state.leave(name)
+        state.reset({item.to.stream: item.to for item in steps}, ranges, self._clock.now_ms())
+
+    # --- positions -----------------------------------------------------------------------------------------------
+
+    async def _step(self, stream: StreamName, to: ResetTo, here: StreamCut | None) -> _Step:
+        target = await self._target(stream, to)
+        answer: dict[str, Any] = {"group": self._config.full_name, "stream": str(stream)}
+        lower = before = None
+        is_behind = False
+        if self._config.retention is ReaderGroupRetention.NONE:
+            await self._check_readable(target)
+        else:
+            moved = await self._move(target, dry_run=True)
+            if "lower_cut" not in moved:
+                raise UnsupportedError("the server is of an older version, which cannot reset reader groups")
+            lower, before = StreamCut.from_text(moved["lower_cut"]), StreamCut.from_text(moved["from_cut"])
+            is_behind = encode_cut(lower.positions) != encode_cut(before.positions)
+            answer |= {"acknowledged_bytes": moved["bytes"], "acknowledged_events": moved["events"]}
+        size, events = (0, 0) if here is None else await self._distance(here, target)
+        answer |= {
+            "from": None if here is None else encode_cut(here.positions),
+            "to": encode_cut(target.positions),
+            "bytes": size,
+            "events": events,
+        }
+        return _Step(to=target, before=before, lower=lower, is_behind=is_behind, answer=answer)
+
+    async def _target(self, stream: StreamName, to: ResetTo) -> StreamCut:
+        if isinstance(to, datetime):
+            if to.tzinfo is None:
+                raise InvalidArgumentError("a time needs its zone", to=to.isoformat())
+            at_ms = round(to.timestamp() * 1000)
+            if at_ms > self._clock.now_ms():
+                raise InvalidArgumentError(
+                    "the time is in the future; reset to tail to skip everything", to=to.isoformat()
+                )
+            return await cut_at(self._services, stream, at_ms, end=False)
+        bound = RESET_WORDS.get(to) if isinstance(to, str) else None
+        place = bound if bound is not None else cut_of(to, name="to")
+        return await retrying(partial(resolve_cut, self._controller, stream, place), self._rng)
+
+    async def _check_readable(self, cut: StreamCut) -> None:
+        """As ``move_subscriber`` checks it for subscribers. Raises InvalidCutError."""
+        if not await self._controller.is_cut_valid(cut.stream, cut):
+            raise InvalidCutError("cut is not a position of the stream", stream=str(cut.stream), cut=repr(cut))
+        head = await self._controller.head(cut.stream)
+        if await self._bytes(head, cut) is None:
+            raise InvalidCutError(
+                "cut is before the head of the stream: data there was truncated", stream=str(cut.stream), cut=repr(cut)
+            )
+
+    async def _distance(self, here: StreamCut, target: StreamCut) -> tuple[int | None, int | None]:
+        """Bytes and events that readers skip, negative if they read them again. None if they do both, or it is unknown."""
+        head = await self._controller.head(here.stream)
+        if await self._bytes(head, here) is None and await self._bytes(here, head) is not None:
+            here = head  # What was truncated before it was read is not skipped now.
+        forwards = await self._bytes(here, target)
+        if forwards is not None:
+            return forwards
+        back = await self._bytes(target, here)
+        if back is None:
+            return None, None
+        return -back[0], None if back[1] is None else -back[1]
+
+    async def _bytes(self, start: StreamCut, end: StreamCut) -> tuple[int, int | None] | None:
+        """Bytes and events from one cut to the other; None where ``end`` is before ``start`` at some key."""
+        try:
+            spans = await self._controller.measure(start.stream, start, end)
+        except InvalidCutError:
+            return None
+        events = [item.events for item in spans]
+        known = [count for count in events if count is not None]
+        return sum(item.end - item.start for item in spans), sum(known) if len(known) == len(events) else None
+
+    async def _acknowledge(self, cut: StreamCut | None) -> None:
+        if cut is not None:
+            await self._move(cut)
+
+    async def _move(self, cut: StreamCut, *, dry_run: bool = False) -> Mapping[str, Any]:
+        return await retrying(
+            lambda: self._controller.move_subscriber(cut.stream, self._config.full_name, cut, dry_run=dry_run),
+            self._rng,
+        )
+
+
+def _beats(state: GroupState) -> dict[str, tuple[str, int]]:
+    return {name: (member.incarnation, member.beat) for name, member in state.members.items()}

@@ -1,0 +1,342 @@
+"""The shared state of a reader group, and every decision on it, as functions of the state. No I/O, no clock.
+
+The state is one value of a table, changed by compare-and-set: each change is made on a private copy and stored only if
+nobody was faster. Positions are of events that are done with, so that any state is a safe place to resume from.
+
+Source: docs/design/0008-client.md, "Reader groups".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from penstock.core.cuts.read_order import normalised, startable
+from penstock.model.cuts import NOT_STARTED, StreamCut
+from penstock.model.errors import CorruptDataError, InternalError, VersionTooNewError
+from penstock.model.names import StreamName
+from penstock.model.segments import KeyRange, SegmentId
+from penstock.ports.controller_service import Successor
+
+FORMAT = 1
+
+SegmentKey: TypeAlias = tuple[StreamName, SegmentId]
+Positions: TypeAlias = dict[SegmentKey, int]
+
+
+@dataclass(slots=True)
+class Member:
+    """A reader: the segments that it holds, its positions, and a number that grows while it lives.
+
+    ``incarnation``: identifies this reader among readers of its name. Empty if an older program wrote the state.
+    """
+
+    held: Positions = field(default_factory=dict)
+    beat: int = 0
+    incarnation: str = ""
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """Positions being collected: of nobody's segments at once, of each waiting reader's when it next reports."""
+
+    number: int
+    waiting: list[str]
+    positions: Positions
+
+
+@dataclass(slots=True)
+class GroupState:
+    """``free``: segments nobody reads. ``future``: known, but an older segment with keys of theirs is unfinished.
+
+    ``done``: finished segments that nothing follows (their stream is sealed), with their lengths. ``last``: positions of
+    the last complete checkpoint, number ``last_number``; ``published`` is the number of the last one that was published.
+    """
+
+    group: str
+    free: Positions = field(default_factory=dict)
+    future: Positions = field(default_factory=dict)
+    done: Positions = field(default_factory=dict)
+    ranges: dict[SegmentKey, KeyRange] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)
+    checkpoint: Checkpoint | None = None
+    last: Positions = field(default_factory=dict)
+    last_number: int = 0
+    last_ms: int = 0
+    published: int = 0
+
+    # --- membership ----------------------------------------------------------------------------------------
+
+    def join(self, reader: str, incarnation: str = "") -> None:
+        """Add the reader. A present reader of the same name is fenced, and its segments become free."""
+        self.leave(reader)
+        self.members[reader] = Member(incarnation=incarnation)
+
+    def has(self, reader: str, incarnation: str) -> bool:
+        """Whether this incarnation of the reader is a member."""
+        member = self.members.get(reader)
+        return member is not None and member.incarnation in (incarnation, "")
+
+    def fences(self, reader: str, incarnation: str) -> bool:
+        """Whether a newer reader of that name is a member."""
+        return reader in self.members and not self.has(reader, incarnation)
+
+    def leave(self, reader: str) -> None:
+        """Give what the reader holds to whoever asks next, at its last positions."""
+        member = self.members.get(reader)
+        if member is None:
+            return
+        self._contribute(reader, member)
+        del self.members[reader]
+        self.free.update(member.held)
+
+    def report(self, reader: str, positions: Mapping[SegmentKey, int], incarnation: str = "") -> bool:
+        """Record the reader's positions. False: it is no longer a member, or a newer one of its name is, so it holds nothing.
+
+        Positions of segments that it does not hold any more are ignored, and none moves back.
+        """
+        member = self.members.get(reader)
+        if member is None or not self.has(reader, incarnation):
+            return False
+        member.incarnation = incarnation
+        for key, offset in positions.items():
+            if key in member.held:
+                member.held[key] = max(member.held[key], offset)
+        member.beat += 1
+        self._contribute(reader, member)
+        return True
+
+    # --- who reads what ------------------------------------------------------------------------------------
+
+    def acquire(self, reader: str) -> list[SegmentKey]:
+        """Give the reader free segments up to its fair share, the oldest first; returns the new ones."""
+        member = self.members[reader]
+        total = len(self.free) + sum(len(other.held) for other in self.members.values())
+        share, rest = divmod(total, len(self.members))
+        got: list[SegmentKey] = []
+        for key in sorted(self.free):
+            mine = len(member.held)
+            least = min(len(other.held) for other in self.members.values())
+            # Beyond the even share only whoever has least, or two readers would take turns with the odd segment.
+            if not (mine < share or (mine == share and rest and mine == least)):
+                break
+            member.held[key] = self.free.pop(key)
+            got.append(key)
+        return got
+
+    def surplus(self, reader: str) -> int:
+        """How many segments the reader should give up, so that another reader gets its share. 0 while some are free."""
+        member = self.members[reader]
+        if self.free:
+            return 0
+        least = min(len(other.held) for other in self.members.values())
+        return max(0, len(member.held) - least) // 2
+
+    def release(self, reader: str, keys: Iterable[SegmentKey]) -> None:
+        """Give segments up at their reported positions."""
+        held = self.members[reader].held
+        for key in keys:
+            if key in held:
+                self.free[key] = held.pop(key)
+
+    def finish(self, reader: str, key: SegmentKey, successors: Sequence[Successor]) -> None:
+        """The reader has read a sealed segment to its end: what follows may now, or later, be read."""
+        member = self.members.get(reader)
+        if member is None or key not in member.held:
+            return
+        stream = key[0]
+        length = member.held.pop(key)
+        if not successors:
+            self.done[key] = length
+        for successor in successors:
+            following = (stream, successor.range.segment)
+            self.ranges[following] = successor.range.keys
+            if not self._known(following):
+                self.future[following] = 0
+        ranges = {segment: keys for (of, segment), keys in self.ranges.items() if of == stream}
+        waiting = [segment for of, segment in self.future if of == stream]
+        unfinished = [segment for of, segment in self._unfinished() if of == stream]
+        for segment in startable(waiting, unfinished, ranges):
+            self.free[stream, segment] = self.future.pop((stream, segment))
+        self._forget_ranges()
+
+    def remove_stream(self, stream: StreamName) -> Positions:
+        """Forget a deleted stream; returns its segments that were not read to their end, with their last positions."""
+        unread = {key: offset for key, offset in self._unfinished_positions().items() if key[0] == stream}
+        checkpoint = self.checkpoint
+        tables: list[dict[SegmentKey, Any]] = [self.free, self.future, self.done, self.ranges, self.last]
+        tables += [member.held for member in self.members.values()]
+        if checkpoint is not None:
+            tables.append(checkpoint.positions)
+        for table in tables:
+            for key in [key for key in table if key[0] == stream]:
+                del table[key]
+        return unread
+
+    def reset(self, starts: Mapping[StreamName, StreamCut], ranges: Mapping[SegmentKey, KeyRange], now_ms: int) -> None:
+        """Continue at these cuts in their streams, and in other streams as before. No reader may be a member.
+
+        The positions become a complete checkpoint. If the program ends before it has acknowledged them, readers that join an
+        automatic group publish them.
+        """
+        if self.members:
+            raise InternalError("a reader group with readers is reset", group=self.group)
+        for stream, cut in starts.items():
+            self.remove_stream(stream)
+            keys = {segment: ranges[stream, segment] for segment in cut.positions}
+            self.ranges.update({(stream, segment): of for segment, of in keys.items()})
+            self._begin(stream, cut, keys)
+        self.checkpoint = None
+        self.start_checkpoint(now_ms)
+        self._forget_ranges()
+
+    def _begin(self, stream: StreamName, cut: StreamCut, keys: Mapping[SegmentId, KeyRange]) -> None:
+        # A cut from a caller may have 0 for a segment that waits for an older one.
+        for segment, offset in normalised(cut.positions, keys).items():
+            if offset == NOT_STARTED:
+                self.future[stream, segment] = 0
+            else:
+                self.free[stream, segment] = offset
+
+    def _unfinished_positions(self) -> Positions:
+        positions = {**self.future, **self.free}
+        for member in self.members.values():
+            positions.update(member.held)
+        return positions
+
+    def _known(self, key: SegmentKey) -> bool:
+        return key in self.future or key in self.done or any(key == other for other in self._unfinished())
+
+    def _unfinished(self) -> Iterator[SegmentKey]:
+        yield from self.free
+        for member in self.members.values():
+            yield from member.held
+
+    def _forget_ranges(self) -> None:
+        needed = {*self.future, *self.done, *self._unfinished(), *self.last}
+        if self.checkpoint is not None:
+            needed |= {*self.checkpoint.positions}
+        self.ranges = {key: value for key, value in self.ranges.items() if key in needed}
+
+    # --- positions and checkpoints -------------------------------------------------------------------------
+
+    def cuts(self) -> dict[StreamName, StreamCut]:
+        """The last reported position of each stream."""
+        positions = {**self._idle_positions()}
+        for member in self.members.values():
+            positions.update(member.held)
+        return self._cuts_of(positions)
+
+    def last_cuts(self) -> dict[StreamName, StreamCut]:
+        """The positions of the last complete checkpoint."""
+        return self._cuts_of(self.last)
+
+    def start_checkpoint(self, now_ms: int) -> int:
+        """Begin one, or join the one under way; returns its number. ``last_number`` reaches it when it is complete."""
+        if self.checkpoint is None:
+            self.checkpoint = Checkpoint(self.last_number + 1, list(self.members), self._idle_positions())
+            self.last_ms = now_ms
+            self._complete()
+            return self.last_number if self.checkpoint is None else self.checkpoint.number
+        return self.checkpoint.number
+
+    def _idle_positions(self) -> Positions:
+        return {**dict.fromkeys(self.future, NOT_STARTED), **self.free, **self.done}
+
+    def _contribute(self, reader: str, member: Member) -> None:
+        checkpoint = self.checkpoint
+        if checkpoint is None or reader not in checkpoint.waiting:
+            return
+        checkpoint.waiting.remove(reader)
+        for key, offset in member.held.items():
+            # A segment that changed hands counts where it was first; later is further, and must not release more.
+            checkpoint.positions.setdefault(key, offset)
+        self._complete()
+
+    def _complete(self) -> None:
+        if self.checkpoint is not None and not self.checkpoint.waiting:
+            self.last = self.checkpoint.positions
+            self.last_number = self.checkpoint.number
+            self.checkpoint = None
+
+    def _cuts_of(self, positions: Mapping[SegmentKey, int]) -> dict[StreamName, StreamCut]:
+        streams: dict[StreamName, dict[SegmentId, int]] = {}
+        for (stream, segment), offset in positions.items():
+            streams.setdefault(stream, {})[segment] = offset
+        result = {}
+        for stream, found in sorted(streams.items()):
+            ranges = {segment: self.ranges[stream, segment] for segment in found}
+            result[stream] = StreamCut(stream, normalised(found, ranges))
+        return result
+
+    # --- bytes ---------------------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """The state as JSON; equal states give equal bytes."""
+        body: dict[str, Any] = {
+            "format": FORMAT,
+            "group": self.group,
+            "free": _pack(self.free),
+            "future": _pack(self.future),
+            "done": _pack(self.done),
+            "ranges": [[str(key[0]), key[1], keys.low, keys.high] for key, keys in sorted(self.ranges.items())],
+            "members": {name: [member.beat, _pack(member.held)] for name, member in self.members.items()},
+            # Stored beside the members, so that older programs can read the members.
+            "incarnations": {name: member.incarnation for name, member in self.members.items() if member.incarnation},
+            "last": _pack(self.last),
+            "last_number": self.last_number,
+            "last_ms": self.last_ms,
+            "published": self.published,
+        }
+        if self.checkpoint is not None:
+            pending = self.checkpoint
+            body["checkpoint"] = [pending.number, pending.waiting, _pack(pending.positions)]
+        return json.dumps(body, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> GroupState:
+        """Inverse of ``encode``. Raises CorruptDataError, VersionTooNewError."""
+        try:
+            body = json.loads(data)
+            if body["format"] > FORMAT:
+                raise VersionTooNewError("reader group state is newer", format=body["format"], known=FORMAT)
+            state = cls(body["group"])
+            state.free, state.future = _unpack(body["free"]), _unpack(body["future"])
+            state.done, state.last = _unpack(body["done"]), _unpack(body["last"])
+            state.ranges = {
+                (StreamName.parse(stream), SegmentId(segment)): KeyRange(low=low, high=high)
+                for stream, segment, low, high in body["ranges"]
+            }
+            incarnations = body.get("incarnations", {})
+            state.members = {
+                name: Member(held=_unpack(held), beat=beat, incarnation=incarnations.get(name, ""))
+                for name, (beat, held) in body["members"].items()
+            }
+            state.last_number, state.last_ms = body["last_number"], body["last_ms"]
+            state.published = body["published"]
+            if "checkpoint" in body:
+                number, waiting, positions = body["checkpoint"]
+                state.checkpoint = Checkpoint(number, waiting, _unpack(positions))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptDataError("value is not a reader group's state", size_bytes=len(data)) from error
+        return state
+
+
+def _pack(positions: Mapping[SegmentKey, int]) -> list[list[Any]]:
+    return [[str(stream), segment, offset] for (stream, segment), offset in sorted(positions.items())]
+
+
+def _unpack(rows: Sequence[Sequence[Any]]) -> Positions:
+    return {(StreamName.parse(stream), SegmentId(segment)): offset for stream, segment, offset in rows}
+
+
+def initial_state(
+    group: str, starts: Mapping[StreamName, StreamCut], ranges: Mapping[SegmentKey, KeyRange]
+) -> GroupState:
+    """The state of a group that nobody has read with. ``starts`` are explicit cuts, ``ranges`` of their segments."""
+    state = GroupState(group, ranges=dict(ranges))
+    for stream, cut in starts.items():
+        state._begin(stream, cut, {segment: ranges[stream, segment] for segment in cut.positions})
+    return state

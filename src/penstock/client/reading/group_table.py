@@ -1,0 +1,164 @@
+"""Where a reader group keeps its state: one value of one table segment, changed by compare-and-set. A second entry, whose
+key holds the group's id, keeps late changes of an earlier group of the name out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple, TypeVar
+from uuid import UUID
+
+from penstock.client.reading.group_state import GroupState
+from penstock.client.retry import Backoff, retrying
+from penstock.model.errors import (
+    AlreadyExistsError,
+    BadKeyVersionError,
+    CorruptDataError,
+    EventTooLargeError,
+    KeyNotFoundError,
+    NotEmptyError,
+    ReaderGroupNotFoundError,
+    SegmentNotFoundError,
+)
+from penstock.ports.rng import Rng
+from penstock.ports.segment_service import (
+    KEY_ABSENT,
+    VALUE_MAX_BYTES,
+    SegmentService,
+    TableEntry,
+    TablePut,
+    TableRemoval,
+)
+
+T = TypeVar("T")
+STATE_KEY = b"state"
+
+
+class _Entries(NamedTuple):
+    state: TableEntry
+    owner: TableEntry
+    """Absent if an older program wrote the state."""
+
+
+def owner_key(group_id: UUID | str) -> bytes:
+    """The key of the entry that only this group's table has. Every change of the state is a change of this entry too."""
+    return f"group/{group_id}".encode()
+
+
+class GroupTable:
+    """The state of one reader group. ``_GROUP`` is an internal name that neither Java's ``_RG`` groups nor the Rust
+    client's ``<name>_kvtable`` can have."""
+
+    def __init__(self, segments: SegmentService, rng: Rng, scope: str, group: str, group_id: UUID) -> None:
+        self.full_name = f"{scope}/{group}"
+        self._id = str(group_id)
+        self.table = f"{scope}/_GROUP{group}/0.#epoch.0"
+        self._segments = segments
+        self._rng = rng
+
+    async def create(self, state: GroupState, is_current: Callable[[], Awaitable[bool]]) -> None:
+        """Store the initial state, unless this group already has one.
+
+        ``is_current``: whether the name still belongs to this group. It is asked after the state of another group was read,
+        so only the state of an earlier group is replaced. Raises ReaderGroupNotFoundError if the name belongs to another.
+        """
+        value = state.encode()
+        while True:
+            # The table may exist: it belongs to this group, or to an earlier one of the same name.
+            with suppress(AlreadyExistsError):
+                await retrying(lambda: self._segments.create_table(self.table), self._rng)
+            try:
+                entries = await self._get()
+                earlier = None if entries.state.version == KEY_ABSENT else GroupState.decode(entries.state.value).group
+                if earlier == self._id:
+                    return
+                if not await is_current():
+                    raise ReaderGroupNotFoundError("reader group was deleted and created again", group=self.full_name)
+                if await self._put(value, entries):
+                    if earlier is not None:
+                        removal = TableRemoval(key=owner_key(earlier))
+                        await retrying(partial(self._segments.table_remove, self.table, [removal]), self._rng)
+                    return
+            except SegmentNotFoundError:
+                # A client that deletes an earlier group has just removed the empty table.
+                continue
+
+    async def load(self) -> GroupState:
+        """The current state. Raises ReaderGroupNotFoundError (also if a later group has the name), UnavailableError."""
+        return (await self._own())[0]
+
+    async def _own(self) -> tuple[GroupState, _Entries]:
+        """Return this group's state. In the state of a later group of the name, our readers would take its segments."""
+        try:
+            entries = await self._get()
+        except SegmentNotFoundError as error:
+            raise ReaderGroupNotFoundError("reader group was deleted", group=self.full_name) from error
+        if entries.state.version == KEY_ABSENT:
+            raise ReaderGroupNotFoundError("reader group has no state", group=self.full_name)
+        state = GroupState.decode(entries.state.value)
+        if state.group != self._id:
+            raise ReaderGroupNotFoundError("reader group was deleted and created again", group=self.full_name)
+        return state, entries
+
+    async def update(self, change: Callable[[GroupState], T]) -> tuple[GroupState, T]:
+        """Apply ``change`` to a private copy and store it; again on a fresh one where somebody was faster.
+
+        ``change`` may be applied though an answer was lost, so it must bear being applied twice.
+        """
+        backoff = Backoff(self._rng)
+        while True:
+            state, entries = await self._own()
+            result = change(state)
+            value = state.encode()
+            try:
+                if value == entries.state.value or await self._put(value, entries):
+                    return state, result
+            except SegmentNotFoundError as error:
+                raise ReaderGroupNotFoundError("reader group was deleted", group=self.full_name) from error
+            await backoff.sleep()
+
+    async def delete(self) -> None:
+        """Remove this group's state, but not that of a later group of its name. No error if it does not exist."""
+        try:
+            while (entries := await self._get()).state.version != KEY_ABSENT:
+                if not self._may_remove(entries.state):
+                    return
+                removals = [TableRemoval(key=STATE_KEY, version=entries.state.version)]
+                if entries.owner.version != KEY_ABSENT:
+                    removals.append(TableRemoval(key=entries.owner.key, version=entries.owner.version))
+                # Another change came first: a report of a reader, or a later group.
+                with suppress(BadKeyVersionError, KeyNotFoundError):
+                    await retrying(partial(self._segments.table_remove, self.table, removals), self._rng)
+            await retrying(lambda: self._segments.delete_table(self.table, must_be_empty=True), self._rng)
+        except (SegmentNotFoundError, NotEmptyError):
+            return
+
+    def _may_remove(self, entry: TableEntry) -> bool:
+        try:
+            return GroupState.decode(entry.value).group == self._id
+        except CorruptDataError:
+            return True  # No group can read it. If it stayed, no group of this name could be created again.
+
+    async def _get(self) -> _Entries:
+        """Raises SegmentNotFoundError if the table does not exist."""
+        wanted = [STATE_KEY, owner_key(self._id)]
+        state, owner = await retrying(lambda: self._segments.table_get(self.table, wanted), self._rng)
+        return _Entries(state, owner)
+
+    async def _put(self, value: bytes, seen: _Entries) -> bool:
+        """Store the state, unless it is another one than was seen. Returns whether it was stored."""
+        if len(value) > VALUE_MAX_BYTES:
+            raise EventTooLargeError("reader group has too many segments", size_bytes=len(value), limit=VALUE_MAX_BYTES)
+        puts = [
+            TablePut(key=STATE_KEY, value=value, version=seen.state.version),
+            # A table that was deleted and created again has the same versions again. Without this entry, a change of a
+            # deleted group that comes late would replace the state of the next group. A put, because the wire has no checks.
+            TablePut(key=seen.owner.key, value=b"", version=seen.owner.version),
+        ]
+        try:
+            # A repeat after a lost answer finds another version and is refused: the caller then looks anew.
+            await retrying(lambda: self._segments.table_update(self.table, puts), self._rng)
+        except (BadKeyVersionError, KeyNotFoundError):
+            return False
+        return True

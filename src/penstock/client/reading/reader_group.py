@@ -1,0 +1,332 @@
+"""Reader groups: several readers share streams; their progress can hold and release data."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+from penstock.client.options import check_printable, cut_of, number, one_of
+from penstock.client.reading.group_reader import AsyncGroupReader, is_deleted, log_departure
+from penstock.client.reading.group_state import GroupState, SegmentKey, initial_state
+from penstock.client.reading.group_table import GroupTable
+from penstock.client.reading.liveness import RENEWAL_MAX_S, renewal_s
+from penstock.client.reading.reader import OnTruncated, resolve_cut
+from penstock.client.retry import DEADLINE_S, RETRYABLE, Backoff, retrying
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import (
+    DeadlineExceededError,
+    GenerationMismatchError,
+    InvalidArgumentError,
+    InvalidCutError,
+    NotFoundError,
+    ReaderGroupNotFoundError,
+    ScopeNotFoundError,
+    SegmentNotFoundError,
+    StreamNotFoundError,
+    UnsupportedError,
+)
+from penstock.model.names import StreamName
+from penstock.model.policies import ReaderGroupRetention
+from penstock.model.segments import KeyRange
+from penstock.ports.clock import Clock
+from penstock.ports.controller_service import ControllerService, ReaderGroupConfig
+from penstock.ports.rng import Rng
+from penstock.ports.segment_service import SegmentService
+
+log = logging.getLogger(__name__)
+
+RETENTION_WORDS = {
+    "none": ReaderGroupRetention.NONE,
+    "manual": ReaderGroupRetention.MANUAL,
+    "automatic": ReaderGroupRetention.AUTOMATIC_AT_LAST_CHECKPOINT,
+}
+
+
+def check_times(lease_s: float, refresh_s: float) -> None:
+    """Return if readers can live by these times. Raises InvalidArgumentError."""
+    number("lease_s", lease_s, above=0)
+    number("refresh_s", refresh_s, above=0)
+    if refresh_s >= lease_s:
+        raise InvalidArgumentError("a lease must outlast a refresh", lease_s=lease_s, refresh_s=refresh_s)
+
+
+def retention_of(word: str) -> ReaderGroupRetention:
+    """The retention type named "none", "manual" or "automatic". Raises InvalidArgumentError."""
+    found = RETENTION_WORDS.get(word)
+    if found is None:
+        raise InvalidArgumentError("retention of a reader group is none, manual or automatic", retention=word)
+    return found
+
+
+class AsyncReaderGroup:
+    """A reader group that exists. ``retention`` says when its progress releases data of its streams:
+
+    none: never; manual: when ``publish`` is called; automatic: at each completed checkpoint, which its readers begin every
+    ``checkpoint_interval_ms`` while they read. Registering published the start, so that nothing behind it goes away first.
+    """
+
+    def __init__(
+        self,
+        config: ReaderGroupConfig,
+        segments: SegmentService,
+        controller: ControllerService,
+        clock: Clock,
+        rng: Rng,
+        *,
+        lease_s: float,
+        refresh_s: float,
+    ) -> None:
+        check_times(lease_s, refresh_s)
+        self.config = config
+        self._segments = segments
+        self._controller = controller
+        self._clock = clock
+        self._rng = rng
+        self._lease_s = lease_s
+        self._refresh_s = refresh_s
+        self._renew_at = 0.0
+        self._table = GroupTable(segments, rng, config.scope, config.name, config.id)
+
+    def __repr__(self) -> str:
+        streams = [str(name) for name in self.streams]
+        words = {value: word for word, value in RETENTION_WORDS.items()}
+        return f"<ReaderGroup {self.config.full_name} of {', '.join(streams)}, retention {words[self.retention]}>"
+
+    @property
+    def scope(self) -> str:
+        return self.config.scope
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def streams(self) -> Sequence[StreamName]:
+        return sorted(self.config.start_cuts)
+
+    @property
+    def retention(self) -> ReaderGroupRetention:
+        return self.config.retention
+
+    async def initialise(self) -> None:
+        """Store the start positions, unless that was done before. A stream that was deleted leaves the group.
+
+        Raises InvalidCutError, StreamNotFoundError (all streams were deleted before the group began), GenerationMismatchError
+        (a stream was deleted and made anew since).
+        """
+        starts: dict[StreamName, StreamCut] = {}
+        ranges: dict[SegmentKey, KeyRange] = {}
+        deleted: dict[StreamName, NotFoundError] = {}
+        for stream, cut in self.config.start_cuts.items():
+            try:
+                start = await retrying(partial(resolve_cut, self._controller, stream, cut), self._rng)
+                found = partial(self._controller.segment_ranges, stream, list(start.positions))
+                known = await retrying(found, self._rng)
+            except SegmentNotFoundError as error:
+                raise GenerationMismatchError(
+                    "stream was deleted and created anew since the reader group was made; delete the group and make it again",
+                    group=self.config.full_name,
+                    stream=str(stream),
+                ) from error
+            except (ScopeNotFoundError, StreamNotFoundError) as error:
+                deleted[stream] = error
+                continue
+            starts[stream] = start
+            ranges.update({(stream, segment): keys for segment, keys in known.items()})
+        if deleted and await self._has_begun():
+            await self._leave_streams(deleted)
+        elif deleted and not starts:
+            raise next(iter(deleted.values()))
+        else:
+            for stream in deleted:
+                unread = {(stream, segment): at for segment, at in self.config.start_cuts[stream].positions.items()}
+                log_departure(self.config.full_name, stream, unread)
+            await self._table.create(initial_state(str(self.config.id), starts, ranges), self._is_current)
+
+    async def _has_begun(self) -> bool:
+        try:
+            await self._table.load()
+        except ReaderGroupNotFoundError:
+            return False
+        return True
+
+    async def _leave_streams(self, streams: Iterable[StreamName]) -> None:
+        """Take deleted streams out of the group's state."""
+        unread: dict[StreamName, dict[SegmentKey, int]] = {stream: {} for stream in streams}
+
+        def leave(state: GroupState) -> set[StreamName]:
+            here = set(state.cuts())
+            for stream, positions in unread.items():
+                positions.update(state.remove_stream(stream))
+            return here
+
+        _, were_here = await self._table.update(leave)
+        for stream, positions in unread.items():
+            if positions or stream in were_here:
+                log_departure(self.config.full_name, stream, positions)
+
+    async def _is_current(self) -> bool:
+        config = self.config
+        found = await retrying(lambda: self._controller.get_reader_group(config.scope, config.name), self._rng)
+        return found.id == config.id
+
+    def reader(self, name: str, *, on_truncated: OnTruncated = "raise") -> AsyncGroupReader:
+        """A reader, not joined yet: use it with ``async with``. Names are unique among live readers: a second one of the
+        name takes the place of the first, which raises ReaderFencedError."""
+        if not name or not isinstance(name, str):
+            raise InvalidArgumentError("a reader has a name", name=repr(name)[:60])
+        check_printable("name", name)
+        one_of(on_truncated, "on_truncated", ("raise", "skip"))
+        return AsyncGroupReader(
+            name,
+            self.config,
+            self._table,
+            self._segments,
+            self._controller,
+            self._clock,
+            self._rng,
+            self._reported,
+            lease_s=self._lease_s,
+            refresh_s=self._refresh_s,
+            on_truncated=on_truncated,
+        )
+
+    async def readers(self) -> list[str]:
+        """Names of the readers that are in the group, sorted; dead ones until their lease has run out."""
+        return sorted((await self._table.load()).members)
+
+    async def remove_reader(self, name: str) -> None:
+        """Take what a dead reader held from it now, without waiting for its lease."""
+        check_printable("name", name)
+        await self._table.update(lambda state: state.leave(name))
+
+    async def positions(self) -> Mapping[StreamName, StreamCut]:
+        """How far the group is, as its readers reported last."""
+        return (await self._table.load()).cuts()
+
+    async def checkpoint(self, *, deadline_s: float = DEADLINE_S) -> Mapping[StreamName, StreamCut]:
+        """Collect positions of all readers, one consistent cut per stream, and return them.
+
+        Each reader contributes what it is done with when it next reports. Raises DeadlineExceededError, naming the readers
+        that did not. Under automatic retention, the cuts are published.
+        """
+        number("deadline_s", deadline_s, least=0)
+        _, wanted = await self._table.update(lambda state: state.start_checkpoint(self._clock.now_ms()))
+        backoff = Backoff(self._rng)
+        give_up_at = asyncio.get_running_loop().time() + deadline_s
+        while True:
+            state = await self._table.load()
+            if state.last_number >= wanted:
+                if self.retention is ReaderGroupRetention.AUTOMATIC_AT_LAST_CHECKPOINT:
+                    await self._publish_last(state)
+                return state.last_cuts()
+            if asyncio.get_running_loop().time() > give_up_at:
+                waiting = state.checkpoint.waiting if state.checkpoint is not None else []
+                raise DeadlineExceededError("readers did not take part in the checkpoint", readers=waiting)
+            await backoff.sleep()
+
+    async def publish(self, cuts: StreamCut | str | Mapping[StreamName, StreamCut]) -> None:
+        """Tell the streams that everything before the cuts is done with, so that retention may release it.
+
+        ``cuts``: one cut, its text, or a mapping as ``positions`` gives it. Cuts of deleted streams of the group are ignored:
+        they have nothing to release.
+
+        Raises: UnsupportedError (retention is not manual), InvalidCutError (behind the last one, or no cut of its stream),
+        SubscriberNotFoundError, GenerationMismatchError.
+        """
+        if self.retention is not ReaderGroupRetention.MANUAL:
+            raise UnsupportedError("only a group with manual retention publishes cuts", retention=self.retention.name)
+        given = list(cuts.values()) if isinstance(cuts, Mapping) else [cuts]
+        for cut in [cut_of(cut, name="cuts") for cut in given]:
+            await self._publish_unless_deleted(cut)
+
+    async def _publish_unless_deleted(self, cut: StreamCut) -> None:
+        try:
+            await self._publish_cut(cut)
+        except NotFoundError as error:
+            ours = cut.stream in self.config.start_cuts
+            if not ours or not await is_deleted(self._controller, self._rng, cut.stream, cut.positions):
+                raise
+            log.info("cut of a deleted stream", extra={"group": self.config.full_name, "error": str(error)})
+
+    async def _publish_cut(self, cut: StreamCut) -> None:
+        config = self.config
+        try:
+            await self._send_cut(config, cut)
+        except GenerationMismatchError:
+            # Its configuration was updated since we opened it; the positions are as good as before.
+            found = await retrying(lambda: self._controller.get_reader_group(config.scope, config.name), self._rng)
+            if found.id != config.id:
+                raise  # A later group has the name: this handle must not change that group.
+            self.config = found
+            await self._send_cut(found, cut)
+
+    async def _send_cut(self, config: ReaderGroupConfig, cut: StreamCut) -> None:
+        await retrying(
+            lambda: self._controller.update_subscriber_cut(
+                config.full_name, group_id=config.id, generation=config.generation, cut=cut
+            ),
+            self._rng,
+        )
+
+    async def _reported(self, state: GroupState, idle: bool) -> None:
+        """Called after a report of a reader; ``idle``: its program waits for events, and there are none."""
+        if self.retention is ReaderGroupRetention.AUTOMATIC_AT_LAST_CHECKPOINT:
+            await self._publish_last(state)
+        elif self.retention is ReaderGroupRetention.MANUAL and idle:
+            await self._renew()
+
+    async def _renew(self) -> None:
+        """Renew the subscription from time to time if the program has published everything that it could read.
+
+        A reader that reads but does not publish renews nothing: the rule on idle subscribers is meant for it.
+        """
+        now = asyncio.get_running_loop().time()
+        if now < self._renew_at:
+            return
+        self._renew_at = now + RENEWAL_MAX_S
+        for stream in self.streams:
+            try:
+                idle_ms = (await self._controller.effective_policy(stream)).subscriber_idle_ms
+                if idle_ms is not None:
+                    self._renew_at = min(self._renew_at, now + renewal_s(idle_ms))
+                    await self._renew_at_tail(stream)
+            except (*RETRYABLE, NotFoundError, InvalidCutError, UnsupportedError) as error:
+                # The next report tries again. A deleted stream or subscription has nothing to renew. If another reader has
+                # published a later cut, that publication has renewed the subscription.
+                log.info("subscription was not renewed", extra={"group": self.config.full_name, "error": str(error)})
+
+    async def _renew_at_tail(self, stream: StreamName) -> None:
+        for info in await self._controller.describe_subscribers(stream):
+            if info.name == self.config.full_name and info.cut is not None and info.lag_bytes == 0:
+                await self._publish_cut(info.cut)
+
+    async def _publish_last(self, state: GroupState) -> None:
+        """Publish the last checkpoint, unless that was done. Whoever notices does it; twice does no harm."""
+        last = state.last_number
+        if state.published >= last:
+            return
+        for cut in state.last_cuts().values():
+            try:
+                await self._publish_unless_deleted(cut)
+            except InvalidCutError as error:
+                # Another reader published a later checkpoint first; the next one is published whatever comes of this.
+                log.warning("checkpoint was not published", extra={"group": self.config.full_name, "error": str(error)})
+
+        def mark(shared: GroupState) -> None:
+            shared.published = max(shared.published, last)
+
+        await self._table.update(mark)
+
+    async def delete(self) -> None:
+        """Remove the group, its state and its subscriptions. Its readers fail with ReaderGroupNotFoundError."""
+        config = self.config
+        await retrying(
+            lambda: self._controller.delete_reader_group(config.scope, config.name, group_id=config.id), self._rng
+        )
+        await self._table.delete()
+
+    async def close(self) -> None:
+        """Nothing is held open: readers close on their own. Present so that both faces look alike."""

@@ -1,0 +1,231 @@
+"""One event at a time: the writing thread sends each append itself, and reads its acknowledgement itself.
+
+A switch to the loop's thread and back costs as much as the sync. So once a writer has flushed single events a few times in
+a row, each of its segments gets a line of its own (``ports.direct_appends``), with the same writer id and the same event
+numbers as the loop's. Whatever is not one small event after another goes back to the loop, whose sender is told what was sent
+and not acknowledged: it asks the segment what it holds, as after a lost connection. Source: docs/design/0008-client.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading  # noqa: TID251 - the lock is between the writing thread and the loop's
+from typing import TYPE_CHECKING
+
+from penstock.client.writing.lanes import Lane, SentDirectly
+from penstock.client.writing.segment_sender import SegmentSender
+from penstock.model.errors import NotConnectedError, PenstockError
+from penstock.ports.direct_appends import DirectLine, OpenDirect
+
+if TYPE_CHECKING:
+    from penstock.client.blocking.loop_thread import LoopThread
+    from penstock.client.writing.writer_core import WriterCore
+
+EVENT_MAX_BYTES = 32 << 10
+"""More may not fit into a socket's buffer, and is worth a switch of threads."""
+
+LINES_MAX = 8
+ANSWER_S = 0.25
+"""How long the thread waits for an acknowledgement before the loop takes over, which knows why there is none."""
+
+_DIAL_S = 1.0
+_WATCH_S = 0.05
+_IDLE_TICKS = 100
+_STREAK_MIN = 3
+_STREAK_MAX = 1024
+_WORTH_IT = 16
+
+
+class DirectPath:
+    """The direct lines of one writer: on for all of its segments, or off.
+
+    ``lock`` guards what both threads touch. The writing thread holds it while it waits for an acknowledgement; the loop
+    only ever tries to take it.
+    """
+
+    def __init__(self, core: WriterCore, dial: OpenDirect | None) -> None:
+        self._core = core
+        self._dial = dial
+        self.lock = threading.Lock()
+        self.active = False
+        self.wanted: Lane | None = None
+        """The lane to open, once what was just flushed is durable."""
+        self._lines: dict[Lane, DirectLine] = {}
+        self._lane: Lane | None = None
+        """The lane from which the last events were sent."""
+        self._streak = 0
+        self._needed = _STREAK_MIN
+        self._appends = 0
+        self._seen: object = None
+        self._idle_ticks = 0
+        self._watcher: asyncio.TimerHandle | None = None
+
+    @property
+    def _sent(self) -> SentDirectly | None:
+        """Events that are sent but not acknowledged. They keep their place at the head of their lane until then."""
+        head = self._lane.written[:1] if self._lane is not None else ()
+        return head[0] if head and isinstance(head[0], SentDirectly) else None
+
+    # --- in the event loop -----------------------------------------------------------------------------------
+
+    def flushed(self, events: int, lane: Lane | None) -> None:
+        """The writer was flushed, so many events after it was flushed before, the last of them by that lane."""
+        self._streak = self._streak + 1 if events == 1 else 0
+        self.wanted = lane if self._dial is not None and self._streak >= self._needed else None
+
+    async def open(self, lane: Lane) -> bool:
+        """Give the lane's segment to the calling thread, which waits for this. False: it stays the loop's."""
+        if await self._open(lane):
+            return True
+        if not self.active:
+            self._reckon()
+        return False
+
+    async def _open(self, lane: Lane) -> bool:
+        core, sender, dial = self._core, lane.sender, self._dial
+        if dial is None or len(self._lines) >= LINES_MAX or not self._quiet(sender):
+            return False
+        try:
+            async with asyncio.timeout(_DIAL_S):
+                line = await dial(sender.name, sender.writer)
+        except (PenstockError, TimeoutError) as error:
+            core.note(error)
+            return False
+        if not self._quiet(sender) or not sender.lend(line.last_number):
+            line.close()
+            return False
+        self._lines[lane] = line
+        # The next event of whatever lane must come here first: a flush of a direct writer looks at nothing else.
+        for other in core.lane_list():
+            other.limit = 0
+        self.active = True
+        if self._watcher is None:
+            self._idle_ticks = 0
+            self._watcher = core.loop.call_later(_WATCH_S, self._watch)
+        return True
+
+    def _quiet(self, sender: SegmentSender) -> bool:
+        core = self._core
+        if core.error is not None or core.rejections.is_on or core.pending_bytes or not sender.is_idle:
+            return False
+        return self.active or not any(lane.written for lane in core.lane_list())
+
+    def resume(self) -> None:
+        """Everything is the loop's again. For the writing thread to post as it leaves."""
+        with self.lock:
+            self._resume()
+
+    def _resume(self) -> None:
+        """The lock is held."""
+        self.active = False
+        lines, self._lines = self._lines, {}
+        sent, lane_of_sent = self._sent, self._lane
+        if self._watcher is not None:
+            self._watcher.cancel()
+            self._watcher = None
+        if lines:
+            self._reckon()
+        for lane, line in lines.items():
+            line.close()
+            lane.sender.take_back()
+        if sent is not None and lane_of_sent is not None:
+            self._core.adopt(sent.sender, sent.block)
+            del lane_of_sent.written[:1]
+
+    def _reckon(self) -> None:
+        """Many appends were worth the lines, few were not: then it takes more to convince us the next time."""
+        worth, self._appends, self._streak = self._appends >= _WORTH_IT, 0, 0
+        self._needed = _STREAK_MIN if worth else min(_STREAK_MAX, 2 * self._needed)
+
+    def _watch(self) -> None:
+        """Take over what the thread has sent and not asked about since: if it is not stored, nobody else would see to it."""
+        self._watcher = None
+        if self.lock.acquire(blocking=False):
+            try:
+                overdue = self._sent is not None and self._sent is self._seen
+                self._idle_ticks = self._idle_ticks + 1 if self._seen == self._appends else 0
+                self._seen = self._sent if self._sent is not None else self._appends
+                if overdue or self._idle_ticks >= _IDLE_TICKS:
+                    self._resume()
+            finally:
+                self.lock.release()
+        if self.active:
+            self._watcher = self._core.loop.call_later(_WATCH_S, self._watch)
+
+    async def give_back(self) -> None:
+        """As ``resume``, while the writing thread may be inside: it leaves within ``ANSWER_S``."""
+        while self.active:
+            if self.lock.acquire(blocking=False):
+                try:
+                    self._resume()
+                finally:
+                    self.lock.release()
+                return
+            await asyncio.sleep(0.001)
+
+    # --- in the writing thread --------------------------------------------------------------------------------
+
+    def send(self, thread: LoopThread, lane: Lane) -> bool:
+        """Send what is in the lane. False: that, and all that comes after, is for the loop."""
+        if not self.active:
+            return False
+        size = lane.size
+        if lane not in self._lines and (self._sent is not None or not thread.call(self.open(lane))):
+            self.leave(thread)
+            return False
+        with self.lock:
+            line = self._lines.get(lane)
+            settled = line is not None and size <= EVENT_MAX_BYTES and self._settled(0)
+            if settled and line is not None and self._send(lane, line):
+                return True
+        self.leave(thread)
+        return False
+
+    def _send(self, lane: Lane, line: DirectLine) -> bool:
+        """Send everything in the lane. The lock is held. False: the events may not have left; the loop finds out."""
+        count = len(lane.written)
+        if not count:
+            return True  # Another thread has sent the event together with its own.
+        taken = lane.written[:count]
+        block = lane.sender.lent_block(taken[1::2], taken[::2])
+        self._lane = lane
+        # One step. If interrupted before it, the events belong to the lane. After it, they are sent, and the loop asks the
+        # store whether they have arrived. Never both, and never neither.
+        lane.written[:count] = (SentDirectly(lane.sender, block, line),)
+        lane.size = 0
+        self._core.lanes.rotate(lane)
+        try:
+            line.send(block.data, block.count, block.number)
+        except NotConnectedError:
+            return False
+        return True
+
+    def flush(self, thread: LoopThread) -> bool:
+        """Return True once what was sent is durable. False: only the loop can tell."""
+        if not self.active:
+            return False
+        with self.lock:
+            if self.active and self._settled(ANSWER_S):
+                return True
+        self.leave(thread)
+        return False
+
+    def _settled(self, timeout_s: float) -> bool:
+        """Whether all that was sent is durable."""
+        lane, sent = self._lane, self._sent
+        if sent is None or lane is None:
+            return self.active
+        try:
+            if not sent.line.acknowledged(timeout_s):
+                return False
+        except NotConnectedError:
+            return False
+        del lane.written[:1]
+        self._appends += 1
+        return True
+
+    def leave(self, thread: LoopThread) -> None:
+        """Let the loop go on with what was sent and not acknowledged, before anything that it is told after."""
+        if self.active:
+            thread.post(self.resume)
+            self.active = False

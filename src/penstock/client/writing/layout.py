@@ -1,0 +1,61 @@
+"""Where a writer's events go: the segments it writes to, and what follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+from uuid import UUID
+
+from penstock.core.segments.writer_memory import born_writer
+from penstock.model.errors import PenstockError, StreamSealedError
+from penstock.model.names import StreamName
+from penstock.model.segments import SegmentId, SegmentRange
+from penstock.ports.clock import Clock
+from penstock.ports.controller_service import ControllerService
+
+
+class Layout(Protocol):
+    """Which segments a writer writes to, and what follows a segment that takes no more."""
+
+    stream: StreamName
+
+    async def segments(self) -> Sequence[SegmentRange]:
+        """Raises StreamSealedError where there is none."""
+        ...
+
+    def name_of(self, segment: SegmentId) -> str: ...
+
+    def writer_id(self, random: UUID, *, least_ms: int = 0) -> UUID:
+        """An id that no writer had. If it holds its birth, the birth is ``least_ms`` (since the Unix epoch) or later."""
+        ...
+
+    async def successors(self, segment: SegmentId, cause: PenstockError) -> Sequence[SegmentRange]:
+        """Raises what the writer is to fail with where nothing follows."""
+        ...
+
+
+class StreamLayout:
+    """The active segments of a stream; sealed ones are followed by their successors."""
+
+    def __init__(
+        self, stream: StreamName, controller: ControllerService, name_of: Callable[[SegmentId], str], clock: Clock
+    ) -> None:
+        self.stream = stream
+        self.name_of = name_of
+        self._clock = clock
+        self._controller = controller
+
+    async def segments(self) -> Sequence[SegmentRange]:
+        found = await self._controller.current_segments(self.stream)
+        if not found:
+            raise StreamSealedError("stream is sealed", stream=str(self.stream))
+        return found
+
+    def writer_id(self, random: UUID, *, least_ms: int = 0) -> UUID:
+        return born_writer(random, max(self._clock.now_ms(), least_ms))
+
+    async def successors(self, segment: SegmentId, cause: PenstockError) -> Sequence[SegmentRange]:
+        found = await self._controller.successors(self.stream, segment)
+        if not found:
+            raise StreamSealedError("stream is sealed", stream=str(self.stream), segment=segment) from cause
+        return [item.range for item in found]

@@ -1,0 +1,434 @@
+"""One writer's way into one segment: blocks in order, several in flight, each exactly once."""
+
+from __future__ import annotations
+
+import enum
+from asyncio import AbstractEventLoop
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+from uuid import UUID
+
+from penstock.client.retry import RETRYABLE, Backoff, retrying
+from penstock.client.writing.lanes import Lane, WriteBlock
+from penstock.codec.events import EVENT_MAX_BYTES, frame_events
+from penstock.core.segments.writer_memory import RENEW_AFTER_S
+from penstock.model.errors import (
+    InternalError,
+    PenstockError,
+    QuotaExceededError,
+    SegmentNotFoundError,
+    SegmentSealedError,
+    WriterFencedError,
+    WriterForgottenError,
+)
+from penstock.model.segments import SegmentRange
+from penstock.ports.rng import Rng
+from penstock.ports.segment_service import NO_EVENT, Append, AppendDone, Appended, SegmentService
+
+_REFUSALS = (WriterFencedError, WriterForgottenError, SegmentSealedError)
+"""With these the store refuses an append that it does not hold. The second comes from a line that could not be set up,
+for all that waits to be sent by it."""
+
+
+class SenderHost(Protocol):
+    """What a sender needs of its writer."""
+
+    segments: SegmentService
+    rng: Rng
+    max_in_flight: int
+
+    @property
+    def loop(self) -> AbstractEventLoop: ...
+
+    def new_writer(self, *, least_ms: int = 0) -> UUID:
+        """An id for a sender. If it holds its birth, the birth is ``least_ms`` (since the Unix epoch) or later."""
+        ...
+
+    def submit(self, request: Append, done: AppendDone) -> None:
+        """Append; ``done`` is called once, from the event loop, never from within this call's error path."""
+        ...
+
+    def start(self, sender: SegmentSender, *, recover: bool) -> None:
+        """Run ``sender.recover()`` or ``sender.send_large()`` as a task of the writer."""
+        ...
+
+    def settled(self, block: WriteBlock) -> None:
+        """The block is durable."""
+        ...
+
+    def ready(self, sender: SegmentSender) -> None:
+        """The sender has room for another block."""
+        ...
+
+    async def replace(self, sender: SegmentSender, cause: PenstockError) -> None:
+        """The segment takes no more: send what is left, and all that follows, to its successors."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """The writer cannot go on."""
+        ...
+
+    def reject(self, error: QuotaExceededError) -> None:
+        """The store refuses what is written: drop it, in all senders, and go on with what comes after the user knows."""
+        ...
+
+    def dropped(self, block: WriteBlock) -> None:
+        """The block will not be sent."""
+        ...
+
+    def note(self, error: BaseException) -> None:
+        """Remember what keeps the writer from making progress."""
+        ...
+
+
+class SenderState(enum.Enum):
+    NEW = "new"
+    CONNECTING = "connecting"
+    OPEN = "open"
+    BROKEN = "broken"
+    """An append failed; the answers of the others in flight are awaited before anything is sent again."""
+    LARGE = "large"
+    LENT = "lent"
+    """The writing thread appends by a line of its own; nothing is here meanwhile."""
+    RETIRED = "retired"
+
+
+class SegmentSender:
+    """Sends blocks to one segment in order of ``enqueue``.
+
+    After a failure it waits for all answers, asks the segment for the last event number it holds of this writer, drops
+    what it holds, and sends the rest again: each event is appended exactly once, whichever answers were lost.
+    """
+
+    __slots__ = (
+        "_backoff",
+        "_counter",
+        "_failure",
+        "_none_stored",
+        "_on_answer",
+        "_outstanding",
+        "_sent_number",
+        "_used_at",
+        "due",
+        "host",
+        "in_flight",
+        "lane",
+        "name",
+        "queue",
+        "range",
+        "state",
+        "writer",
+    )
+
+    def __init__(self, host: SenderHost, segment: SegmentRange, name: str, writer: UUID) -> None:
+        self.host = host
+        self.range = segment
+        self.name = name
+        self.lane = Lane(self)
+        self.state = SenderState.NEW
+        self.queue: deque[WriteBlock] = deque()
+        self.in_flight: deque[WriteBlock] = deque()
+        self.due = False
+        self.writer = writer
+        self._counter = 0
+        self._sent_number = NO_EVENT
+        self._outstanding = 0
+        self._none_stored = False
+        """What is in flight is not stored: the first of it was refused."""
+        self._used_at = host.loop.time()
+        self._failure: PenstockError | None = None
+        self._backoff = Backoff(host.rng)
+        self._on_answer = self._answered
+
+    @property
+    def has_room(self) -> bool:
+        return self.state is SenderState.OPEN and not self.queue and len(self.in_flight) < self.host.max_in_flight
+
+    def enqueue(self, block: WriteBlock) -> None:
+        """Take the block's place in the segment's order, and send it as soon as it may go."""
+        self._renew_if_silent()
+        self.number(block)
+        self.queue.append(block)
+        if self.state is SenderState.OPEN:
+            self.pump()
+        elif self.state is SenderState.NEW:
+            self._connect()
+
+    def _renew_if_silent(self) -> None:
+        """Continue under a new id before the store forgets the old one. With nothing on its way that is always safe."""
+        now = self.host.loop.time()
+        if now - self._used_at >= RENEW_AFTER_S and self.is_idle:
+            self._renew()
+            self.state = SenderState.NEW
+        self._used_at = now
+
+    def _renew(self, *, least_ms: int = 0) -> None:
+        self.writer = self.host.new_writer(least_ms=least_ms)
+        self._sent_number = NO_EVENT
+
+    def number(self, block: WriteBlock) -> None:
+        """Give the block its place in the segment's order."""
+        self._counter += block.count
+        block.number = self._counter
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way, or waits for it."""
+        return self.state in (SenderState.NEW, SenderState.OPEN) and not self.queue and not self.in_flight
+
+    def lend(self, last_number: int) -> bool:
+        """Let the writing thread go on behind ``last_number``. False: that is not what was appended last."""
+        if self.state is SenderState.OPEN and last_number != self._sent_number:
+            return False
+        self._sent_number = last_number
+        self.state = SenderState.LENT
+        return True
+
+    def lent_block(self, events: list[bytes], keys: list[str | None]) -> WriteBlock:
+        """The next block, numbered. For the writing thread, while the sender is lent."""
+        keyed = keys.count(None) < len(keys)
+        block = WriteBlock(frame_events(events), len(events), (lambda: keys) if keyed else None, 0)
+        self.number(block)
+        return block
+
+    def take_back(self) -> None:
+        """Go on from here: the next block asks the segment first what it holds."""
+        if self.state is SenderState.LENT:
+            self.state = SenderState.NEW
+
+    def adopt(self, block: WriteBlock) -> None:
+        """Find out whether the block is stored that was sent while the sender was lent; if not, send it again."""
+        if self.state is SenderState.NEW:
+            self.in_flight.append(block)
+            self._connect()
+
+    def unacknowledged(self) -> list[WriteBlock]:
+        return [*self.in_flight, *self.queue]
+
+    def retire(self) -> list[WriteBlock]:
+        """Stop for good; hand back what is not durable, in order."""
+        left = self.unacknowledged()
+        self.in_flight.clear()
+        self.queue.clear()
+        self.state = SenderState.RETIRED
+        return left
+
+    def reject(self) -> int:
+        """Drop what is not on its way; returns of how many blocks it is not known yet whether they are stored."""
+        open_blocks = [block for block in self.in_flight if not block.done]
+        if self.state is SenderState.LARGE:
+            open_blocks.append(self.queue.popleft())
+        for block in self.queue:
+            self.host.dropped(block)
+        self.queue.clear()
+        if self.state is SenderState.LARGE:
+            self.queue.append(open_blocks[-1])
+        fresh = [block for block in open_blocks if not block.rejected]
+        for block in fresh:
+            block.rejected = True
+        return len(fresh)
+
+    def pump(self) -> None:
+        queue, in_flight, host = self.queue, self.in_flight, self.host
+        while queue and self.state is SenderState.OPEN and len(in_flight) < host.max_in_flight:
+            block = queue[0]
+            if block.large:
+                if not in_flight:
+                    self.state = SenderState.LARGE
+                    host.start(self, recover=False)
+                return
+            queue.popleft()
+            in_flight.append(block)
+            request = Append(
+                segment=self.name,
+                writer=self.writer,
+                data=block.data,
+                event_number=block.number,
+                event_count=block.count,
+                previous=self._sent_number,
+            )
+            self._sent_number = block.number
+            self._outstanding += 1
+            block.answer = self._on_answer
+            host.submit(request, block)
+
+    def _answered(self, block: WriteBlock, result: Appended | PenstockError) -> None:
+        self._outstanding -= 1
+        if self.state is SenderState.RETIRED:
+            return  # the writer failed or was closed while this was in flight
+        if isinstance(result, Appended):
+            block.done = True
+            self._backoff.reset()
+            self._settle_done()
+        else:
+            if self._failure is None:
+                # Only the first failure has the cause; the later ones follow from it.
+                self._failure = result
+                first = self.in_flight[0] if self.in_flight else None
+                self._none_stored = isinstance(result, _REFUSALS) and first is block
+            self.state = SenderState.BROKEN
+        if self.state is SenderState.OPEN:
+            self.pump()
+            if self.has_room:
+                self.host.ready(self)
+        elif self.state is SenderState.BROKEN and not self._outstanding:
+            self._connect()
+
+    def _settle_done(self) -> None:
+        while self.in_flight and self.in_flight[0].done:
+            self.host.settled(self.in_flight.popleft())
+
+    def _connect(self) -> None:
+        self.state = SenderState.CONNECTING
+        self.host.start(self, recover=True)
+
+    async def recover(self) -> None:
+        """Learn what the segment holds of this writer, and go on behind it. The writer's deadline ends the trying."""
+        failure, self._failure = self._failure, None
+        while True:
+            if failure is not None:
+                self.host.note(failure)
+                if isinstance(failure, (*RETRYABLE, WriterFencedError, WriterForgottenError)):
+                    await self._backoff.sleep()
+                elif isinstance(failure, QuotaExceededError):
+                    self.host.reject(failure)
+                elif not isinstance(failure, SegmentSealedError | SegmentNotFoundError):
+                    self.host.fail(failure)
+                    return
+            if self.state is SenderState.RETIRED:
+                return
+            try:
+                last = await self.host.segments.setup_append(self.name, self.writer)
+            except SegmentNotFoundError as error:
+                # Truncated away, and with it whatever of ours it held.
+                await self.host.replace(self, error)
+                return
+            except WriterForgottenError as error:
+                if self.in_flight and not self._none_stored:
+                    self.host.fail(error)  # What was sent may or may not be stored.
+                    return
+                self._renew(least_ms=int(error.fields.get("floor_ms", 0)))
+                if not isinstance(failure, SegmentSealedError):
+                    failure = None
+                await self._backoff.sleep()
+                continue
+            except RETRYABLE as error:
+                failure = error
+                continue
+            break
+        self._none_stored = False
+        if not self._resume_behind(last):
+            return
+        if isinstance(failure, SegmentSealedError | SegmentNotFoundError):
+            await self.host.replace(self, failure)
+            return
+        self.state = SenderState.OPEN
+        self.pump()
+        if self.has_room:
+            self.host.ready(self)
+
+    def _resume_behind(self, last: int) -> bool:
+        settled = [block for block in self.in_flight if block.done or block.number <= last]
+        left = [block for block in self.in_flight if not block.done and block.number > last]
+        self.in_flight.clear()
+        if any(block.number > last for block in settled):
+            self.host.fail(InternalError("segment lost acknowledged events", segment=self.name, last=last))
+            return False
+        for block in settled:
+            self.host.settled(block)
+        for block in left:
+            if block.rejected:
+                self.host.dropped(block)
+        self.queue.extendleft(block for block in reversed(left) if not block.rejected)
+        self._sent_number = last
+        return True
+
+    async def send_large(self) -> None:
+        """Append the large event at the head of the queue: a segment of its own, merged in one step."""
+        block = self.queue[0]
+        source: str | None = None
+        stored = False
+        while True:
+            try:
+                if source is None:
+                    source = await self._write_transient(block)
+                await self.host.segments.merge(self.name, source)
+                stored = True
+                break
+            except RETRYABLE as error:
+                self.host.note(error)
+                await self._backoff.sleep()
+                if self.state is SenderState.RETIRED:
+                    return
+            except SegmentSealedError as error:
+                if source is not None:
+                    await self._drop(source)
+                await self.host.replace(self, error)
+                return
+            except SegmentNotFoundError as error:
+                # A merge that happened answers with the length, so the event is not there yet, whichever is missing.
+                source = None
+                if not await self._exists():
+                    await self.host.replace(self, error)
+                    return
+            except QuotaExceededError as error:
+                self.host.reject(error)
+                break
+        if self.state is SenderState.RETIRED:
+            return  # the writer failed or was closed meanwhile, and has taken the block back
+        self.queue.popleft()
+        if stored:
+            self._backoff.reset()
+            self.host.settled(block)
+        else:
+            self.host.dropped(block)
+        self.state = SenderState.OPEN
+        self.pump()
+        if self.has_room:
+            self.host.ready(self)
+
+    async def _exists(self) -> bool:
+        try:
+            await retrying(lambda: self.host.segments.info(self.name), self.host.rng)
+        except SegmentNotFoundError:
+            return False
+        return True
+
+    async def _write_transient(self, block: WriteBlock) -> str:
+        segments = self.host.segments
+        name = await segments.create_transient(self.name, self.writer)
+        writer = self.host.rng.uuid()
+        view = memoryview(block.data)
+        try:
+            last = await segments.setup_append(name, writer)
+            for number, start in enumerate(range(0, len(view), EVENT_MAX_BYTES)):
+                part = view[start : start + EVENT_MAX_BYTES]
+                await segments.append(
+                    Append(
+                        segment=name,
+                        writer=writer,
+                        data=part,
+                        event_number=number,
+                        previous=last,
+                        expected_offset=start,
+                    )
+                )
+                last = number
+        except (*RETRYABLE, QuotaExceededError):
+            # Begin anew rather than find out how far this one came.
+            await self._drop(name)
+            raise
+        return name
+
+    async def _drop(self, source: str) -> None:
+        try:
+            await self.host.segments.delete(source)
+        except (SegmentNotFoundError, *RETRYABLE) as error:
+            # Nobody reads a transient segment; its parent's deletion takes it along.
+            self.host.note(error)
+
+
+def unacknowledged_bytes(senders: Sequence[SegmentSender]) -> int:
+    """Bytes of all blocks that are not durable yet."""
+    return sum(block.size for sender in senders for block in sender.unacknowledged())

@@ -1,0 +1,408 @@
+"""Transactions: events that become readable together, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from penstock.client.options import number
+from penstock.client.retry import DEADLINE_S, Backoff, retrying
+from penstock.client.tasks import TaskOwner
+from penstock.client.writing.lanes import check_key
+from penstock.client.writing.writer import AsyncWriter, Prepared, as_bytes, checked_events
+from penstock.client.writing.writer_core import WriterSettings
+from penstock.codec.events import HEADER_BYTES
+from penstock.model.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    PenstockError,
+    QuotaHeldError,
+    StorageFullError,
+    ThrottledError,
+    TransactionNotFoundError,
+    TransactionStateError,
+    UnsupportedError,
+)
+from penstock.model.names import StreamName, segment_name, transaction_segment_name
+from penstock.model.segments import SegmentId, SegmentRange
+from penstock.ports import forks
+from penstock.ports.controller_service import (
+    LEASE_MAX_MS,
+    LEASE_MIN_MS,
+    ControllerService,
+    EventBlock,
+    PingStatus,
+    Transaction,
+    TransactionStatus,
+)
+from penstock.ports.files import Buffer
+from penstock.ports.rng import Rng
+from penstock.ports.segment_service import SegmentService
+
+if TYPE_CHECKING:
+    from penstock.client.writing.arrow import ArrowEvents, ArrowKeys
+
+log = logging.getLogger(__name__)
+
+HELD_MAX_BYTES = 64 << 10
+"""Events of so many bytes wait for the commit and go with it, in one call: a small transaction then needs no line to any
+segment. Of more, all are sent while others are written."""
+
+_COMMIT_PAUSE_S = 0.002
+_ABORT_S = 10.0
+"""How long leaving a block by an exception may take: the caller's exception waits for it."""
+
+
+class _TransactionLayout:
+    """The transaction's own segments. Nothing follows them: when they are gone, so is the transaction."""
+
+    def __init__(self, stream: StreamName, transaction: Transaction) -> None:
+        self.stream = stream
+        self._transaction = transaction
+
+    async def segments(self) -> Sequence[SegmentRange]:
+        return self._transaction.segments
+
+    def name_of(self, segment: SegmentId) -> str:
+        return transaction_segment_name(segment_name(self.stream, segment), self._transaction.id)
+
+    def writer_id(self, random: UUID, *, least_ms: int = 0) -> UUID:
+        return random  # Its numbers are deleted with the transaction's segments.
+
+    async def successors(self, segment: SegmentId, cause: PenstockError) -> Sequence[SegmentRange]:
+        raise TransactionStateError("transaction takes no more events", txn=self._transaction.id) from cause
+
+
+class _Held:
+    """Events that wait for the commit."""
+
+    __slots__ = ("events", "keys", "size")
+
+    def __init__(self) -> None:
+        self.events: list[bytes] = []
+        self.keys: list[str | None] = []
+        self.size = 0
+
+    def add(self, event: bytes, key: str | None) -> None:
+        self.events.append(event)
+        self.keys.append(key)
+        self.size += len(event) + HEADER_BYTES
+
+    @property
+    def given_keys(self) -> list[str | None] | None:
+        """None where no event has one."""
+        return self.keys if any(key is not None for key in self.keys) else None
+
+
+class AsyncTransaction:
+    """An open transaction on one stream. ``async with`` commits on success and aborts on an exception.
+
+    Scaling of the stream neither disturbs nor waits for it. While it is open its lease is renewed in the background; a
+    process that dies leaves it to be aborted by the store after ``lease_s``.
+    """
+
+    def __init__(
+        self,
+        stream: StreamName,
+        segments: SegmentService,
+        controller: ControllerService,
+        rng: Rng,
+        settings: WriterSettings,
+        *,
+        lease_s: float,
+    ) -> None:
+        self.stream = stream
+        number("lease_s", lease_s)
+        self.lease_ms = round(lease_s * 1000)
+        if not LEASE_MIN_MS <= self.lease_ms <= LEASE_MAX_MS:
+            raise InvalidArgumentError(
+                "lease is out of range", lease_s=lease_s, minimum_s=LEASE_MIN_MS / 1000, maximum_s=LEASE_MAX_MS / 1000
+            )
+        self._segments = segments
+        self._controller = controller
+        self._rng = rng
+        self._settings = settings
+        self._transaction: Transaction | None = None
+        self._writer: AsyncWriter | None = None
+        self._held: _Held | None = _Held()
+        """None: what is written goes to the writer."""
+        self._asked: Prepared | None = None
+        """What a commit was asked for with, and is again: it may have been heard, and nothing less may be committed."""
+        self._lost: BaseException | None = None
+        self._decided = False
+        self._tasks = TaskOwner(self._lose)
+        self._renewal: asyncio.TimerHandle | None = None
+        self._owner = forks.current()
+
+    @property
+    def id(self) -> UUID:
+        """The transaction's id. Raises InvalidArgumentError before it is open."""
+        return self._opened()[0].id
+
+    def _opened(self) -> tuple[Transaction, AsyncWriter]:
+        if self._transaction is None or self._writer is None:
+            raise InvalidArgumentError("transaction is not open", stream=str(self.stream))
+        return self._transaction, self._writer
+
+    async def open(self) -> None:
+        """Begin. Nothing happens where it is open.
+
+        Raises StreamNotFoundError, StreamSealedError, UnavailableError, TransactionStateError (committed or aborted: a
+        decided transaction is not begun again).
+        """
+        if self._transaction is not None and self._writer is not None:
+            if self._decided:
+                raise TransactionStateError("transaction is decided; begin another one", txn=self._transaction.id)
+            return
+        self._transaction = await retrying(
+            lambda: self._controller.create_transaction(self.stream, lease_ms=self.lease_ms), self._rng
+        )
+        layout = _TransactionLayout(self.stream, self._transaction)
+        self._writer = AsyncWriter(layout, self._segments, self._rng, self._settings)
+        await self._writer.open()
+        # A task that sleeps until then would cost a small transaction as much as its events.
+        self._renewal = asyncio.get_running_loop().call_later(self.lease_ms / 3000, self._renew)
+
+    def _lose(self, error: BaseException) -> None:
+        self._lost = error
+
+    def _renew(self) -> None:
+        self._renewal = None
+        self._tasks.start(self._keep_lease())
+
+    async def _keep_lease(self) -> None:
+        while True:
+            await self.ping()
+            await asyncio.sleep(self.lease_ms / 3000)
+
+    async def _end_lease(self) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+            self._renewal = None
+        await self._tasks.close()
+
+    async def ping(self) -> None:
+        """Renew the lease. Raises TransactionStateError (decided, or open for too long), TransactionNotFoundError."""
+        txn = self.id
+        status = await retrying(
+            lambda: self._controller.ping_transaction(self.stream, txn, lease_ms=self.lease_ms), self._rng
+        )
+        if status is PingStatus.UNKNOWN:
+            raise TransactionNotFoundError("transaction is not known", txn=txn)
+        if status is not PingStatus.OK:
+            raise TransactionStateError("lease was not renewed", txn=txn, state=status.value)
+
+    def check(self) -> None:
+        """Raise what keeps it from taking events: InvalidArgumentError (not open), TransactionStateError (decided, or asked
+        to commit), or how its lease was lost."""
+        self._taking()
+
+    def _taking(self) -> AsyncWriter:
+        writer = self._writable()
+        if self._asked is not None:
+            raise TransactionStateError(
+                "transaction takes no more events, for its commit was asked for: commit it again, or abort it",
+                txn=self.id,
+            )
+        return writer
+
+    def _writable(self) -> AsyncWriter:
+        forks.check(self._owner)
+        writer = self._opened()[1]
+        if self._lost is not None:
+            raise self._lost
+        if self._decided:
+            raise TransactionStateError("transaction is decided", txn=self.id)
+        return writer
+
+    async def write(self, event: Buffer | str, key: str | None = None) -> None:
+        """As ``AsyncWriter.write``. Raises TransactionStateError, TransactionNotFoundError too."""
+        writer = self._taking()
+        if self._held is not None:
+            data = as_bytes(event)
+            check_key(key)
+            if self._held.size + len(data) + HEADER_BYTES <= HELD_MAX_BYTES:
+                self._held.add(data, key)
+                return
+            self._let_go(writer)
+        await writer.write(event, key)
+
+    async def write_many(self, events: Sequence[Buffer | str], keys: Sequence[str | None] | None = None) -> None:
+        """As ``AsyncWriter.write_many``."""
+        writer = self._taking()
+        if self._held is not None:
+            data = checked_events(events, keys)
+            for key in keys or ():
+                check_key(key)
+            if self._held.size + sum(map(len, data)) + len(data) * HEADER_BYTES <= HELD_MAX_BYTES:
+                for event, key in zip(data, keys or [None] * len(data), strict=True):
+                    self._held.add(event, key)
+                return
+            self._let_go(writer)
+        await writer.write_many(events, keys)
+
+    async def write_arrow(self, array: ArrowEvents, keys: ArrowKeys | None = None) -> None:
+        """As ``AsyncWriter.write_arrow``."""
+        writer = self._taking()
+        self._let_go(writer)
+        await writer.write_arrow(array, keys)
+
+    async def flush(self) -> None:
+        """Return once every event written so far is durable, though not readable."""
+        writer = self._taking()
+        self._let_go(writer)
+        await writer.flush()
+
+    def _let_go(self, writer: AsyncWriter) -> None:
+        """Send what waits for the commit, and all that comes after, without waiting for it. At once, so that whoever is
+        interrupted in what follows has written all of it."""
+        held = self._held
+        if held is not None and held.events:
+            writer.take(writer.prepare(held.events, held.given_keys))
+        self._held = None
+
+    async def commit(self, *, wait: bool = True, deadline_s: float = DEADLINE_S) -> None:
+        """Make all events readable at once. ``wait``: return when they are; else when it is decided.
+
+        Raises: TransactionStateError (aborted), TransactionNotFoundError (lease ran out), DeadlineExceededError (decided;
+        readable later), UnavailableError, what its writes failed with. Failed or interrupted before it is decided, it may be
+        asked for again: with all events, or not at all.
+        """
+        number("deadline_s", deadline_s, least=0)
+        writer = self._writable()
+        status = await self._commit_held(writer, deadline_s)
+        if status is None:
+            # Not by ``close``, which a second call would find done, however little of it was.
+            await writer.flush()
+            await self._decide_end()
+            await writer.close()
+            txn = self.id
+            status = await retrying(
+                lambda: self._controller.commit_transaction(self.stream, txn), self._rng, deadline_s=deadline_s
+            )
+        if wait and status is not TransactionStatus.COMMITTED:
+            await self._wait_for(TransactionStatus.COMMITTED, deadline_s)
+
+    async def _commit_held(self, writer: AsyncWriter, deadline_s: float) -> TransactionStatus | None:
+        """Commit with all events in one call. None: nothing is decided, and the writer has the events."""
+        if self._asked is None:
+            held = self._held
+            if held is None or not held.events:
+                return None
+            prepared = writer.prepare(held.events, held.given_keys)
+            if len({lane.sender.range.segment for lane, _ in prepared}) < len(prepared):
+                writer.take(prepared)
+                self._held = None
+                return None
+            self._asked, self._held = prepared, None
+        txn = self.id
+        blocks = [
+            EventBlock(
+                segment=lane.sender.range.segment,
+                writer=lane.sender.writer,
+                event_count=block.count,
+                data=block.data,
+            )
+            for lane, block in self._asked
+        ]
+
+        async def whole() -> TransactionStatus | None:
+            try:
+                return await self._controller.commit_transaction(self.stream, txn, blocks=blocks)
+            except (UnsupportedError, ThrottledError, StorageFullError, QuotaHeldError):
+                return None
+
+        try:
+            status = await retrying(whole, self._rng, deadline_s=deadline_s)
+        except (TransactionNotFoundError, TransactionStateError):
+            await self._decide_end()
+            raise
+        if status is None:
+            # An earlier try may have succeeded although its answer was lost. A refusal now would hide that.
+            found = await self.status()
+            status = found if found in (TransactionStatus.COMMITTING, TransactionStatus.COMMITTED) else None
+        if status is None:
+            # The writer knows how to wait. Its blocks bear the same numbers of the same ids: none is stored twice.
+            prepared, self._asked = self._asked, None
+            await writer.adopt(prepared)
+            return None
+        await self._decide_end()
+        await writer.abort()
+        return status
+
+    async def abort(self, *, wait: bool = True, deadline_s: float = DEADLINE_S) -> None:
+        """Drop all events. ``wait``: return when the status is ABORTED; else when it is decided.
+
+        Raises: TransactionStateError (committed), DeadlineExceededError (decided; the removal goes on).
+        """
+        forks.check(self._owner)
+        number("deadline_s", deadline_s, least=0)
+        writer = self._opened()[1]
+        await writer.abort()
+        await self._decide_end()
+        txn = self.id
+        await retrying(lambda: self._controller.abort_transaction(self.stream, txn), self._rng, deadline_s=deadline_s)
+        if wait:
+            await self._wait_for(TransactionStatus.ABORTED, deadline_s)
+
+    async def abandon(self) -> None:
+        """End this side of it without a word: the store aborts it when its lease runs out."""
+        if self._writer is not None:
+            await self._writer.abort()
+        self._lost = self._lost or InvalidArgumentError("store is closed")
+        await self._end_lease()
+
+    async def _decide_end(self) -> None:
+        self._decided = True
+        await self._end_lease()
+
+    async def status(self) -> TransactionStatus:
+        """Where the transaction is now."""
+        txn = self.id
+        return await retrying(lambda: self._controller.transaction_status(self.stream, txn), self._rng)
+
+    async def _wait_for(self, wanted: TransactionStatus, deadline_s: float) -> None:
+        # A commit takes milliseconds, unless much waits before it.
+        backoff = Backoff(self._rng, first_s=_COMMIT_PAUSE_S)
+        give_up_at = asyncio.get_running_loop().time() + deadline_s
+        while True:
+            status = await self.status()
+            if status is wanted:
+                return
+            if wanted is TransactionStatus.ABORTED:
+                if status is TransactionStatus.UNKNOWN:
+                    return  # gone, and forgotten by now
+            elif status in (TransactionStatus.ABORTING, TransactionStatus.ABORTED, TransactionStatus.UNKNOWN):
+                raise TransactionStateError("transaction was not committed", txn=self.id, state=status.value)
+            if asyncio.get_running_loop().time() > give_up_at:
+                raise DeadlineExceededError("transaction ends without us", txn=self.id, state=status.value)
+            await backoff.sleep()
+
+    async def __aenter__(self) -> AsyncTransaction:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._decided:
+            return
+        if kind is None:
+            try:
+                await self.commit()
+            finally:
+                await self._end_lease()
+                await self._opened()[1].abort()
+            return
+        try:
+            # Whoever was interrupted does not want to wait.
+            await self.abort(wait=issubclass(kind, Exception), deadline_s=_ABORT_S)
+        except PenstockError as failure:
+            # The caller's exception tells more; the store aborts the transaction when its lease runs out.
+            log.warning("transaction could not be aborted", extra={"txn": str(self.id), "error": str(failure)})
+        finally:
+            await self._end_lease()

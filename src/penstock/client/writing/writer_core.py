@@ -1,0 +1,555 @@
+"""The event loop's half of a writer: senders per segment, flushes, bounded memory, replacement of sealed segments."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
+
+from penstock.client.options import COUNT_MAX, number
+from penstock.client.retry import retrying
+from penstock.client.tasks import TaskOwner
+from penstock.client.writing.direct import DirectPath
+from penstock.client.writing.lanes import (
+    ForkedLanes,
+    Lane,
+    LaneMap,
+    NoLanes,
+    Piece,
+    WriteBlock,
+    close_blocks,
+    replace_pieces,
+)
+from penstock.client.writing.layout import Layout
+from penstock.client.writing.rejection import Rejections
+from penstock.client.writing.rounds import SLICE_LANES, LaneRounds
+from penstock.client.writing.segment_sender import SegmentSender, SenderState, unacknowledged_bytes
+from penstock.codec.events import split_events
+from penstock.core.streams.routing import hash_key
+from penstock.model.errors import (
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    NotConnectedError,
+    PenstockError,
+    QuotaExceededError,
+    QuotaHeldError,
+    StorageFullError,
+)
+from penstock.model.segments import SegmentId, SegmentRange
+from penstock.ports import forks
+from penstock.ports.direct_appends import OpenDirect
+from penstock.ports.rng import Rng
+from penstock.ports.segment_service import Append, AppendDone, Appended, SegmentService
+
+BLOCK_BYTES_MIN = 1 << 10
+BLOCK_BYTES_MAX = 4 << 20
+RETIRED_KEPT = 1024
+LANE_BYTES_MIN = 4 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterSettings:
+    """How a writer batches and how long it tries.
+
+    ``block_bytes``: size at which a block of events is closed; larger costs less per event and more memory per segment.
+    ``linger_s``: how long events of a busy segment wait for company; the first event of an idle one never waits.
+    ``max_in_flight``: unacknowledged blocks per segment. ``max_pending_bytes``: events in memory; writes wait above.
+    ``deadline_s``: how long to go on without any acknowledgement before the writer fails, with StorageFullError where the
+    disk is full, else with DeadlineExceededError.
+    """
+
+    block_bytes: int = 1 << 20
+    linger_s: float = 0.002
+    max_in_flight: int = 4
+    max_pending_bytes: int = 32 << 20
+    deadline_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        number("block_bytes", self.block_bytes, most=COUNT_MAX)
+        if not BLOCK_BYTES_MIN <= self.block_bytes <= BLOCK_BYTES_MAX:
+            raise InvalidArgumentError("a block has 1 KiB to 4 MiB", block_bytes=self.block_bytes)
+        number("linger_s", self.linger_s, least=0)
+        number("deadline_s", self.deadline_s, above=0)
+        number("max_in_flight", self.max_in_flight, least=1, most=COUNT_MAX)
+        number("max_pending_bytes", self.max_pending_bytes, least=1, most=COUNT_MAX)
+
+
+class WriterCore:
+    """Takes events from lanes and prepared blocks, and makes them durable. Lives in one event loop.
+
+    Owns its senders' tasks. After a failure every call raises that error; ``unacknowledged`` says what it left. A quota that
+    refuses events is no failure: what was written until the user is told of it is dropped, then it goes on.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        segments: SegmentService,
+        rng: Rng,
+        settings: WriterSettings,
+        on_change: Callable[[], None],
+        open_direct: OpenDirect | None = None,
+    ) -> None:
+        self.layout = layout
+        self.segments = segments
+        self.rng = rng
+        self.settings = settings
+        self.max_in_flight = settings.max_in_flight
+        self.error: BaseException | None = None
+        self.rejections = Rejections(str(layout.stream))
+        self.pending_bytes = 0
+        self.lanes: LaneMap = NoLanes()
+        self._on_change = on_change  # called after pending_bytes, lanes or error changed
+        self._submit_local = getattr(segments, "submit_append", None)
+        self._tasks = TaskOwner(self.fail)
+        self._senders: dict[SegmentId, SegmentSender] = {}
+        self._retired: deque[SegmentSender] = deque(maxlen=RETIRED_KEPT)
+        self._group = 0
+        self._open_blocks = 0
+        self._group_events: dict[int, int] = {}
+        self._flushes: list[tuple[int, Callable[[], None]]] = []
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._turns: dict[str, asyncio.Future[None]] = {}
+        self._last_trouble: BaseException | None = None
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._rounds: LaneRounds | None = None
+        self._unflushed_events = 0
+        self._last_lane: Lane | None = None
+        self.direct = DirectPath(self, open_direct)
+        self.is_inherited = False
+        forks.register(self)
+
+    def abandon_in_child(self) -> None:
+        """See ``ports.forks.Handle``. The parent sends what is here."""
+        self.is_inherited = True
+        self.error = forks.refusal()
+        self.lanes = ForkedLanes()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    async def open(self) -> None:
+        """Find the segments. Raises StreamNotFoundError, StreamSealedError, UnavailableError."""
+        self._loop = asyncio.get_running_loop()
+        self._progress_at = self._loop.time()
+        rounds = LaneRounds(
+            self._loop,
+            self.settings.linger_s,
+            self._drain_some,
+            lambda: self.lane_bytes,
+            lambda: self.direct.active,
+            lambda: self._open_blocks,
+        )
+        ranges = await retrying(self.layout.segments, self.rng, deadline_s=self.settings.deadline_s)
+        if self._rounds is not None:
+            return  # Another thread was first.
+        self._rounds = rounds
+        ordered = sorted(ranges, key=lambda item: item.keys.low)
+        self.lanes = LaneMap([Piece(item.keys.low, item.keys.high, self._sender(item).lane) for item in ordered])
+
+    @property
+    def lane_bytes(self) -> int:
+        """At what size a lane is drained: a block, or less where very many lanes share the memory of the writer."""
+        share = self.settings.max_pending_bytes // (2 * max(1, len(self._senders)))
+        return min(self.settings.block_bytes, max(LANE_BYTES_MIN, share))
+
+    # --- filling -------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise what the writer failed with, if it did; or, once, what was refused. In the event loop alone."""
+        if self.error is not None:
+            raise self.error
+        if self.rejections.is_known:
+            # What is in the lanes was written by someone who did not know yet.
+            self.drain_all()
+            raise self.rejections.take()
+
+    async def checked(self) -> None:
+        """The same, for a caller in another thread."""
+        self.check()
+
+    def wake(self, lane: Lane) -> None:
+        """The lane got its first event since it was left idle."""
+        if self.error is None and self._rounds is not None:
+            self._rounds.wake(lane)
+
+    def _drain_some(self, lanes: Sequence[Lane]) -> None:
+        replaced = [old.lane for old in self._retired]
+        self._drain([*replaced, *(lane for lane in lanes if lane.sender.state is not SenderState.RETIRED)])
+
+    def drain(self, lane: Lane) -> None:
+        """Close what is in the lane and send it, behind the events that were late for replaced segments."""
+        lanes = [old.lane for old in self._retired]
+        self._drain([*lanes, lane] if lane.sender.state is not SenderState.RETIRED else lanes)
+
+    def drain_all(self) -> None:
+        self._drain(self.lane_list())
+
+    def lane_list(self) -> list[Lane]:
+        """Those of replaced segments first."""
+        return [old.lane for old in self._retired] + [sender.lane for sender in self._senders.values()]
+
+    def _drain(self, lanes: Sequence[Lane]) -> None:
+        # Newest first: whoever wrote to a newer lane had finished with the older one, so what is taken from the older one
+        # afterwards includes all that came before. Then sent oldest first.
+        taken = [(lane, lane.take()) for lane in reversed(lanes)]
+        limit, block_bytes = self.lane_bytes, self.settings.block_bytes
+        for lane, (events, keys) in reversed(taken):
+            if events:
+                self.lanes.rotate(lane)
+                if lane.limit:
+                    lane.limit = limit
+                for block in close_blocks(events, keys, self._group, block_bytes):
+                    self._enqueue(lane.sender, block)
+        self._on_change()
+
+    def enqueue(self, prepared: Iterable[tuple[Lane, WriteBlock]], *, goes_on: bool = False) -> None:
+        """Take blocks that were framed elsewhere, each behind what its lane holds. ``goes_on``: others of the same call were
+        taken before; where those are refused, these are as well, and count."""
+        if goes_on and self.error is None and self.rejections.is_known:
+            prepared = list(prepared)
+            for _, block in prepared:
+                self.rejections.add(block)
+        self.check()
+        for lane, block in prepared:
+            self.drain(lane)
+            block.group = self._group
+            self._enqueue(lane.sender, block)
+
+    def _enqueue(self, sender: SegmentSender, block: WriteBlock) -> None:
+        if self.error is not None:
+            return
+        if self.rejections.is_on:
+            self.rejections.add(block)
+            return
+        self._unflushed_events += block.count
+        self._last_lane = sender.lane
+        self._count(block)
+        if sender.state is SenderState.RETIRED:
+            self._route(sender, [block])
+        else:
+            sender.enqueue(block)
+
+    def _count(self, block: WriteBlock) -> None:
+        if not self.pending_bytes:
+            self._progress_at = self._loop.time()
+            self._watch()
+        self.pending_bytes += block.size
+        self._open_blocks += 1
+        self._group_events[block.group] = self._group_events.get(block.group, 0) + block.count
+
+    def adopt(self, sender: SegmentSender, block: WriteBlock) -> None:
+        """Take over a block that the writing thread has sent: it is not known whether it is stored."""
+        if self.error is None:
+            block.group = self._group
+            self._count(block)
+            sender.adopt(block)
+
+    # --- waiting -------------------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Return once everything written so far is durable. Raises what the writer failed with."""
+        if not self.is_inherited:
+            await self.direct.give_back()
+        self.check()
+        told = self.rejections.told
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def durable() -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        self.flush_then(durable)
+        await waiter
+        self.check()
+        self.rejections.check_since(told)
+
+    def flush_then(self, done: Callable[[], None]) -> None:
+        """Call ``done`` once everything written so far is durable, or the writer has failed; perhaps at once.
+
+        For a caller in another thread, to whom a task and a future would cost more than the look at what they say.
+        """
+        full = [] if self.error is not None else [s.lane for s in self._senders.values() if s.lane.written]
+        if len(full) > SLICE_LANES:
+            self._flush_slices(deque(full), done)
+            return
+        if self.error is None:
+            self.drain_all()
+        self._flushed(done)
+
+    def _flush_slices(self, lanes: deque[Lane], done: Callable[[], None]) -> None:
+        """Drain some lanes in each pass of the loop: these are on their way, and stored, while the next ones are drained."""
+        if self.error is None and lanes:
+            self._drain_some([lanes.popleft() for _ in range(min(len(lanes), SLICE_LANES))])
+            self._loop.call_soon(self._flush_slices, lanes, done)
+        else:
+            self._flushed(done)
+
+    def _flushed(self, done: Callable[[], None]) -> None:
+        """All that was to be flushed is on its way."""
+        self.direct.flushed(self._unflushed_events, self._last_lane)
+        self._unflushed_events = 0
+        upto = self._group
+        self._group += 1
+        if self.error is not None or min(self._group_events, default=self._group) > upto:
+            done()
+        else:
+            self._flushes.append((upto, done))
+
+    async def room(self) -> None:
+        """Return once ``pending_bytes`` is below its bound. Raises what the writer failed with."""
+        while self.pending_bytes > self.settings.max_pending_bytes and self.error is None:
+            waiter = self._loop.create_future()
+            self._room.append(waiter)
+            await waiter
+        self.check()
+
+    def _wake_waiters(self) -> None:
+        oldest = min(self._group_events, default=self._group)
+        failed = self.error is not None
+        if self._flushes and (failed or self._flushes[0][0] < oldest):
+            over = [done for upto, done in self._flushes if failed or upto < oldest]
+            # In order of their groups: those that are over are the first ones.
+            del self._flushes[: len(over)]
+            for done in over:
+                done()
+        if failed or self.pending_bytes <= self.settings.max_pending_bytes:
+            while self._room:
+                waiter = self._room.popleft()
+                if not waiter.done():
+                    waiter.set_result(None)
+        elif not self.rejections.is_on:
+            return  # A thread that waits for room would wake for nothing, at each of thousands of acknowledgements.
+        self._on_change()
+
+    def _watch(self) -> None:
+        if self._watchdog is None:
+            self._watchdog = self._loop.call_at(self._progress_at + self.settings.deadline_s, self._look)
+
+    def _look(self) -> None:
+        self._watchdog = None
+        if not self.pending_bytes or self.error is not None:
+            return
+        if self._loop.time() < self._progress_at + self.settings.deadline_s:
+            self._watch()
+            return
+        self.fail(self._overdue())
+
+    def _overdue(self) -> PenstockError:
+        """What the writer fails with when its deadline passes: a full disk or quota by name, for waiting longer will not
+        help."""
+        trouble, deadline_s = self._last_trouble, self.settings.deadline_s
+        error: PenstockError
+        if isinstance(trouble, StorageFullError):
+            error = StorageFullError("events are not acknowledged: disk is full", deadline_s=deadline_s)
+        elif isinstance(trouble, QuotaHeldError):
+            fields = trouble.fields | {"deadline_s": deadline_s}
+            error = QuotaHeldError("events are not acknowledged: backlog quota is reached", **fields)
+        else:
+            error = DeadlineExceededError("events are not acknowledged", deadline_s=deadline_s)
+        if trouble is None:
+            # A store that is slow takes no more bytes, and its protocol has no words to say so.
+            error.fields["hint"] = "nothing was answered; the store may be overloaded, see its log"
+        error.__cause__ = trouble
+        return error
+
+    def unacknowledged(self) -> Mapping[str, object]:
+        """What is not durable: stream, events, bytes, segments, and the last trouble met."""
+        busy = [sender for sender in self._senders.values() if sender.in_flight or sender.queue]
+        return {
+            "stream": str(self.layout.stream),
+            "unacked_events": sum(self._group_events.values()),
+            "unacked_bytes": unacknowledged_bytes(busy),
+            "segments": [sender.name for sender in busy],
+            "last_error": None if self._last_trouble is None else str(self._last_trouble),
+        }
+
+    # --- what senders ask for ------------------------------------------------------------------------------
+
+    def submit(self, request: Append, done: AppendDone) -> None:
+        if self._submit_local is not None:
+            self._submit_local(request, done)
+            return
+        before = self._turns.get(request.segment)
+        mine = self._turns[request.segment] = self._loop.create_future()
+        self._tasks.start(self._append(request, done, before, mine))
+
+    async def _append(
+        self, request: Append, done: AppendDone, before: asyncio.Future[None] | None, mine: asyncio.Future[None]
+    ) -> None:
+        result: Appended | PenstockError
+        try:
+            if before is not None and not before.done():
+                await before
+            # The next one wakes only after this step, in which the append takes its place before it first waits.
+            mine.set_result(None)
+            result = await self.segments.append(request)
+        except PenstockError as error:
+            result = error
+        except OSError as error:
+            result = NotConnectedError("connection failed", reason=str(error))
+        finally:
+            if not mine.done():
+                mine.set_result(None)
+        try:
+            done(result)
+        finally:
+            del result  # An error's traceback holds this frame, and the frame would hold the error, and the block.
+
+    def new_writer(self, *, least_ms: int = 0) -> UUID:
+        return self.layout.writer_id(self.rng.uuid(), least_ms=least_ms)
+
+    def start(self, sender: SegmentSender, *, recover: bool) -> None:
+        self._tasks.start(sender.recover() if recover else sender.send_large())
+
+    def settled(self, block: WriteBlock) -> None:
+        self._progress_at = self._loop.time()
+        self._last_trouble = None
+        self._resolved(block)
+        self._forget(block)
+        self._wake_waiters()
+
+    def _forget(self, block: WriteBlock) -> None:
+        self.pending_bytes -= block.size
+        self._open_blocks -= 1
+        left = self._group_events[block.group] - block.count
+        if left:
+            self._group_events[block.group] = left
+        else:
+            del self._group_events[block.group]
+
+    def ready(self, sender: SegmentSender) -> None:
+        if sender.due:
+            sender.due = False
+            self.drain(sender.lane)
+
+    def note(self, error: BaseException) -> None:
+        self._last_trouble = error
+
+    def reject(self, error: QuotaExceededError) -> None:
+        if self.error is not None:
+            return
+        self.rejections.begin(error)
+        self.rejections.open_blocks += 1  # not known before all senders are asked
+        for sender in list(self._senders.values()):
+            self.rejections.open_blocks += sender.reject()
+        self.drain_all()
+        self.rejections.open_blocks -= 1
+        for sender in self._senders.values():
+            sender.lane.limit = 0  # the next event looks at once
+
+    def dropped(self, block: WriteBlock) -> None:
+        self.rejections.add(block)
+        self._resolved(block)
+        self._progress_at = self._loop.time()
+        self._forget(block)
+        self._wake_waiters()
+
+    def _resolved(self, block: WriteBlock) -> None:
+        if block.rejected:
+            self.rejections.open_blocks -= 1
+
+    def fail(self, error: BaseException) -> None:
+        """Stop: wake all who wait, and raise ``error`` from now on. The first one counts."""
+        if self.error is not None:
+            return
+        if isinstance(error, PenstockError):
+            for name, value in self.unacknowledged().items():
+                error.fields.setdefault(name, value)
+        self.error = error
+        if self._rounds is not None:
+            self._rounds.close()
+        for sender in self._senders.values():
+            sender.retire()
+        self._wake_waiters()
+
+    # --- replacement ---------------------------------------------------------------------------------------
+
+    async def replace(self, sender: SegmentSender, cause: PenstockError) -> None:
+        """Hand a sealed or deleted segment's keys, un-acknowledged events and lane to its successors."""
+        segment = sender.range.segment
+        try:
+            found = await retrying(
+                partial(self.layout.successors, segment, cause), self.rng, deadline_s=self.settings.deadline_s
+            )
+        except PenstockError as error:
+            self.fail(error)
+            return
+        if self.error is not None:
+            return
+        # From here on nothing is awaited: no event can slip between the old segment's and the new one's.
+        pieces = replace_pieces(self.lanes.pieces, sender.lane, found, lambda item: self._sender(item).lane)
+        left = sender.retire()
+        self._senders.pop(segment, None)
+        self._turns.pop(sender.name, None)
+        self._retired.append(sender)
+        self.lanes = LaneMap(pieces)
+        self._on_change()
+        self._route(sender, left)
+        self.drain_all()
+        sender.lane.limit = 0  # a late event of another thread that lands here wakes us
+
+    def _route(self, old: SegmentSender, blocks: Sequence[WriteBlock]) -> None:
+        low, high = old.range.keys.low, old.range.keys.high
+        targets = [piece.lane for piece in self.lanes.pieces if piece.low < high and low < piece.high]
+        single = len({id(lane) for lane in targets}) == 1
+        for block in blocks:
+            if block.rejected:
+                self.dropped(block)
+                continue
+            if single or block.keys is None:
+                moved = [(targets[0], WriteBlock(block.data, block.count, block.keys, block.group, block.large))]
+            else:
+                moved = self._split(block)
+            for lane, part in moved:
+                if lane.sender is old:
+                    raise InternalError("segment follows itself", segment=old.name)
+                self._enqueue(lane.sender, part)
+            self._forget(block)
+
+    def _split(self, block: WriteBlock) -> list[tuple[Lane, WriteBlock]]:
+        keys = [] if block.keys is None else block.keys()
+        if block.large:
+            return [(self._lane_of(keys[0]), WriteBlock(block.data, 1, block.keys, block.group, True))]
+        parts: dict[int, tuple[Lane, list[bytes], list[str | None]]] = {}
+        for event, key in zip(split_events(bytes(block.data)), keys, strict=True):
+            lane = self._lane_of(key)
+            part = parts.setdefault(id(lane), (lane, [], []))
+            part[1].append(event)
+            part[2].append(key)
+        size = self.settings.block_bytes
+        return [
+            (lane, small)
+            for lane, events, own in parts.values()
+            for small in close_blocks(events, own, block.group, size)
+        ]
+
+    def _lane_of(self, key: str | None) -> Lane:
+        lanes = self.lanes
+        return lanes[None] if key is None else lanes.lane_at(hash_key(key))
+
+    def _sender(self, item: SegmentRange) -> SegmentSender:
+        sender = self._senders.get(item.segment)
+        if sender is None:
+            sender = SegmentSender(self, item, self.layout.name_of(item.segment), self.new_writer())
+            self._senders[item.segment] = sender
+        return sender
+
+    async def close(self) -> None:
+        """Drop everything that is not sent and end all tasks. ``flush`` first to keep it. Does nothing in a forked child."""
+        if self.is_inherited:
+            return
+        await self.direct.give_back()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
+        if self.error is None:
+            self.fail(InvalidArgumentError("writer is closed", stream=str(self.layout.stream)))
+        self.lanes = NoLanes()  # a late event finds no lane to be lost in
+        self._on_change()
+        await self._tasks.close()

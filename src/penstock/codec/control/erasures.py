@@ -1,0 +1,210 @@
+"""What the controller stores about erasures. The form is that of ``penstock.codec.control.streams``.
+
+Source: docs/formats/metadata.md, docs/formats/erasure.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.codec.control.streams import Fields, dump_record, load_record
+from penstock.codec.events import HEADER_BYTES
+from penstock.codec.store.erased import decode_ranges, encode_ranges
+from penstock.model.errors import CorruptDataError
+from penstock.model.segments import SegmentId
+
+
+class ErasureState(enum.Enum):
+    """``GATHERING``: positions are still coming, nothing was changed. ``DEFERRED``: the request is complete, nothing was
+    changed, and a hold covers some of it. ``ASKED``: decided, and performed until it is done. ``DONE``: there is a receipt.
+    ``WITHDRAWN``: given up before it was decided; nothing was changed, and nothing ever will be under this id."""
+
+    GATHERING = "gathering"
+    DEFERRED = "deferred"
+    ASKED = "asked"
+    DONE = "done"
+    WITHDRAWN = "withdrawn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deferral:
+    """Why an erasure waits. ``holds``: at most 16 of those that cover it, each with ``hold``, ``owner``, ``reason`` and
+    ``until_ms``; ``count``: how many there are. ``ends``: of each segment, where the last range ends."""
+
+    holds: Sequence[Mapping[str, Any]]
+    count: int
+    since_ms: int
+    ends: Mapping[SegmentId, int]
+
+    def fields(self) -> Fields:
+        ends = {str(segment): end for segment, end in self.ends.items()}
+        return {
+            "holds": [dict(item) for item in self.holds],
+            "count": self.count,
+            "since_ms": self.since_ms,
+            "ends": ends,
+        }
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Deferral:
+        """Inverse of ``fields``. Raises LookupError, TypeError, ValueError."""
+        return cls(
+            holds=[dict(item) for item in fields["holds"]],
+            count=int(fields["count"]),
+            since_ms=int(fields["since_ms"]),
+            ends={SegmentId(int(segment)): int(end) for segment, end in fields["ends"].items()},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureRecord:
+    """An erasure. ``asked`` holds who requested it, why, and the search; ``receipt`` is present once it is done.
+
+    ``run`` names the run whose parts were decided. It is empty before the decision, and in records of earlier versions,
+    whose parts have no run in their keys. ``request`` is the digest of the decided request (docs/formats/erasure.md).
+    ``deferred`` is present in the state ``DEFERRED`` only; ``withdrawn`` (``who``, ``why``, ``at_ms``) in ``WITHDRAWN`` only.
+    """
+
+    stream: str
+    incarnation: int
+    state: ErasureState
+    asked: Mapping[str, Any]
+    asked_ms: int
+    receipt: Mapping[str, Any] | None = None
+    run: str = ""
+    request: Mapping[str, Any] | None = None
+    deferred: Deferral | None = None
+    withdrawn: Mapping[str, Any] | None = None
+
+    def encode(self) -> bytes:
+        more: Fields = {} if self.deferred is None else {"deferred": self.deferred.fields()}
+        if self.withdrawn is not None:
+            more["withdrawn"] = dict(self.withdrawn)
+        return dump_record(
+            {
+                **more,
+                "stream": self.stream,
+                "incarnation": self.incarnation,
+                "state": self.state.value,
+                "asked": dict(self.asked),
+                "asked_ms": self.asked_ms,
+                "receipt": None if self.receipt is None else dict(self.receipt),
+                "run": self.run,
+                "request": None if self.request is None else dict(self.request),
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> ErasureRecord:
+        return load_record("erasure", data, cls._build)
+
+    @classmethod
+    def _build(cls, fields: Fields) -> ErasureRecord:
+        return cls(
+            stream=str(fields["stream"]),
+            incarnation=int(fields["incarnation"]),
+            state=ErasureState(fields["state"]),
+            asked=dict(fields["asked"]),
+            asked_ms=int(fields["asked_ms"]),
+            receipt=None if fields["receipt"] is None else dict(fields["receipt"]),
+            run=str(fields.get("run", "")),
+            request=None if fields.get("request") is None else dict(fields["request"]),
+            deferred=None if fields.get("deferred") is None else Deferral.of(fields["deferred"]),
+            withdrawn=None if fields.get("withdrawn") is None else dict(fields["withdrawn"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasurePartRecord:
+    """Some of the ranges of an erasure in one segment: the payloads of events, half-open, in order. ``events``: how many
+    were requested, those without payload included. ``empty``: where events without payload begin."""
+
+    segment: SegmentId
+    ranges: Sequence[tuple[int, int]]
+    events: int
+    empty: Sequence[int] = ()
+
+    @property
+    def offsets(self) -> list[int]:
+        """Where the requested events begin."""
+        return [*(start - HEADER_BYTES for start, _ in self.ranges), *self.empty]
+
+    def encode(self) -> bytes:
+        return dump_record(self.fields())
+
+    def fields(self) -> Fields:
+        packed = base64.b64encode(encode_ranges(self.ranges)).decode()
+        found: Fields = {"segment": self.segment, "events": self.events, "count": len(self.ranges), "ranges": packed}
+        return {**found, "empty": list(self.empty)} if self.empty else found
+
+    @classmethod
+    def decode(cls, data: bytes) -> ErasurePartRecord:
+        return load_record("erasure part", data, cls.of)
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> ErasurePartRecord:
+        """Inverse of ``fields``. Raises CorruptDataError, LookupError, TypeError, ValueError."""
+        try:
+            packed = base64.b64decode(fields["ranges"], validate=True)
+        except binascii.Error as error:
+            raise CorruptDataError("list of ranges has no legal form", segment=fields["segment"]) from error
+        return cls(
+            segment=SegmentId(int(fields["segment"])),
+            ranges=decode_ranges(packed, int(fields["count"])),
+            events=int(fields["events"]),
+            empty=[int(offset) for offset in fields.get("empty", ())],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureChunksRecord:
+    """What the erasure has made of some chunks: a JSON object each, which names its segment. ``segment``: of the first."""
+
+    segment: SegmentId
+    chunks: Sequence[Mapping[str, Any]]
+
+    def encode(self) -> bytes:
+        return dump_record({"segment": self.segment, "chunks": [dict(item) for item in self.chunks]})
+
+    @classmethod
+    def decode(cls, data: bytes) -> ErasureChunksRecord:
+        return load_record(
+            "erasure chunks", data, lambda f: cls(segment=SegmentId(int(f["segment"])), chunks=list(f["chunks"]))
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureChainRecord:
+    """The last receipt: its number, the erasure, and the digest that the next one continues."""
+
+    sequence: int
+    erasure: str
+    sha256: str
+
+    def encode(self) -> bytes:
+        return dump_record({"sequence": self.sequence, "erasure": self.erasure, "sha256": self.sha256})
+
+    @classmethod
+    def decode(cls, data: bytes) -> ErasureChainRecord:
+        return load_record(
+            "erasure chain",
+            data,
+            lambda f: cls(sequence=int(f["sequence"]), erasure=str(f["erasure"]), sha256=str(f["sha256"])),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureMarkRecord:
+    """A mark: the erasure under the key is not done yet."""
+
+    def encode(self) -> bytes:
+        return dump_record({})
+
+    @classmethod
+    def decode(cls, data: bytes) -> ErasureMarkRecord:
+        return load_record("erasure mark", data, lambda _: cls())

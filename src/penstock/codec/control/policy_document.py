@@ -1,0 +1,329 @@
+"""The policy document and holds as JSON: for files, requests, and the store's own tables.
+
+Source: docs/formats/policy.md. A field that is absent is left to the next level, ``null`` is unlimited.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    InvalidCutError,
+    InvalidNameError,
+    VersionTooNewError,
+)
+from penstock.model.names import StreamName
+from penstock.model.policies import LONG_MAX
+from penstock.model.retention import (
+    INHERIT,
+    Backlog,
+    Combine,
+    HoldInfo,
+    Idle,
+    IdleWhen,
+    Inherit,
+    Measure,
+    OnExceed,
+    PolicyDocument,
+    Retain,
+    Unsubscribed,
+)
+
+VERSION = 1
+_SHOWN = 60
+
+
+class Kind(enum.Enum):
+    """What a field holds."""
+
+    BYTES = "bytes"
+    SECONDS = "seconds"
+    EVENTS = "events"
+    SHARE = "share"
+    CHOICE = "choice"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field of the document. ``path`` as ``retain.min_bytes``; ``zero`` and ``null``: whether it may be that."""
+
+    path: str
+    kind: Kind
+    zero: bool = True
+    null: bool = True
+    choices: type[enum.Enum] | None = None
+
+    @property
+    def section(self) -> str:
+        """The object that holds it; empty for the document itself."""
+        return self.path.rpartition(".")[0]
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition(".")[2]
+
+    @property
+    def accepted(self) -> str:
+        """What would be accepted, for people."""
+        if self.choices is not None:
+            return ", ".join(f'"{item.value}"' for item in self.choices)
+        if self.kind is Kind.SHARE:
+            return "a number above 0 and up to 1"
+        least = "0 or more" if self.zero else "more than 0"
+        noun = {Kind.BYTES: "whole bytes", Kind.SECONDS: "seconds", Kind.EVENTS: "whole events"}[self.kind]
+        return f"{noun}, {least}{', or null for unlimited' if self.null else ''}"
+
+
+# A TTL, an age or an idle time of 0 is no limit in Pulsar and "at once" by its own meaning. It is refused, so that nobody
+# loses everything to the wrong reading.
+FIELDS: Final[Sequence[Field]] = (
+    Field(path="retain.min_bytes", kind=Kind.BYTES),
+    Field(path="retain.min_age_s", kind=Kind.SECONDS),
+    Field(path="retain.combine", kind=Kind.CHOICE, null=False, choices=Combine),
+    Field(path="retain.max_bytes", kind=Kind.BYTES),
+    Field(path="retain.max_age_s", kind=Kind.SECONDS),
+    Field(path="retain.measure", kind=Kind.CHOICE, null=False, choices=Measure),
+    Field(path="unsubscribed", kind=Kind.CHOICE, null=False, choices=Unsubscribed),
+    Field(path="backlog.ttl_s", kind=Kind.SECONDS, zero=False),
+    Field(path="backlog.max_bytes", kind=Kind.BYTES),
+    Field(path="backlog.max_age_s", kind=Kind.SECONDS, zero=False),
+    Field(path="backlog.max_events", kind=Kind.EVENTS),
+    Field(path="backlog.on_exceed", kind=Kind.CHOICE, null=False, choices=OnExceed),
+    Field(path="backlog.on_exceed_bytes", kind=Kind.CHOICE, null=False, choices=OnExceed),
+    Field(path="backlog.on_exceed_age", kind=Kind.CHOICE, null=False, choices=OnExceed),
+    Field(path="backlog.on_exceed_events", kind=Kind.CHOICE, null=False, choices=OnExceed),
+    Field(path="backlog.evict_to", kind=Kind.SHARE, null=False),
+    Field(path="idle.subscriber_s", kind=Kind.SECONDS, zero=False),
+    Field(path="idle.stream_s", kind=Kind.SECONDS, zero=False),
+    Field(path="idle.stream_when", kind=Kind.CHOICE, null=False, choices=IdleWhen),
+    Field(path="grace_s", kind=Kind.SECONDS, null=False),
+)
+QUOTA_ACTIONS: Final[Mapping[str, str]] = {
+    "backlog.on_exceed_bytes": "backlog.max_bytes",
+    "backlog.on_exceed_age": "backlog.max_age_s",
+    "backlog.on_exceed_events": "backlog.max_events",
+}
+"""The action of one quota, with its limit. In one document it wins over ``on_exceed``, which is the action of the others."""
+BY_PATH: Final[Mapping[str, Field]] = {item.path: item for item in FIELDS}
+SECTIONS: Final[Mapping[str, type[Retain] | type[Backlog] | type[Idle]]] = {
+    "retain": Retain,
+    "backlog": Backlog,
+    "idle": Idle,
+}
+_TOP = ("version", *SECTIONS, *(item.path for item in FIELDS if not item.section))
+
+
+def value_of(document: PolicyDocument, path: str) -> Any:
+    """The value of the field, as ``retain.min_bytes``; INHERIT where the document leaves it open."""
+    section, _, name = path.rpartition(".")
+    return getattr(getattr(document, section) if section else document, name)
+
+
+def check_value(item: Field, value: Any, *, path: str = "policy.") -> Any:
+    """The value as the document holds it: a number, None, a member of the field's choices, or INHERIT.
+
+    Choices may be given by their value. Raises InvalidArgumentError with ``field``, ``value``, ``rule`` and ``accepted``.
+    """
+    if isinstance(value, Inherit):
+        return value
+    rule = _broken_rule(item, value)
+    if rule is not None:
+        raise InvalidArgumentError(
+            "policy field cannot be used", field=path + item.path, value=_show(value), rule=rule, accepted=item.accepted
+        )
+    if item.choices is not None:
+        return value if isinstance(value, item.choices) else item.choices(value)
+    whole = item.kind in (Kind.BYTES, Kind.EVENTS) or (isinstance(value, float) and value.is_integer())
+    return value if value is None or not whole or item.kind is Kind.SHARE else int(value)
+
+
+def _broken_rule(item: Field, value: Any) -> str | None:
+    if value is None:
+        return None if item.null else "it cannot be unlimited; leave it out for the next level's value"
+    if item.choices is not None:
+        known = isinstance(value, str) and value in {member.value for member in item.choices}
+        return None if known or isinstance(value, item.choices) else "it is one of a few words"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "it is a number"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "it is a finite number"
+    if value < 0:
+        return "it is not negative" + ("; null is unlimited" if item.null else "")
+    if item.kind is Kind.SHARE:
+        return None if 0 < value <= 1 else "it is a share above 0 and up to 1"
+    if value == 0 and not item.zero:
+        return "it is more than 0; null lifts the limit"
+    if item.kind is not Kind.SECONDS and isinstance(value, float) and not value.is_integer():
+        return "it is a whole number"
+    if value * (1000 if item.kind is Kind.SECONDS else 1) >= LONG_MAX:
+        return "it is too large to be meant" + ("; null is unlimited" if item.null else "")
+    return None
+
+
+def _show(value: Any) -> str:
+    try:
+        return json.dumps(value)[:_SHOWN]
+    except (TypeError, ValueError):
+        # Numbers of thousands of digits have no text.
+        return type(value).__name__ if isinstance(value, int) else repr(value)[:_SHOWN]
+
+
+def encode_document(document: PolicyDocument) -> dict[str, Any]:
+    """The document as a JSON object: seconds and bytes; fields and sections that say nothing are left out."""
+    body: dict[str, Any] = {}
+    for item in FIELDS:
+        value = value_of(document, item.path)
+        if isinstance(value, Inherit):
+            continue
+        target = body.setdefault(item.section, {}) if item.section else body
+        target[item.name] = value.value if isinstance(value, enum.Enum) else value
+    return body
+
+
+def decode_document(value: Any, *, path: str = "policy.") -> PolicyDocument:
+    """The document that the JSON value says. ``null`` in place of the document or a section: it says nothing.
+
+    Each field is checked by itself; ``core.policies.levels.validate`` holds them against each other. Raises
+    InvalidArgumentError with ``field`` (``path`` first), ``value``, ``rule`` and ``accepted``; unknown fields are refused.
+    """
+    body = _object(value, path.rstrip(".") or "policy", "the document", _TOP, path)
+    version = body.get("version", VERSION)
+    if isinstance(version, bool) or version != VERSION:
+        raise InvalidArgumentError(
+            "policy field cannot be used",
+            field=f"{path}version",
+            value=_show(version),
+            rule="it is the version of the format",
+            accepted=str(VERSION),
+        )
+    sections = {name: _section(body.get(name), name, path) for name in SECTIONS}
+    rest = {
+        item.name: check_value(item, body.get(item.name, INHERIT), path=path) for item in FIELDS if not item.section
+    }
+    return PolicyDocument(**sections, **rest)
+
+
+def _section(value: Any, name: str, path: str) -> Any:
+    known = [item for item in FIELDS if item.section == name]
+    body = _object(value, path + name, f"the section {name}", [item.name for item in known], f"{path}{name}.")
+    return SECTIONS[name](**{item.name: check_value(item, body.get(item.name, INHERIT), path=path) for item in known})
+
+
+def _object(value: Any, field: str, what: str, names: Sequence[str], path: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidArgumentError(
+            "policy field cannot be used",
+            field=field,
+            value=_show(value),
+            rule=f"{what} is an object",
+            accepted="an object with " + ", ".join(names),
+        )
+    for name in value:
+        if name not in names:
+            # A misspelt field must not pass for an absent one.
+            raise InvalidArgumentError(
+                "policy field is not known",
+                field=f"{path}{str(name)[:_SHOWN]}",
+                value=_show(value[name]),
+                rule="only known fields are taken",
+                accepted=", ".join(names),
+            )
+    return value
+
+
+def pack_document(document: PolicyDocument) -> bytes:
+    """The stored form: JSON with the version of the format, UTF-8. Equal documents give equal bytes."""
+    return json.dumps({"version": VERSION, **encode_document(document)}, separators=(",", ":")).encode()
+
+
+def unpack_document(data: bytes | memoryview, *, where: str = "") -> PolicyDocument:
+    """What ``pack_document`` stored. ``where`` names the place in errors.
+
+    Whoever cannot read a policy must remove nothing under it. Raises: VersionTooNewError (written by a newer version),
+    CorruptDataError (not a document).
+    """
+    body = _load(data, "policy document", where)
+    try:
+        return decode_document(body)
+    except InvalidArgumentError as error:
+        raise CorruptDataError("stored policy document is damaged", where=where, **error.fields) from error
+
+
+def _load(data: bytes | memoryview, what: str, where: str) -> dict[str, Any]:
+    try:
+        body = json.loads(bytes(data).decode())
+    except (ValueError, RecursionError) as error:
+        raise CorruptDataError(f"stored {what} is no JSON", where=where, cause=str(error)[:_SHOWN]) from error
+    if not isinstance(body, dict):
+        raise CorruptDataError(f"stored {what} is no object", where=where)
+    version = body.get("version")
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise CorruptDataError(f"stored {what} has no version", where=where, version=_show(version))
+    if version > VERSION:
+        raise VersionTooNewError(f"stored {what} is of a newer version", where=where, version=version, known=VERSION)
+    return body
+
+
+_HOLD = ("id", "scope", "stream", "owner", "reason", "created_ms", "until_ms", "cut")
+
+
+def encode_hold(hold: HoldInfo) -> dict[str, Any]:
+    """The hold as a JSON object. ``stream`` is ``scope/stream``, ``cut`` the text of the cut; all fields are there."""
+    return {
+        "id": hold.id,
+        "scope": hold.scope,
+        "stream": None if hold.stream is None else str(hold.stream),
+        "owner": hold.owner,
+        "reason": hold.reason,
+        "created_ms": hold.created_ms,
+        "until_ms": hold.until_ms,
+        "cut": None if hold.cut is None else hold.cut.to_text(),
+    }
+
+
+def decode_hold(value: Any) -> HoldInfo:
+    """The hold that ``encode_hold`` wrote. Raises InvalidArgumentError with ``field`` and ``value``."""
+    body = _object(value, "hold", "a hold", ("version", *_HOLD), "hold.")
+    texts: dict[str, str] = {}
+    for name in ("id", "scope", "owner", "reason"):
+        text = body.get(name)
+        if not isinstance(text, str):
+            raise InvalidArgumentError("a hold's field is text", field=f"hold.{name}", value=_show(text))
+        texts[name] = text
+    for name in ("created_ms", "until_ms"):
+        number = body.get(name)
+        absent = number is None and name == "until_ms"
+        if not absent and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
+            raise InvalidArgumentError("a hold's time is milliseconds", field=f"hold.{name}", value=_show(number))
+    for name in ("stream", "cut"):
+        if not isinstance(body.get(name), str | None):
+            raise InvalidArgumentError("a hold's field is text", field=f"hold.{name}", value=_show(body[name]))
+    try:
+        stream = None if body.get("stream") is None else StreamName.parse(body["stream"])
+        cut = None if body.get("cut") is None else StreamCut.from_text(body["cut"])
+    except (InvalidNameError, InvalidCutError) as error:
+        raise InvalidArgumentError(f"a hold cannot be used: {error.message}", field="hold", **error.fields) from error
+    return HoldInfo(**texts, stream=stream, created_ms=body["created_ms"], until_ms=body.get("until_ms"), cut=cut)
+
+
+def pack_hold(hold: HoldInfo) -> bytes:
+    """The stored form of a hold."""
+    return json.dumps({"version": VERSION, **encode_hold(hold)}, separators=(",", ":")).encode()
+
+
+def unpack_hold(data: bytes | memoryview, *, where: str = "") -> HoldInfo:
+    """What ``pack_hold`` stored. Raises VersionTooNewError, CorruptDataError: then whatever it may cover must stay."""
+    try:
+        return decode_hold(_load(data, "hold", where))
+    except InvalidArgumentError as error:
+        raise CorruptDataError("stored hold is damaged", where=where, **error.fields) from error

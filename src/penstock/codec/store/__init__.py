@@ -1,0 +1,1 @@
+"""What a segment store writes: log frames, operations, rows, chunks and their catalogue."""

@@ -1,0 +1,93 @@
+"""A chunk and its sidecar, made of framed events by somebody else than the store.
+
+The rules are those of the store's own chunks: a block is a run of whole events with a checksum, a chunk is rolled at a size.
+Source: docs/formats/chunk-index.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from penstock.codec.store.chunk_index import IndexRecord, encode_record
+
+Bytes = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltChunk:
+    """A chunk to be written: its bytes in parts, borrowed, and its sidecar."""
+
+    parts: tuple[Bytes, ...]
+    size_bytes: int
+    event_count: int
+    index: bytes
+
+    @property
+    def index_crc32c(self) -> int:
+        return int(crc32c(self.index))
+
+
+class ChunkBuilder:
+    """Gathers runs of whole events into blocks, and blocks into chunks, in the order in which they come.
+
+    A run is never divided: one larger than a block, or than a chunk, is one by itself. What is added is borrowed until the
+    chunk that holds it was written.
+    """
+
+    def __init__(self, *, block_bytes: int, chunk_bytes: int) -> None:
+        self._block_bytes = block_bytes
+        self._chunk_bytes = chunk_bytes
+        self._parts: list[Bytes] = []
+        self._index: list[bytes] = []
+        self._size = 0
+        self._events = 0
+        self._block_start = 0
+        self._block_events = 0
+        self._block_crc32c = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the chunk that is being gathered."""
+        return self._size
+
+    def add(self, data: Bytes, event_count: int) -> BuiltChunk | None:
+        """Take a run of at least one event. Returns the chunk that was full before it, if one was."""
+        size = len(data)
+        full = None
+        if self._size and self._size + size > self._chunk_bytes:
+            full = self.finish()
+        elif self._block_events and self._size - self._block_start + size > self._block_bytes:
+            self._end_block()
+        self._parts.append(data)
+        self._size += size
+        self._events += event_count
+        self._block_events += event_count
+        self._block_crc32c = int(crc32c(data, self._block_crc32c))
+        return full
+
+    def finish(self) -> BuiltChunk | None:
+        """What is gathered, as a chunk; None where there is nothing."""
+        if not self._size:
+            return None
+        self._end_block()
+        built = BuiltChunk(
+            parts=tuple(self._parts), size_bytes=self._size, event_count=self._events, index=b"".join(self._index)
+        )
+        self._parts, self._index = [], []
+        self._size = self._events = self._block_start = 0
+        return built
+
+    def _end_block(self) -> None:
+        record = IndexRecord(
+            index=len(self._index),
+            start=self._block_start,
+            end=self._size,
+            segment_start=self._block_start,
+            event_count=self._block_events,
+            crc32c=self._block_crc32c,
+        )
+        self._index.append(encode_record(record))
+        self._block_start = self._size
+        self._block_events = self._block_crc32c = 0

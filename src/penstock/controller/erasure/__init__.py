@@ -1,0 +1,1 @@
+"""Erasures: asked for, decided, performed whatever crashes, and proved by a receipt."""

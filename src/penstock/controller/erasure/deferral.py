@@ -1,0 +1,190 @@
+"""Erasures that holds defer: they continue once no hold covers them, or are withdrawn.
+
+A deferral is durable, and nothing is blanked before its end. It is looked at when a hold ends, in each sweep, and when its
+request is repeated. Source: docs/erasure.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.codec.audit import AuditEntry, AuditKind
+from penstock.codec.control.erasures import Deferral, ErasureRecord, ErasureState
+from penstock.codec.control.streams import StreamRecord
+from penstock.codec.control.truncations import DeletedState
+from penstock.controller import keys, retention_keys
+from penstock.controller.context import Context, StreamView
+from penstock.controller.erasure.subjects import ID_MAX, check_text, covering, hold_fields
+from penstock.controller.grace.deleted_records import load_deleted
+from penstock.controller.metadata import Stored, changing
+from penstock.controller.retention.holds import Placed, guard_of, holds_of
+from penstock.controller.streams.workflows import exclusive, settle
+from penstock.model.errors import ConflictError, ErasureWithdrawnError, NotFoundError
+from penstock.model.names import StreamName
+from penstock.model.segments import SegmentId
+from penstock.ports.segment_service import TableCheck, TablePut
+
+log = logging.getLogger(__name__)
+
+HOLDS_MAX = 16
+"""Holds that a deferral names: with long reasons, more of them would not fit into the record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The holds that cover an erasure now, and what a batch that acts on this must contain."""
+
+    holds: Sequence[Placed]
+    checks: Sequence[TableCheck | TablePut]
+
+    def applied_to(self, record: ErasureRecord, ends: Mapping[SegmentId, int], *, now_ms: int) -> ErasureRecord:
+        """The record in the state that follows: decided, or deferred since now, or still since then."""
+        if not self.holds:
+            return replace(record, state=ErasureState.ASKED, deferred=None)
+        deferral = Deferral(
+            holds=[hold_fields(item) for item in self.holds[:HOLDS_MAX]],
+            count=len(self.holds),
+            since_ms=now_ms if record.deferred is None else record.deferred.since_ms,
+            ends=ends,
+        )
+        return replace(record, state=ErasureState.DEFERRED, deferred=deferral)
+
+
+async def judge(ctx: Context, view: StreamView, ends: Mapping[SegmentId, int]) -> Judgement:
+    """Look at the holds on a stream, for a decision.
+
+    A decision to erase touches the stream's record and checks the scope's: a hold placed at the same time is seen, or sees
+    the decision. A deferral checks the holds that it names: one that ends at the same time is seen, or sees the deferral.
+    """
+    guard = await guard_of(ctx, view)
+    holds = covering(await ctx.histories.of(view), guard.holds, ends)
+    if holds:
+        return Judgement(holds=holds, checks=[item.check() for item in holds[:HOLDS_MAX]])
+    return Judgement(holds=(), checks=[view.put(view.record), *guard.checks])
+
+
+async def judge_deleted(ctx: Context, record: ErasureRecord, deferral: Deferral) -> Judgement:
+    """As ``judge``, of a stream that was deleted. While it can be restored, the holds on its scope cover all of it."""
+    name = StreamName.parse(record.stream)
+    deleted = await load_deleted(ctx, name, record.incarnation)
+    own = retention_keys.deleted_row(name, record.incarnation, keys.stream(name))
+    kept: Stored[StreamRecord] = await ctx.metadata.get(own, StreamRecord)
+    if deleted.value is None or deleted.value.state is not DeletedState.KEPT or kept.value is None:
+        return Judgement(holds=(), checks=())
+    guard = await guard_of(ctx, StreamView(name=name, record=kept.value, version=kept.version))
+    if guard.holds and deferral.ends:
+        return Judgement(holds=guard.holds, checks=[item.check() for item in guard.holds[:HOLDS_MAX]])
+    # A stream that is restored at the same time may be held by then.
+    unchanged = TableCheck(key=deleted.key, version=deleted.version)
+    return Judgement(holds=(), checks=[*guard.checks, unchanged])
+
+
+def deferral_entry(kind: AuditKind, erasure: str, record: ErasureRecord, **fields: object) -> AuditEntry:
+    """An audit entry about a deferral. ``who`` and ``why`` are those of the request unless ``fields`` has others."""
+    asked = {name: record.asked.get(name) for name in ("who", "why")}
+    known = {"erasure": erasure, **asked, "asked_ms": record.asked_ms}
+    if record.deferred is not None:
+        known |= {"since_ms": record.deferred.since_ms, "holds": [dict(item) for item in record.deferred.holds]}
+    return AuditEntry(kind=kind, target=record.stream, fields={**known, **fields})
+
+
+def withdrawn_error(erasure: str, record: ErasureRecord) -> ErasureWithdrawnError:
+    return ErasureWithdrawnError(
+        "the erasure was withdrawn and erased nothing; use another id", erasure=erasure, **(record.withdrawn or {})
+    )
+
+
+class Deferrals:
+    """Deferred erasures. ``perform_soon`` begins one that was decided."""
+
+    def __init__(self, ctx: Context, perform_soon: Callable[[str], None]) -> None:
+        self._ctx = ctx
+        self._perform_soon = perform_soon
+
+    async def look(self, erasure: str) -> None:
+        """Decide a deferred erasure again if other holds cover it than it names."""
+        async with self._ctx.locks.hold(f"erasure/{erasure}"):
+            await self.look_alone(erasure)
+
+    async def look_alone(self, erasure: str) -> ErasureRecord | None:
+        """As ``look``, for a caller with the erasure's lock. Returns the record as it is then; None: there is none."""
+        ctx = self._ctx
+        record = (await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)).value
+        if record is None or record.deferred is None or await self._is_as_named(record, record.deferred):
+            return record
+        async with exclusive(ctx, StreamName.parse(record.stream)):
+            found = await changing(lambda: self._decide_again(erasure))
+        if found is not None and found.state is ErasureState.ASKED:
+            self._perform_soon(erasure)
+        ctx.audit.soon()
+        return found
+
+    async def _is_as_named(self, record: ErasureRecord, deferral: Deferral) -> bool:
+        """Whether the same holds cover it still. Takes no lock of the stream: most sweeps find nothing else."""
+        view = _of_erasure(record, await self._ctx.any_stream(StreamName.parse(record.stream)))
+        if view is None:
+            holds = (await judge_deleted(self._ctx, record, deferral)).holds
+        else:
+            holds = covering(await self._ctx.histories.of(view), await holds_of(self._ctx, view), deferral.ends)
+        named = [hold_fields(item) for item in holds[:HOLDS_MAX]]
+        return bool(holds) and (named, len(holds)) == (list(deferral.holds), deferral.count)
+
+    async def _decide_again(self, erasure: str) -> ErasureRecord | None:
+        ctx = self._ctx
+        found: Stored[ErasureRecord] = await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)
+        record = found.value
+        if record is None or record.deferred is None:
+            return record
+        ends = record.deferred.ends
+        view = _of_erasure(record, await settle(ctx, StreamName.parse(record.stream)))
+        if view is None:
+            judgement = await judge_deleted(ctx, record, record.deferred)
+        else:
+            judgement = await judge(ctx, view, ends)
+        now = judgement.applied_to(record, ends, now_ms=ctx.clock.now_ms())
+        entries = [] if judgement.holds else [deferral_entry(AuditKind.ERASE_CONTINUED, erasure, record)]
+        await ctx.metadata.put(found.put(now), *judgement.checks, *ctx.audit.puts(entries))
+        return now
+
+    async def withdraw(self, erasure: str, *, who: str, why: str) -> ErasureRecord:
+        """See ``ControllerService.withdraw_erasure``."""
+        check_text("the withdrawal of an erasure says who wants it and why", who=who, why=why)
+        return await self._ctx.tasks.run(self._withdraw(erasure, who, why))
+
+    async def _withdraw(self, erasure: str, who: str, why: str) -> ErasureRecord:
+        ctx = self._ctx
+        async with ctx.locks.hold(f"erasure/{erasure}"):
+            record = await changing(lambda: self._put_withdrawn(erasure, who, why))
+            ctx.audit.soon()
+            await self.forget_pages(erasure)
+        return record
+
+    async def _put_withdrawn(self, erasure: str, who: str, why: str) -> ErasureRecord:
+        ctx = self._ctx
+        found: Stored[ErasureRecord] = await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)
+        record = found.value
+        if record is None:
+            raise NotFoundError("no such erasure", erasure=erasure[:ID_MAX])
+        if record.state is ErasureState.WITHDRAWN:
+            return record
+        if record.state not in (ErasureState.GATHERING, ErasureState.DEFERRED):
+            raise ConflictError(
+                "the erasure is decided and cannot be withdrawn", erasure=erasure, state=record.state.value
+            )
+        withdrawal = {"who": who, "why": why, "at_ms": ctx.clock.now_ms()}
+        now = replace(record, state=ErasureState.WITHDRAWN, deferred=None, withdrawn=withdrawal)
+        entry = deferral_entry(AuditKind.ERASE_WITHDRAWN, erasure, record, who=who, why=why)
+        await ctx.metadata.put(found.put(now), *ctx.audit.puts([entry]))
+        return now
+
+    async def forget_pages(self, erasure: str) -> None:
+        """Remove the positions of a withdrawn erasure, then its mark. Repeatable."""
+        await self._ctx.metadata.remove_prefix(keys.erasure_parts(erasure))
+        await self._ctx.metadata.remove_keys([keys.erasure_mark(erasure)])
+
+
+def _of_erasure(record: ErasureRecord, view: StreamView | None) -> StreamView | None:
+    """The stream if it is the one of the erasure; None: that one was deleted, and this one created later."""
+    return None if view is None or view.record.incarnation != record.incarnation else view

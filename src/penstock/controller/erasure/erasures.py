@@ -1,0 +1,501 @@
+"""Erasures: asked for, decided, performed whatever crashes, and proved by a receipt.
+
+Positions come in pages, which change nothing. With the last page the erasure is decided, in one step with a look at the
+holds; from then on it is performed, by whoever opens the store next if need be, and ends with a receipt that continues the
+one before. If a hold covers some of it, it is deferred instead. Source: docs/erasure.md, docs/formats/erasure.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any, TypeAlias, assert_never
+
+from penstock.codec.audit import AuditEntry, AuditKind
+from penstock.codec.control.erasures import (
+    ErasureChainRecord,
+    ErasureChunksRecord,
+    ErasureMarkRecord,
+    ErasurePartRecord,
+    ErasureRecord,
+    ErasureState,
+)
+from penstock.codec.events import HEADER_BYTES
+from penstock.controller import keys
+from penstock.controller.context import Context, StreamView
+from penstock.controller.erasure.attempts import Attempts
+from penstock.controller.erasure.deferral import Deferrals, deferral_entry, judge, withdrawn_error
+from penstock.controller.erasure.repeats import Repeats
+from penstock.controller.erasure.subjects import (
+    ID_MAX,
+    Request,
+    check_complete,
+    check_receipt_fits,
+    checked_request,
+    chunk_fields,
+    ends_of,
+    hold_fields,
+    remains_of,
+    where_of,
+)
+from penstock.controller.grace.deleted_records import kept_segments
+from penstock.controller.metadata import Stored, changing, overwrite
+from penstock.controller.streams.tails import head_positions
+from penstock.controller.streams.workflows import exclusive, settled
+from penstock.core.segments.erasure import Range, joined, size_of
+from penstock.core.segments.erasure_receipt import digest_of, sealed
+from penstock.model.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    NotFoundError,
+    PenstockError,
+    SegmentNotFoundError,
+)
+from penstock.model.names import StreamName, segment_name
+from penstock.model.segments import SegmentId
+from penstock.ports.segment_service import KEY_ABSENT, ErasedChunk, TableEntry
+
+log = logging.getLogger(__name__)
+
+PAGE_POSITIONS_MAX = 50_000
+_CHUNKS_PER_RECORD = 1000
+_GATHERED_MS = 24 * 3600 * 1000
+_RETRY_MAX_S = 30.0
+_LISTED_MAX = 16
+
+_Lists: TypeAlias = tuple[list[bytes], list[bytes]]
+
+_SENTENCES = {
+    "cache": "the blanked bytes are in no cache of the store",
+    "chunks": "chunks that held them were written anew, or belonged to segments that were deleted; the old files were "
+    "overwritten and deleted, old objects deleted, leased or not",
+    "log": "log files that held them were overwritten, files that wait to be used again included",
+    "metadata": "metadata and the catalogue of tier 2 never hold payloads of events",
+}
+
+
+class Erasures:
+    """Erasures of all streams. ``resume`` continues what was decided or deferred, at the start and in each sweep."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._running: dict[str, None] = {}
+        self._attempts = Attempts()
+        self._listed: dict[str, _Lists] = {}
+        self._repeats = Repeats(ctx.metadata)
+        self._deferrals = Deferrals(ctx, self._perform_soon)
+
+    async def start(self) -> None:
+        """Continue what was decided or deferred; remove the marks of erasures that do not exist."""
+        metadata = self._ctx.metadata
+        async for entry in metadata.scan_all(keys.ERASURE_MARKS):
+            (of,) = await metadata.entries([keys.erasure(_marked(entry))])
+            if of.version == KEY_ABSENT:
+                await metadata.remove_keys([entry.key])
+        await self.resume()
+
+    def resume_soon(self) -> None:
+        """``resume`` in the background: a hold has ended."""
+        self._ctx.tasks.start_own(self.resume())
+
+    async def resume(self) -> None:
+        """Start each decided erasure that is not running, look at the holds of each deferred one, and forget what was
+        gathered more than a day ago. A failure is logged and stops no other erasure."""
+        ctx = self._ctx
+        async for entry in ctx.metadata.scan_all(keys.ERASURE_MARKS):
+            erasure = _marked(entry)
+            (of,) = await ctx.metadata.entries([keys.erasure(erasure)])
+            record = None if of.version == KEY_ABSENT else ctx.set_aside.read(of, ErasureRecord)
+            if record is None:
+                continue
+            try:
+                await self._resume(erasure, record)
+            except PenstockError as error:
+                log.warning("erasure could not be resumed yet", extra={"erasure": erasure, "error": str(error)})
+
+    async def _resume(self, erasure: str, record: ErasureRecord) -> None:
+        clock = self._ctx.retention_clock
+        match record.state:
+            case ErasureState.ASKED:
+                self._perform_soon(erasure)
+            case ErasureState.DEFERRED:
+                await self._deferrals.look(erasure)
+            case ErasureState.WITHDRAWN:
+                await self._deferrals.forget_pages(erasure)
+            case ErasureState.DONE:
+                # A crash came between the receipt and this.
+                await self._ctx.metadata.remove_keys([keys.erasure_mark(erasure)])
+            case ErasureState.GATHERING:
+                if clock.now_ms() - clock.stamped_ms(record.asked_ms) > _GATHERED_MS:
+                    await self._forget(erasure, record)
+            case _:
+                assert_never(record.state)
+
+    # --- asking -------------------------------------------------------------------------------------------
+
+    async def erase(
+        self,
+        stream: StreamName,
+        asked: Mapping[str, Any],
+        positions: Mapping[SegmentId, Sequence[int]],
+        *,
+        page: int | None,
+        last: bool,
+        dry_run: bool,
+    ) -> Mapping[str, Any]:
+        """See ``ControllerService.erase``."""
+        request = checked_request(stream, asked, positions, is_whole=last and not page)
+        if sum(map(len, positions.values())) > PAGE_POSITIONS_MAX:
+            raise InvalidArgumentError("a page of positions is too long", limit=PAGE_POSITIONS_MAX)
+        if dry_run:
+            return await self._look(stream, positions)
+        return await self._ctx.tasks.run(self._take(request, positions, page=page or 0, last=last))
+
+    async def _look(self, stream: StreamName, positions: Mapping[SegmentId, Sequence[int]]) -> Mapping[str, Any]:
+        view = await self._ctx.stream(stream)
+        parts = [await self._part(view, segment, offsets) for segment, offsets in sorted(positions.items())]
+        judgement = await judge(self._ctx, view, ends_of(parts))
+        return {
+            "stream": str(stream),
+            "state": "dry run",
+            "events": sum(part.events for part in parts),
+            "bytes": sum(size_of(part.ranges) for part in parts),
+            "segments": len(parts),
+            "holds": [hold_fields(item) for item in judgement.holds],
+        }
+
+    async def _part(self, view: StreamView, segment: SegmentId, offsets: Sequence[int]) -> ErasurePartRecord:
+        try:
+            ranges = await self._ctx.segments.event_ranges(segment_name(view.name, segment), list(offsets))
+        except SegmentNotFoundError as error:
+            raise InvalidArgumentError(
+                "no such segment of the stream", stream=str(view.name), segment=segment
+            ) from error
+        empty = set(offsets).difference(start - HEADER_BYTES for start, _ in ranges)
+        return ErasurePartRecord(segment=segment, ranges=list(ranges), events=len(set(offsets)), empty=sorted(empty))
+
+    async def _take(
+        self, request: Request, positions: Mapping[SegmentId, Sequence[int]], *, page: int, last: bool
+    ) -> Mapping[str, Any]:
+        """Keep a page, or (last) decide. Each run keeps its pages separately. Several runs may send pages under one id; the
+        first that is complete decides. The others join it if their request is the same."""
+        ctx, erasure, stream = self._ctx, request.erasure, request.stream
+        async with ctx.locks.hold(f"erasure/{erasure}"):
+            known = await changing(lambda: self._begin(request, page))
+            if known.state is not ErasureState.GATHERING:
+                # Another run has decided, or an earlier call whose answer was lost. A repeat is no second erasure.
+                await self._repeats.check(request, known, positions, last=last)
+                return self._status(erasure, await self._deferrals.look_alone(erasure) or known)
+            view = await ctx.stream(stream)
+            run = request.run(view.record.incarnation)
+            for segment, offsets in sorted(positions.items()):
+                part = await self._part(view, segment, offsets)
+                await ctx.metadata.put(overwrite(keys.erasure_part(erasure, run, page, segment), part))
+            if last:
+                async with exclusive(ctx, stream):
+                    known = await changing(lambda: self._decide(request, positions))
+            return self._status(erasure, known)
+
+    async def _begin(self, request: Request, page: int) -> ErasureRecord:
+        """Return the record under the id. If nothing is decided, write one in the state ``GATHERING``."""
+        ctx, erasure = self._ctx, request.erasure
+        found: Stored[ErasureRecord] = await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)
+        if found.value is not None and found.value.state is ErasureState.WITHDRAWN:
+            raise withdrawn_error(erasure, found.value)
+        if found.value is not None and (found.value.state is not ErasureState.GATHERING or page):
+            return found.value
+        view = await ctx.stream(request.stream)
+        begun = ErasureRecord(
+            stream=str(request.stream),
+            incarnation=view.record.incarnation,
+            state=ErasureState.GATHERING,
+            asked=request.asked,
+            asked_ms=ctx.clock.now_ms(),
+        )
+        await ctx.metadata.put(found.put(begun), overwrite(keys.erasure_mark(erasure), ErasureMarkRecord()))
+        return begun
+
+    async def _decide(self, request: Request, positions: Mapping[SegmentId, Sequence[int]]) -> ErasureRecord:
+        """Decide a complete request in one step, or defer it: see ``judge``."""
+        ctx, erasure = self._ctx, request.erasure
+        view = await settled(ctx, request.stream)
+        found: Stored[ErasureRecord] = await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)
+        if found.value is None:
+            raise ConflictError("erasure expired before its last page; run it again", erasure=erasure)
+        if found.value.state is ErasureState.WITHDRAWN:
+            raise withdrawn_error(erasure, found.value)
+        if found.value.state is not ErasureState.GATHERING:
+            await self._repeats.check(request, found.value, positions, last=True)
+            return found.value
+        run = request.run(view.record.incarnation)
+        parts = await self._parts(erasure, run)
+        check_complete(request, parts)
+        ends = ends_of(parts)
+        asked = ErasureRecord(
+            stream=str(request.stream),
+            incarnation=view.record.incarnation,
+            state=ErasureState.ASKED,
+            asked=request.asked,
+            asked_ms=ctx.clock.now_ms(),
+            run=run,
+            request=request.fields(),
+        )
+        check_receipt_fits(asked, parts)
+        judgement = await judge(ctx, view, ends)
+        decided = judgement.applied_to(asked, ends, now_ms=asked.asked_ms)
+        entries = [deferral_entry(AuditKind.ERASE_DEFERRED, erasure, decided)] if judgement.holds else []
+        await ctx.metadata.put(found.put(decided), *judgement.checks, *ctx.audit.puts(entries))
+        ctx.audit.soon()
+        return decided
+
+    async def _parts(self, erasure: str, run: str) -> list[ErasurePartRecord]:
+        found = self._ctx.metadata.scan_all(keys.erasure_parts(erasure, run))
+        return [ErasurePartRecord.decode(entry.value) async for entry in found]
+
+    async def _drop_other_runs(self, erasure: str, run: str) -> None:
+        """Remove the pages of all runs except the one that decided."""
+        own, metadata = keys.erasure_parts(erasure, run), self._ctx.metadata
+        every = [entry.key async for entry in metadata.scan_all(keys.erasure_parts(erasure))]
+        await metadata.remove_keys([key for key in every if not key.startswith(own)])
+
+    async def _forget(self, erasure: str, old: ErasureRecord) -> None:
+        """Remove an erasure that was never decided, unless a run has begun it anew."""
+        metadata = self._ctx.metadata
+        async with self._ctx.locks.hold(f"erasure/{erasure}"):
+            found: Stored[ErasureRecord] = await metadata.get(keys.erasure(erasure), ErasureRecord)
+            if found.value == old:
+                await metadata.remove_prefix(keys.erasure_parts(erasure))
+                await metadata.remove(found.remove())
+                await metadata.remove_keys([keys.erasure_mark(erasure)])
+
+    async def withdraw(self, erasure: str, *, who: str, why: str) -> Mapping[str, Any]:
+        """See ``ControllerService.withdraw_erasure``."""
+        return self._status(erasure, await self._deferrals.withdraw(erasure, who=who, why=why))
+
+    # --- telling ------------------------------------------------------------------------------------------
+
+    async def status(self, erasure: str) -> Mapping[str, Any]:
+        """See ``ControllerService.erasure``."""
+        found = (await self._ctx.metadata.get(keys.erasure(erasure), ErasureRecord)).value
+        if found is None:
+            raise NotFoundError("no such erasure", erasure=erasure[:ID_MAX])
+        return self._status(erasure, found)
+
+    def _status(self, erasure: str, record: ErasureRecord) -> Mapping[str, Any]:
+        if record.state is ErasureState.ASKED:
+            # Any call that sees a decided erasure performs it: the answer to the decision can be lost.
+            self._perform_soon(erasure)
+        told: dict[str, Any] = {
+            "erasure": erasure,
+            "stream": record.stream,
+            "state": record.state.value,
+            "asked": dict(record.asked),
+            "asked_ms": record.asked_ms,
+            "request": None if record.request is None else dict(record.request),
+            "receipt": None if record.receipt is None else dict(record.receipt),
+        }
+        if record.deferred is not None:
+            deferral = record.deferred
+            told["deferred"] = {"holds": list(deferral.holds), "count": deferral.count, "since_ms": deferral.since_ms}
+        if record.withdrawn is not None:
+            told["withdrawn"] = dict(record.withdrawn)
+        if record.state is ErasureState.ASKED:
+            told |= self._attempts.fields(erasure)
+        return told
+
+    async def part(self, erasure: str, number: int) -> Mapping[str, Any]:
+        """See ``ControllerService.erasure_part``."""
+        if number < 0:
+            raise InvalidArgumentError("number of a part is negative", part=number)
+        metadata = self._ctx.metadata
+        parts, chunks = self._listed.get(erasure) or await self._list(erasure)
+        answer: dict[str, Any] = {"part": number, "parts": max(len(parts), len(chunks))}
+        if number < len(parts):
+            part = (await metadata.get(parts[number], ErasurePartRecord)).value
+            if part is not None:
+                answer["positions"] = part.fields()
+        if number < len(chunks):
+            found = (await metadata.get(chunks[number], ErasureChunksRecord)).value
+            if found is not None:
+                answer["chunks"] = {"segment": found.segment, "chunks": [dict(item) for item in found.chunks]}
+        return answer
+
+    async def _list(self, erasure: str) -> _Lists:
+        """The keys of the records that its parts are made of, remembered once they stay: the parts are asked for in turn."""
+        metadata = self._ctx.metadata
+        record = (await metadata.get(keys.erasure(erasure), ErasureRecord)).value
+        found = (
+            [entry.key async for entry in metadata.scan_all(keys.erasure_parts(erasure, record.run if record else ""))],
+            [entry.key async for entry in metadata.scan_all(keys.erasure_chunks(erasure))],
+        )
+        if record is not None and record.state is ErasureState.DONE:
+            if len(self._listed) >= _LISTED_MAX:
+                self._listed.pop(next(iter(self._listed)))
+            self._listed[erasure] = found
+        return found
+
+    async def names(self, stream: StreamName | None) -> list[Mapping[str, Any]]:
+        """See ``ControllerService.erasures``."""
+        found: list[Mapping[str, Any]] = []
+        async for entry in self._ctx.metadata.scan_all(keys.ERASURES):
+            erasure = self._ctx.set_aside.text(entry, keys.ERASURES)
+            record = None if erasure is None else self._ctx.set_aside.read(entry, ErasureRecord)
+            if erasure is not None and record is not None and (stream is None or record.stream == str(stream)):
+                found.append(self._status(erasure, record))
+        # In the order of the chain; what has no receipt yet comes last.
+        return sorted(
+            found,
+            key=lambda item: (item["receipt"] is None, (item["receipt"] or item).get("sequence", 0), item["asked_ms"]),
+        )
+
+    # --- performing ---------------------------------------------------------------------------------------
+
+    def _perform_soon(self, erasure: str) -> None:
+        if erasure not in self._running:
+            self._running[erasure] = None
+            self._ctx.tasks.start_own(self._perform_until_done(erasure))
+
+    async def _perform_until_done(self, erasure: str) -> None:
+        """Until it is done, however often it fails: it was decided, and somebody counts on it."""
+        pause_s = 0.2
+        try:
+            while True:
+                try:
+                    async with self._ctx.locks.hold("erasures"):
+                        await self._perform(erasure)
+                except Exception as error:
+                    # Any error: an erasure that was decided is never given up.
+                    self._attempts.failed(erasure, error)
+                    self._ctx.telemetry.add("erasure_failures")
+                    log.warning(
+                        "erasure waits",
+                        extra={"erasure": erasure, "error": str(error)},
+                        exc_info=None if isinstance(error, PenstockError | OSError) else error,
+                    )
+                    await asyncio.sleep(pause_s * (0.5 + self._ctx.rng.random() / 2))
+                    pause_s = min(_RETRY_MAX_S, 2 * pause_s)
+                else:
+                    return
+        finally:
+            self._running.pop(erasure, None)
+            self._attempts.ended(erasure)
+
+    async def _perform(self, erasure: str) -> None:
+        ctx = self._ctx
+        found: Stored[ErasureRecord] = await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)
+        record = found.value
+        if record is None or record.state is not ErasureState.ASKED:
+            return
+        stream = StreamName.parse(record.stream)
+        await self._drop_other_runs(erasure, record.run)
+        parts = await self._parts(erasure, record.run)
+        wanted: dict[SegmentId, list[Range]] = {}
+        for part in parts:
+            wanted[part.segment] = joined(wanted.get(part.segment, ()), part.ranges)
+        view = await self._view(record)
+        # The segments of a deleted stream that can be restored are looked at whole: its head is kept with it.
+        kept = [] if view is not None else await kept_segments(ctx, stream, record.incarnation)
+        for segment in kept or await self._head_segments(view):
+            wanted.setdefault(segment, [])
+        chunks: list[dict[str, Any]] = []
+        gone: list[SegmentId] = []
+        for number, (segment, ranges) in enumerate(sorted(wanted.items())):
+            self._attempts.reached(erasure, segments=number, of=len(wanted))
+            try:
+                told = await self._erase_segment(stream, segment, ranges, erasure)
+            except SegmentNotFoundError:
+                # The segment was truncated away, or deleted with the stream, after the positions were taken. Its chunks are
+                # wiped. A new stream of this name never uses the name of a segment again.
+                gone.append(segment)
+                continue
+            chunks += [chunk_fields(segment, item) for item in told]
+        self._attempts.reached(erasure, segments=len(wanted), of=len(wanted), is_log=True)
+        await ctx.segments.wipe_log()
+        await self._keep_chunks(erasure, chunks)
+        fields = {
+            "erasure": erasure,
+            "stream": record.stream,
+            **{name: record.asked.get(name) for name in ("who", "why", "looked_for")},
+            "asked_ms": record.asked_ms,
+            "where": where_of(parts, gone),
+            "chunks": {"count": len(chunks), "sha256": digest_of(chunks)},
+            "tiers": _SENTENCES,
+            "request": None if record.request is None else dict(record.request),
+            "remains": await remains_of(ctx, await self._view(record), stream, record.incarnation),
+            "version": version("penstock"),
+        }
+        await changing(lambda: self._finish(erasure, fields))
+        ctx.audit.soon()
+        ctx.telemetry.add("erasures")
+
+    async def _view(self, record: ErasureRecord) -> StreamView | None:
+        """The stream of the erasure; None: it was deleted, and perhaps created again."""
+        view = await self._ctx.any_stream(StreamName.parse(record.stream))
+        return None if view is None or view.record.incarnation != record.incarnation else view
+
+    async def _head_segments(self, view: StreamView | None) -> list[SegmentId]:
+        """Those whose beginning may have been truncated: what is dead of it is blanked too."""
+        if view is None:
+            return []
+        history = await self._ctx.histories.of(view)
+        _, head = await self._ctx.stream_and_head(view.name)
+        return [segment for segment, offset in head_positions(history, head.value).items() if offset > 0]
+
+    async def _erase_segment(
+        self, stream: StreamName, segment: SegmentId, ranges: Sequence[Range], erasure: str
+    ) -> list[ErasedChunk]:
+        # All ranges go in one call, so that each chunk is rewritten once. After a second call the digest from the first
+        # would not match the chunk.
+        told = await self._ctx.segments.erase(segment_name(stream, segment), ranges, erasure=erasure)
+        return sorted(told, key=lambda item: (item.start_offset, item.name_before))
+
+    async def _keep_chunks(self, erasure: str, chunks: Sequence[Mapping[str, Any]]) -> None:
+        """Put the list behind the receipt, and take away what an attempt that died had put beyond it: of chunks that were
+        truncated away since."""
+        metadata = self._ctx.metadata
+        kept: dict[bytes, None] = {}
+        for number, start in enumerate(range(0, len(chunks), _CHUNKS_PER_RECORD)):
+            part = chunks[start : start + _CHUNKS_PER_RECORD]
+            record = ErasureChunksRecord(segment=SegmentId(int(part[0]["segment"])), chunks=part)
+            put = overwrite(keys.erasure_chunk(erasure, number), record)
+            kept[bytes(put.key)] = None
+            await metadata.put(put)
+        gone = [entry.key async for entry in metadata.scan_all(keys.erasure_chunks(erasure)) if entry.key not in kept]
+        await metadata.remove_keys(gone)
+
+    async def _finish(self, erasure: str, fields: Mapping[str, Any]) -> None:
+        ctx = self._ctx
+        found: Stored[ErasureRecord] = await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)
+        chain: Stored[ErasureChainRecord] = await ctx.metadata.get(keys.ERASURE_CHAIN, ErasureChainRecord)
+        record, before = found.value, chain.value
+        if record is None:
+            raise ConflictError("erasure was forgotten while it was performed", erasure=erasure)
+        if record.state is ErasureState.DONE:
+            return  # Another controller was faster.
+        receipt = sealed(
+            {**fields, "finished_ms": ctx.clock.now_ms()},
+            sequence=1 if before is None else before.sequence + 1,
+            previous=None if before is None else before.sha256,
+        )
+        done = replace(record, state=ErasureState.DONE, receipt=receipt)
+        entry = AuditEntry(
+            kind=AuditKind.ERASE,
+            target=record.stream,
+            fields={
+                "erasure": erasure,
+                **{name: receipt[name] for name in ("who", "why", "asked_ms", "sha256", "sequence")},
+                "bytes": receipt["where"]["bytes"],
+                "events": receipt["where"]["events"],
+            },
+        )
+        link = ErasureChainRecord(sequence=receipt["sequence"], erasure=erasure, sha256=receipt["sha256"])
+        await ctx.metadata.put(found.put(done), chain.put(link), *ctx.audit.puts([entry]))
+        await ctx.metadata.remove_keys([keys.erasure_mark(erasure)])
+
+
+def _marked(entry: TableEntry) -> str:
+    """The erasure that a mark belongs to."""
+    return entry.key[len(keys.ERASURE_MARKS) :].decode("utf-8", "replace")

@@ -1,0 +1,72 @@
+"""The grace records of a stream: truncations whose bytes are kept for a while.
+
+Source: docs/design/0012-retention-clock.md, "Grace".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from penstock.codec.control.truncations import GraceRecord, GraceState
+from penstock.controller import retention_keys
+from penstock.controller.context import Context
+from penstock.controller.metadata import Stored, stored
+from penstock.core.retention.facts import Hold
+from penstock.model.names import StreamName
+from penstock.model.retention import EffectivePolicy, OnExceed
+
+UNDONE = "undone"
+"""Id prefix of the holds by which rules leave alone what was had back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grace:
+    """The grace records of a stream, oldest first, and what a change of each is conditional on."""
+
+    records: Sequence[Stored[GraceRecord]]
+
+    @property
+    def values(self) -> list[GraceRecord]:
+        return [item.value for item in self.records if item.value is not None]
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When passing time alone may change anything (retention clock). Records go in order, the first one first."""
+        kept = [item.due_ms for item in self.values if item.state is not GraceState.UNDONE]
+        undone = [item.due_ms for item in self.values if item.state is GraceState.UNDONE]
+        return min([*kept[:1], *undone], default=None)
+
+
+async def load_grace(ctx: Context, name: StreamName) -> Grace:
+    """The stream's grace records."""
+    found = [stored(entry, GraceRecord) async for entry in ctx.metadata.scan_all(retention_keys.graces(name))]
+    return Grace(records=found)
+
+
+def undo_holds(records: Sequence[GraceRecord]) -> list[Hold]:
+    """Holds for the planner: what was had back stays until it would have gone, so that there is time to say why."""
+    return [
+        Hold(
+            id=f"{UNDONE}-{item.at_ms}",
+            owner="undo",
+            reason="the truncation was undone",
+            until_ms=item.due_ms,
+            positions=item.before or None,
+        )
+        for item in records
+        if item.state is GraceState.UNDONE
+    ]
+
+
+def without_moves(policy: EffectivePolicy) -> EffectivePolicy:
+    """The policy without the rules that move or drop subscribers: an undo gives people time to correct them. A cycle that
+    applied them meanwhile would delete the restored data again. Quotas that stop writers stay."""
+    changed = replace(policy, ttl_ms=None, subscriber_idle_ms=None)
+    if policy.bytes_action is OnExceed.EVICT:
+        changed = replace(changed, backlog_bytes=None)
+    if policy.age_action is OnExceed.EVICT:
+        changed = replace(changed, backlog_age_ms=None)
+    if policy.events_action is OnExceed.EVICT:
+        changed = replace(changed, backlog_events=None)
+    return changed

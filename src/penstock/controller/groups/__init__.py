@@ -1,0 +1,1 @@
+"""Reader groups and subscribers: their records, their positions, and how rules move them."""

@@ -1,0 +1,194 @@
+"""The planner's answers to people: what would go, why is this still here, when and why did that go. Nothing changes.
+
+Source: docs/formats/planner.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from penstock.codec.control.effective_policy import encode_effective
+from penstock.codec.control.readers import PastTruncationsRecord
+from penstock.controller import keys
+from penstock.controller.context import Context
+from penstock.controller.retention.facts import Snapshot, look, snapshot_after
+from penstock.controller.retention.steps import decided
+from penstock.controller.streams.cuts import check_bound, retry_if_moved
+from penstock.core.cuts.order import Positions, at_or_after
+from penstock.core.planner_json.facts_line import encode_facts
+from penstock.core.planner_json.requests import FactsLine, encode_cut, encode_ranges, encode_settlement
+from penstock.core.policies.levels import check_effective, validate
+from penstock.core.policies.sentence import sentence
+from penstock.core.retention.decision import RetentionDecision
+from penstock.core.retention.facts import HeldRange, HolderKind, StreamCutRecord
+from penstock.core.retention.settlement import Settlement, goes_on
+from penstock.model.cuts import StreamCut
+from penstock.model.names import StreamName
+from penstock.model.retention import PolicyDocument
+from penstock.model.segments import SegmentId
+
+
+async def settlement_of(ctx: Context, found: Snapshot, *, now_ms: int) -> Settlement:
+    """What cycles would decide from there on, until nothing is due, while nobody writes or acknowledges."""
+    decisions = [item async for _, item in _steps(ctx, found, now_ms=now_ms)]
+    return Settlement(decisions=decisions)
+
+
+async def _steps(ctx: Context, found: Snapshot, *, now_ms: int) -> AsyncIterator[tuple[Snapshot, RetentionDecision]]:
+    """Each decision with what it is made of, until nothing is due."""
+    made = 0
+    while True:
+        decision = await decided(ctx, found, now_ms=now_ms)
+        made += 1
+        yield found, decision
+        if not goes_on(decision, made):
+            return
+        found = await snapshot_after(ctx, found, decision)
+
+
+async def planned(
+    ctx: Context, name: StreamName, *, change: PolicyDocument | None, at_ms: int | None
+) -> Mapping[str, Any]:
+    """What would be done at ``at_ms`` with ``change`` as the stream's document, until nothing is due.
+
+    Beside what the decisions do together and their ``steps``:
+    ``at_ms`` (a time that has passed counts as now); ``events`` (exact; None where a cut is no boundary
+    of events) and ``time_range_ms`` of what would go; ``subscribers`` that would lose data or be dropped; ``policy`` in
+    force with the origin of each value, and its ``sentence``. Nobody is taken to append or to acknowledge until then.
+    Raises: ScopeNotFoundError, StreamNotFoundError, InvalidArgumentError, UnavailableError.
+    """
+    checked = None if change is None else validate(change, name)
+    found = await look(ctx, name, change=checked)
+    if checked is not None and not found.levels.unreadable:
+        check_effective(found.policy, name)
+    now_ms = ctx.retention_clock.now_ms()
+    when_ms = now_ms if at_ms is None else max(now_ms, at_ms)
+    settlement = await settlement_of(ctx, found, now_ms=when_ms)
+    cut, times = settlement.truncate, settlement.times_ms()
+    if times is not None and times[0] is None and found.facts.head is None:
+        # Nothing was ever truncated: the oldest byte is as old as the stream at most.
+        times = (found.view.record.created_ms, times[1])
+    return {
+        **encode_settlement(str(name), settlement),
+        "at_ms": when_ms,
+        "events": 0 if cut is None else await ctx.events.between(name, found.history, found.first, cut),
+        "time_range_ms": None if times is None else list(times),
+        "subscribers": settlement.hurt,
+        **_policy(ctx, found),
+    }
+
+
+async def facts_told(ctx: Context, name: StreamName, *, change: PolicyDocument | None) -> Mapping[str, Any]:
+    """What the planner is told of the stream now, as a line of its JSON, with ``change`` as the stream's document.
+
+    Whoever decides on the line decides as the next cycle, save that events which a subscriber loses are not counted exactly.
+    Raises: ScopeNotFoundError, StreamNotFoundError, InvalidArgumentError, UnavailableError.
+    """
+    checked = None if change is None else validate(change, name)
+    found = await look(ctx, name, change=checked)
+    if checked is not None and not found.levels.unreadable:
+        check_effective(found.policy, name)
+    now_ms = ctx.retention_clock.now_ms()
+    facts = replace(found.facts, boundaries=await _all_boundaries(ctx, found, now_ms=now_ms))
+    return encode_facts(FactsLine(id=str(name), now_ms=now_ms, scope=name.scope, name=name.stream, facts=facts))
+
+
+async def _all_boundaries(ctx: Context, found: Snapshot, *, now_ms: int) -> Sequence[StreamCutRecord]:
+    """The cuts that any decision until nothing is due looks for, with their events where a quota counts events."""
+    known: dict[tuple[tuple[SegmentId, int], ...], StreamCutRecord] = {}
+    async for step, _ in _steps(ctx, found, now_ms=now_ms):
+        for item in step.facts.boundaries:
+            known.setdefault(tuple(sorted(item.positions.items())), item)
+    before = found.facts.head_event_count
+    if found.policy.backlog_events is None or before is None:
+        return tuple(known.values())
+    counted: list[StreamCutRecord] = []
+    for item in known.values():
+        count = await ctx.events.between(found.name, found.history, found.first, item.positions)
+        counted.append(replace(item, event_count=None if count is None else before + count))
+    return counted
+
+
+def _policy(ctx: Context, found: Snapshot) -> dict[str, Any]:
+    policy: dict[str, Any] = encode_effective(found.policy)
+    if found.levels.unreadable:
+        return {
+            "policy": policy,
+            "unreadable": found.levels.unreadable,
+            "sentence": "everything is kept: the policy cannot be read",
+        }
+    return {
+        "policy": policy,
+        "unreadable": "",
+        "sentence": sentence(found.policy, cycle_ms=ctx.settings.retention_cycle_ms),
+    }
+
+
+async def explained(ctx: Context, name: StreamName, *, position: StreamCut | None) -> Mapping[str, Any]:
+    """What would be done now until nothing is due, and who holds each byte (``ranges``), with the policy in force.
+
+    With ``position``: ``ranges`` is the one range that begins there, ``earliest_release_ms`` when its holder lets go of it
+    by the passing of time alone (None: it never does); where it lies before the head, ``gone`` tells the first truncation
+    that took it: ``at_ms``, ``rule``, ``bytes``, ``head``, each None where that is forgotten.
+    Raises: ScopeNotFoundError, StreamNotFoundError, InvalidCutError, UnavailableError.
+    """
+    found = await retry_if_moved(name, lambda: _look_with(ctx, name, position))
+    now_ms = ctx.retention_clock.now_ms()
+    settlement = await settlement_of(ctx, found, now_ms=now_ms)
+    answer = encode_settlement(str(name), settlement)
+    why = f"{settlement.why} {settlement.last.stays}".strip()
+    whole = {**answer, "why": why, **_policy(ctx, found)}
+    if position is None or position.is_unbounded:
+        return {**whole, "ranges": _ranges(found, settlement.ranges())}
+    if not at_or_after(found.history, position.positions, found.first):
+        return {**whole, "ranges": [], "earliest_release_ms": None, "gone": await _gone(ctx, found, position.positions)}
+    at = settlement.range_at(position.positions)
+    release_ms = None
+    if at is not None:
+        release_ms = now_ms if at.kind is HolderKind.DUE else at.release_ms
+    return {
+        **whole,
+        "ranges": [] if at is None else _ranges(found, [at]),
+        "earliest_release_ms": release_ms,
+        "gone": None,
+    }
+
+
+async def _look_with(ctx: Context, name: StreamName, position: StreamCut | None) -> Snapshot:
+    """Look at the stream and check that ``position`` is one of it. Raises as ``look``, and InvalidCutError."""
+    found = await look(ctx, name)
+    if position is not None:
+        await check_bound(ctx, found.view, found.history, position, reached=found.tail.positions)
+    return found
+
+
+def _ranges(found: Snapshot, ranges: Sequence[HeldRange]) -> list[dict[str, Any]]:
+    """The ranges; those of holds with whose they are, and why."""
+    holds = {hold.id: {"owner": hold.owner, "reason": hold.reason} for hold in found.facts.holds}
+    kind = HolderKind.HOLD.word
+    return [{**item, **holds[item["name"]]} if item["kind"] == kind else item for item in encode_ranges(ranges)]
+
+
+async def _gone(ctx: Context, found: Snapshot, position: Positions) -> Mapping[str, Any]:
+    """The first remembered truncation that passes the position. It may have gone with an earlier one, where some are
+    forgotten: ``certain`` says whether it did not."""
+    record = await ctx.metadata.get(keys.past_truncations(found.name), PastTruncationsRecord)
+    past = (record.value or PastTruncationsRecord()).truncations
+    # From the first one on that is told with its cut, each tells what it took; before that nobody knows.
+    remembered = sum(item.bytes for item in past)
+    whole = found.head.value is not None and found.head.value.truncated_bytes <= remembered
+    for place, item in enumerate(past):
+        if item.cut is None:
+            whole = False
+        elif not at_or_after(found.history, position, item.cut):
+            certain = whole or (place > 0 and past[place - 1].cut is not None)
+            return {
+                "at_ms": item.at_ms,
+                "rule": item.rule,
+                "bytes": item.bytes,
+                "head": encode_cut(item.cut),
+                "certain": certain,
+            }
+    return {"at_ms": None, "rule": None, "bytes": None, "head": None, "certain": False}

@@ -1,0 +1,190 @@
+"""What the planner says of writers, told to the store: how long the segments of a stream may grow together.
+
+A limit lives in the store's memory. Streams that have one are marked durably, so that a store that opens has the limits
+before it takes appends. Source: docs/design/0006-controller.md, "Retention".
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from penstock.codec.control.streams import MarkerRecord, StreamState
+from penstock.controller import keys
+from penstock.controller.context import Context
+from penstock.controller.metadata import changing, overwrite
+from penstock.controller.retention.facts import Snapshot, look
+from penstock.controller.tasks import each
+from penstock.core.cuts.order import size_till
+from penstock.core.retention.facts import RetentionRule, WriterState, WriterVerdict
+from penstock.core.retention.planner import decide
+from penstock.model.errors import NotFoundError, PenstockError, UnsupportedError
+from penstock.model.names import StreamName, segment_name
+from penstock.ports.segment_service import AppendLimit, LimitAction
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 16
+
+_ACTIONS = {
+    WriterState.HOLD: LimitAction.HOLD,
+    WriterState.REJECT: LimitAction.REJECT,
+    WriterState.NOTIFY: LimitAction.NOTIFY,
+}
+
+
+class AppendLimits:
+    """Limits of all streams. ``limited`` is what the store has been told by this controller."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._limited: set[StreamName] = set()
+        self._asked: set[StreamName] = set()
+        self._unsupported = False
+
+    async def restore(self) -> int:
+        """Tell the store the limits of all marked streams; returns how many. To be called before it takes appends."""
+        ctx, prefix = self._ctx, b"quota/"
+        found = [ctx.set_aside.stream(entry, prefix) async for entry in ctx.metadata.scan_all(prefix)]
+        names = [name for name in found if name is not None]
+
+        async def restore_one(name: StreamName) -> None:
+            try:
+                found = await look(ctx, name)
+                verdict = decide(found.facts, now_ms=ctx.retention_clock.now_ms()).writers
+                await self.push(found, verdict)
+            except NotFoundError:
+                return
+            except PenstockError as error:
+                # The first cycle tries again; a store without this limit takes a little more than it should.
+                log.warning("limit of a stream could not be set", extra={"stream": str(name), "error": str(error)})
+
+        await each(names, restore_one, limit=AT_ONCE)
+        return len(names)
+
+    async def refresh(self, name: StreamName) -> None:
+        """Bring the stream's limit in line with its policy and subscribers as they are now."""
+        found = await look(self._ctx, name)
+        await self.push(found, decide(found.facts, now_ms=self._ctx.retention_clock.now_ms()).writers)
+
+    async def renew(self, name: StreamName) -> None:
+        """As ``refresh``, for callers that have done what they were asked for: a failure is left to the next cycle."""
+        async with self._ctx.locks.hold(f"limit/{name}"):
+            # From here on a word of a subscriber may come too late for this run.
+            self._asked.discard(name)
+            try:
+                await self.refresh(name)
+            except PenstockError as error:
+                log.info("limit of a stream could not be renewed", extra={"stream": str(name), "error": str(error)})
+
+    def refresh_soon(self, name: StreamName) -> None:
+        """As ``refresh``, in the background, where the stream has a limit: writers that wait must not wait for a cycle.
+        However often this is asked, one run waits behind the one under way."""
+        if name in self._limited and name not in self._asked:
+            self._asked.add(name)
+            self._ctx.tasks.start(self.renew(name))
+
+    async def push(self, found: Snapshot, verdict: WriterVerdict) -> None:
+        """Tell the store how far writers may go. The mark is durable before the limit is in force, and goes after it."""
+        ctx, name = self._ctx, found.name
+        marked = found.policy.limits_backlog
+        if marked and not found.has_quota_mark and not await self._mark(found):
+            return
+        open_ended = verdict.state is WriterState.OPEN or found.view.record.state is not StreamState.ACTIVE
+        if not open_ended:
+            await self._tell(_limit(found, verdict))
+            self._limited.add(name)
+        elif name in self._limited or found.has_quota_mark:
+            await self.lift(name)
+        if found.has_quota_mark and not marked:
+            await ctx.metadata.remove_keys([keys.quota(name)])
+
+    async def _mark(self, found: Snapshot) -> bool:
+        """Mark the stream. False if another stream has the name now: the mark must not outlive its stream."""
+        ctx, name = self._ctx, found.name
+
+        async def attempt() -> bool:
+            view = await ctx.any_stream(name)
+            if view is None or view.record.incarnation != found.view.record.incarnation:
+                return False
+            await ctx.metadata.put(overwrite(keys.quota(name), MarkerRecord()), view.check())
+            return True
+
+        return await changing(attempt)
+
+    async def hold(self, found: Snapshot, rule: str) -> None:
+        """Let nobody append to the stream from here on."""
+        positions = found.tail.positions
+        self._limited.add(found.name)
+        await self._tell(
+            AppendLimit(
+                stream=str(found.name),
+                segments=[segment_name(found.name, segment) for segment in positions],
+                total_bytes=sum(positions.values()),
+                action=LimitAction.HOLD,
+                reason={"stream": str(found.name), "rule": rule, "limit": 0, "used": 0, "subscriber": ""},
+            )
+        )
+
+    async def lift(self, name: StreamName) -> None:
+        await self._tell(AppendLimit(stream=str(name), segments=()))
+        self._limited.discard(name)
+
+    async def _tell(self, limit: AppendLimit) -> None:
+        if self._unsupported:
+            return
+        try:
+            await self._ctx.segments.limit_appends([limit])
+        except UnsupportedError as error:
+            self._unsupported = True
+            log.warning("the store limits no appends: quotas only evict", extra={"error": str(error)})
+
+
+def _limit(found: Snapshot, verdict: WriterVerdict) -> AppendLimit:
+    """The verdict, which counts the whole history, as a bound of the segments that still grow."""
+    positions = found.tail.positions
+    sealed_bytes = size_till(found.history, positions) - sum(positions.values())
+    total_bytes = total_events = None
+    # Too old is too old, however little it is.
+    by_age = verdict.exceeded and verdict.rule is RetentionRule.BACKLOG_AGE
+    if verdict.total_bytes is not None:
+        total_bytes = max(0, verdict.total_bytes - sealed_bytes)
+    if verdict.total_events is not None:
+        sealed_events = found.tail.events - sum(found.tail.open_events.values())
+        total_events = max(0, verdict.total_events - sealed_events)
+    return AppendLimit(
+        stream=str(found.name),
+        segments=[segment_name(found.name, segment) for segment in positions],
+        total_bytes=total_bytes,
+        total_events=total_events,
+        quota_bytes=None if by_age else found.policy.backlog_bytes,
+        quota_events=None if by_age else found.policy.backlog_events,
+        action=_ACTIONS.get(verdict.bytes_state, _ACTIONS[verdict.state]),
+        events_action=_ACTIONS.get(verdict.events_state),
+        reason=_reason(found, verdict),
+    )
+
+
+def _reason(found: Snapshot, verdict: WriterVerdict) -> dict[str, Any]:
+    policy, facts = found.policy, found.facts
+    used: int | None = None
+    limit: int | None = policy.backlog_bytes
+    cut = facts.subscribers.get(verdict.subscriber)
+    activity = facts.activity.get(verdict.subscriber)
+    if verdict.rule is RetentionRule.BACKLOG_EVENTS:
+        limit = policy.backlog_events
+        used = None if activity is None else activity.backlog_events
+    elif verdict.rule is RetentionRule.BACKLOG_AGE:
+        limit = policy.backlog_age_ms
+        oldest_ms = None if activity is None else activity.oldest_unacked_ms
+        if oldest_ms is not None and facts.tail is not None:
+            used = facts.tail.time_ms - oldest_ms
+    elif cut and facts.tail is not None:
+        used = max(0, facts.tail.size_bytes - size_till(found.history, cut))
+    return {
+        "stream": str(found.name),
+        "rule": "" if verdict.rule is None else verdict.rule.value,
+        "limit": limit,
+        "used": used,
+        "subscriber": verdict.subscriber,
+    }

@@ -1,0 +1,118 @@
+"""The clock for the age of data and the end of leases. It counts elapsed time, however the wall clock is changed.
+
+Source: docs/design/0012-retention-clock.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.codec.control.truncations import ClockRecord
+from penstock.controller import retention_keys
+from penstock.controller.metadata import Metadata, overwrite
+from penstock.controller.set_aside import SetAside
+from penstock.ports.clock import Clock
+from penstock.ports.segment_service import KEY_ABSENT
+
+_MOVED_MS = 60_000
+"""How far the wall clock may move against this one before that is made durable."""
+
+
+class RetentionClock:
+    """Milliseconds, near the Unix epoch's. Never runs faster than ``steady``, never goes back within a life.
+
+    Between two lives it goes on by what the wall clock says has passed, less ``slack_ms``, and never back behind what was
+    recorded. ``steady`` counts seconds that have really passed, from any start.
+    """
+
+    def __init__(
+        self, metadata: Metadata, wall: Clock, steady: Callable[[], float], set_aside: SetAside, *, slack_ms: int
+    ) -> None:
+        self._metadata = metadata
+        self._set_aside = set_aside
+        self._wall = wall
+        self._steady = steady
+        self._slack_ms = slack_ms
+        self._base_ms: int | None = None
+        self._began_s = 0.0
+        self._behind_ms = 0
+        self._recorded: ClockRecord | None = None
+        self._is_durable = False
+
+    def now_ms(self) -> int:
+        """Milliseconds. Before ``start`` the wall clock's."""
+        wall_ms = self._wall.now_ms()
+        if self._base_ms is None:
+            return wall_ms
+        # Seconds as floats are off by parts of a nanosecond, which must not cost a whole millisecond.
+        now_ms = self._base_ms + int((self._steady() - self._began_s) * 1000 + 1e-3)
+        self._behind_ms = max(self._behind_ms, now_ms - wall_ms)
+        return now_ms
+
+    async def lasting_ms(self) -> int:
+        """As ``now_ms``, for the start of something that must last, such as a lease. Records this life's clock first.
+
+        The next life continues from the last record. Without a record of this life, the next clock could run ahead of this
+        one, and a lease that began in this life would end early.
+        """
+        if not self._is_durable:
+            await self.record()
+        return self.now_ms()
+
+    def until_ms(self, wall_ms: int) -> int:
+        """When a time that a user has named has come by both clocks, on this one: never early by either."""
+        return wall_ms + max(0, self.now_ms() - self._wall.now_ms())
+
+    def stamped_ms(self, wall_ms: int) -> int:
+        """A time that was taken from the wall clock, on this one: never too early, however far that one was seen to lag."""
+        self.now_ms()
+        return wall_ms + self._behind_ms
+
+    async def start(self) -> None:
+        """Continue from the last life's record. If it cannot be read, start from the wall clock less the slack.
+
+        A store without a readable record gets one here, before any lease begins.
+        """
+        (entry,) = await self._metadata.entries([retention_keys.CLOCK])
+        found = None if entry.version == KEY_ABSENT else self._set_aside.read(entry, ClockRecord)
+        wall_ms = self._wall.now_ms()
+        self._began_s = self._steady()
+        self._recorded = found
+        if found is None:
+            # A clock that is behind keeps data longer, never shorter.
+            self._base_ms = wall_ms if entry.version == KEY_ABSENT else wall_ms - self._slack_ms
+            # Leases begin after this. Without a record, a crash and a clock set ahead would end them at the next start.
+            await self.record()
+            return
+        away_ms = max(0, wall_ms - found.wall_ms - self._slack_ms)
+        self._base_ms = found.retention_ms + away_ms
+        self._behind_ms = found.behind_ms
+
+    async def record_moves(self) -> None:
+        """Make durable that the wall clock was set, also while nothing else is recorded: what is known of it at the next
+        start is what it said last, and that must not have been wrong then and right now."""
+        known = self._recorded
+        now_ms, wall_ms = self.now_ms(), self._wall.now_ms()
+        if known is not None and abs((wall_ms - now_ms) - (known.wall_ms - known.retention_ms)) > _MOVED_MS:
+            await self.record()
+
+    async def record_within(self, age_ms: int) -> None:
+        """Make the clock durable, unless that was done in the last ``age_ms``."""
+        known = self._recorded
+        if known is None or self.now_ms() - known.retention_ms >= age_ms:
+            await self.record()
+
+    async def record(self) -> None:
+        """Make durable where the clock stands. Called with what was recorded by it, so that an idle store writes nothing.
+
+        A clock that has not started knows nothing but the wall clock, and must not replace what the last life recorded.
+        """
+        if self._base_ms is None:
+            return
+        now_ms = self.now_ms()
+        now = ClockRecord(retention_ms=now_ms, wall_ms=self._wall.now_ms(), behind_ms=self._behind_ms)
+        # Also where only the wall clock has moved: what it jumps must not add up between two records.
+        if now != self._recorded:
+            await self._metadata.put(overwrite(retention_keys.CLOCK, now))
+            self._recorded = now
+        self._is_durable = True

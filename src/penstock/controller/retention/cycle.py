@@ -1,0 +1,215 @@
+"""One retention cycle of one stream: gather the facts, ask the planner, perform its decision, until nothing is due.
+
+The dry run and ``explain`` ask the same planner with the same facts and stop there.
+Source: docs/design/0007-retention.md, docs/design/0006-controller.md, "Retention".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from penstock.codec.audit import AuditEntry, AuditKind
+from penstock.codec.control.readers import EvictionsRecord
+from penstock.codec.control.streams import dump_positions
+from penstock.controller import keys
+from penstock.controller.context import Context
+from penstock.controller.metadata import changing
+from penstock.controller.retention.answers import explained, planned
+from penstock.controller.retention.append_limits import AppendLimits
+from penstock.controller.retention.facts import Snapshot, load_subscribers, snapshot
+from penstock.controller.retention.policies import shown_policy
+from penstock.controller.retention.steps import Steps, decided, mattered
+from penstock.controller.streams.idle import delete_idle
+from penstock.controller.streams.workflows import exclusive, settled
+from penstock.core.cuts.order import Positions, size_till
+from penstock.core.planner_json.requests import encode_settlement
+from penstock.core.retention.facts import RetentionRule
+from penstock.core.retention.planner import RetentionDecision, decide
+from penstock.core.retention.settlement import STEPS_MAX, Settlement
+from penstock.model.cuts import StreamCut
+from penstock.model.names import StreamName
+from penstock.model.retention import PolicyDocument
+from penstock.ports.segment_service import TableCheck
+
+__all__ = ["RetentionCycle", "load_subscribers"]
+
+log = logging.getLogger(__name__)
+
+HELD_EVERY_MS = 3_600_000
+"""How often the audit stream is told, at most, that a hold keeps what a rule would remove from one stream."""
+
+_TOLD_MAX = 10_000
+
+_HOLDS_NAMED = 100
+"""Holds that one entry names, in the order of their ids: an entry is one value, and each hold is a condition of its batch."""
+
+
+class RetentionCycle:
+    """Runs, plans and explains cycles."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._limits = AppendLimits(ctx)
+        self._told: OrderedDict[tuple[StreamName, str], int] = OrderedDict()
+
+    async def run(self, name: StreamName, *, frequency_ms: int = 0) -> Mapping[str, Any]:
+        """Decide and perform until nothing is due, and return what was done as docs/formats/planner.md has it.
+
+        ``frequency_ms``: how often to record the tail, at most; 0: now in any case. If this fails or is cancelled, the
+        decisions before are performed whole. Raises: ScopeNotFoundError, StreamNotFoundError.
+        """
+        return await self._ctx.tasks.run(self._run(name, frequency_ms))
+
+    async def _run(self, name: StreamName, frequency_ms: int) -> Mapping[str, Any]:
+        ctx = self._ctx
+        decisions: list[RetentionDecision] = []
+        while True:
+            decision, deleted = await self._step(name, frequency_ms)
+            decisions.append(decision)
+            if deleted:
+                ctx.attention.due(name, None)
+                break
+            if not decision.moves_on or len(decisions) == STEPS_MAX:
+                # A stream that is written to all the time continues in the next cycle.
+                again_ms = ctx.retention_clock.now_ms() if decision.moves_on else decision.next_due_ms
+                ctx.attention.due(name, again_ms)
+                break
+        return encode_settlement(str(name), Settlement(decisions=decisions))
+
+    async def _step(self, name: StreamName, frequency_ms: int) -> tuple[RetentionDecision, bool]:
+        """Make one decision and perform it; returns it, and whether the stream was deleted."""
+        ctx = self._ctx
+
+        async def attempt(*, deletes: bool) -> tuple[Snapshot, RetentionDecision]:
+            view = await settled(ctx, name)
+            found = await snapshot(ctx, view, frequency_ms=frequency_ms)
+            now_ms = ctx.retention_clock.now_ms()
+            decision = await decided(ctx, found, now_ms=now_ms)
+            await self._tell_faults(found)
+            await self._tell_held(found, decision, now_ms)
+            # Where the whole stream goes, nothing else needs doing.
+            if not (deletes and decision.deletes_stream):
+                await Steps(ctx, found, decision).perform()
+            return found, decision
+
+        async with exclusive(ctx, name):
+            found, decision = await changing(lambda: attempt(deletes=True))
+            if decision.deletes_stream:
+                if await delete_idle(ctx, name, found, self._limits):
+                    return decision, True
+                found, decision = await changing(lambda: attempt(deletes=False))
+            await self._limits.push(found, decision.writers)
+        return decision, False
+
+    async def _tell_held(self, found: Snapshot, decision: RetentionDecision, now_ms: int) -> None:
+        """Tell the audit stream, now and then, what a rule would have removed had no hold forbidden it."""
+        if not found.holds:
+            return
+        ctx, own = self._ctx, {hold.id for hold in found.holds}
+        free = replace(found.facts, holds=[hold for hold in found.facts.holds if hold.id not in own])
+        would = decide(free, now_ms=now_ms)
+        reached = found.first if decision.truncate is None else decision.truncate
+        more = 0
+        if would.truncate is not None:
+            more = size_till(found.history, would.truncate) - size_till(found.history, reached)
+        if more <= 0 and not (would.deletes_stream and not decision.deletes_stream):
+            return
+        what = "delete" if would.deletes_stream else "truncate"
+        told = (found.name, f"{what} {','.join(sorted(own))}")
+        if not self._is_due(told, now_ms):
+            return
+        rule = RetentionRule.IDLE_STREAM if would.deletes_stream else would.rule
+        after: Positions = would.truncate or reached
+        entry = AuditEntry(
+            kind=AuditKind.HELD,
+            target=str(found.name),
+            fields={
+                "would": what,
+                "rule": rule.value,
+                "policy": mattered(found, rule),
+                "before": dump_positions(reached),
+                "after": dump_positions(after),
+                "bytes": max(more, 0),
+                "events": await ctx.events.between(found.name, found.history, reached, after),
+                "holds": [
+                    {"hold": hold.id, "owner": hold.record.owner, "reason": hold.record.reason}
+                    for hold in found.holds[:_HOLDS_NAMED]
+                ],
+            },
+        )
+        named = [hold.check() for hold in found.holds[:_HOLDS_NAMED]]
+        await self._tell(found, entry, told, now_ms, *named)
+
+    async def _tell_faults(self, found: Snapshot) -> None:
+        """Say once in a while that a policy cannot be read, and that all data is kept for it."""
+        told, now_ms = (found.name, "policy"), self._ctx.retention_clock.now_ms()
+        if not found.levels.unreadable or not self._is_due(told, now_ms):
+            return
+        fields = {"unreadable": found.levels.unreadable, "kept": True, "policy": shown_policy(found.policy)}
+        entry = AuditEntry(kind=AuditKind.POLICY, target=str(found.name), fields=fields)
+        await self._tell(found, entry, told, now_ms)
+        log.warning(
+            "a retention policy cannot be read, all data is kept",
+            extra={"stream": str(found.name), "why": found.levels.unreadable},
+        )
+
+    def _is_due(self, what: tuple[StreamName, str], now_ms: int) -> bool:
+        last_ms = self._told.get(what)
+        return last_ms is None or now_ms - last_ms >= HELD_EVERY_MS
+
+    async def _tell(
+        self, found: Snapshot, entry: AuditEntry, what: tuple[StreamName, str], now_ms: int, *checks: TableCheck
+    ) -> None:
+        """Write an audit entry, unless the stream, a policy above it or one of ``checks`` has changed since ``found``.
+
+        It counts as written only once it is durable. Otherwise the next cycle tries again. Raises as ``Metadata.put``.
+        """
+        puts = self._ctx.audit.puts([entry])
+        await self._ctx.metadata.put(*puts, found.view.check(), *found.levels.checks, *checks)
+        self._ctx.audit.soon()
+        self._told[what] = now_ms
+        self._told.move_to_end(what)
+        if len(self._told) > _TOLD_MAX:
+            self._told.popitem(last=False)
+
+    # --- answers -------------------------------------------------------------------------------------------------
+
+    async def plan(
+        self, name: StreamName, *, change: PolicyDocument | None = None, at_ms: int | None = None
+    ) -> Mapping[str, Any]:
+        """What a cycle would do at that time with that document. Changes nothing. Raises as ``run``, and
+        InvalidArgumentError for a document that contradicts itself."""
+        return await planned(self._ctx, name, change=change, at_ms=at_ms)
+
+    async def explain(self, name: StreamName, *, position: StreamCut | None = None) -> Mapping[str, Any]:
+        """What a cycle would decide now, and under ``ranges`` who holds each byte. Changes nothing. Raises as ``run``, and
+        InvalidCutError."""
+        return await explained(self._ctx, name, position=position)
+
+    async def evictions(self, name: StreamName) -> list[Mapping[str, Any]]:
+        """The latest forced advances of the stream's subscribers, oldest first."""
+        await self._ctx.stream(name)
+        found = await self._ctx.metadata.get(keys.evictions(name), EvictionsRecord)
+        return [] if found.value is None else list(found.value.evictions)
+
+    # --- limits of appends ---------------------------------------------------------------------------------------
+
+    async def restore_limits(self) -> int:
+        """Tell the store how far writers may go, before it serves them; returns of how many streams."""
+        return await self._limits.restore()
+
+    async def refresh_limit(self, name: StreamName) -> None:
+        """Bring the stream's limit in line with its policy and subscribers as they are now."""
+        await self._limits.refresh(name)
+
+    async def renew_limit(self, name: StreamName) -> None:
+        """As ``refresh_limit``; a failure is left to the next cycle."""
+        await self._limits.renew(name)
+
+    def refresh_limit_soon(self, name: StreamName) -> None:
+        """As ``refresh_limit``, in the background, and only where the stream has a limit."""
+        self._limits.refresh_soon(name)

@@ -1,0 +1,504 @@
+"""Holds: what they cover stays, whatever any rule or any call says, until they are lifted or their time has come.
+
+A hold is one record. A removal is decided under the stream's lock, and reads the holds under it. Placing a hold waits for
+that lock and changes the record of the stream, or of the scope, on which every removal is conditional. A decision made
+before the hold is refused, or is complete when the call returns. A client that removes bytes by segment, past streams and
+cuts, is registered from its check to its end (``removal``), and placing a hold waits for it.
+Source: docs/design/0011-retention-policies.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+from penstock.codec.audit import AuditEntry, AuditKind
+from penstock.codec.control.policies import HoldPlaceRecord, HoldRecord
+from penstock.codec.control.streams import Positions, ScopeRecord, dump_positions
+from penstock.controller import keys
+from penstock.controller.context import Context, StreamView
+from penstock.controller.metadata import Stored, changing, stored
+from penstock.controller.streams.cuts import check_bound
+from penstock.controller.streams.tails import head_positions
+from penstock.controller.streams.workflows import exclusive, settled
+from penstock.core.cuts.order import at_or_after, passed_until
+from penstock.core.retention.facts import Hold
+from penstock.core.segments.placement import parent_name
+from penstock.core.streams.history import StreamHistory
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import (
+    AlreadyExistsError,
+    CorruptDataError,
+    InvalidArgumentError,
+    InvalidCutError,
+    InvalidNameError,
+    NotFoundError,
+    PenstockError,
+    RetentionHoldError,
+    VersionTooNewError,
+)
+from penstock.model.names import StreamName, parse_segment_name
+from penstock.model.policies import LONG_MAX
+from penstock.model.retention import HoldInfo, PolicyTarget
+from penstock.model.segments import SegmentId
+from penstock.ports.segment_service import KEY_ABSENT, TableCheck, TableEntry, TablePut, TableRemoval
+
+log = logging.getLogger(__name__)
+
+ID_MAX = 128
+OWNER_MAX = 256
+REASON_MAX = 1024
+
+_ID = re.compile(r"[A-Za-z0-9._-]+\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A hold that is in force, and where it stands."""
+
+    id: str
+    scope: str
+    record: HoldRecord
+    key: bytes
+    version: int
+
+    def check(self) -> TableCheck:
+        """Return a condition that refuses the batch if the hold was lifted or changed since it was read."""
+        return TableCheck(key=self.key, version=self.version)
+
+    def covers(self, history: StreamHistory, segment: SegmentId, end: int | None) -> bool:
+        """Whether the hold covers bytes of the segment before ``end``, or (None) any of it."""
+        cut = self.record.cut
+        if cut is None:
+            return True
+        passed = passed_until(history, cut, segment)
+        return passed is not None and (end is None or end > passed)
+
+    def refuse(self, what: str) -> RetentionHoldError:
+        return RetentionHoldError(
+            f"a hold forbids {what}", hold=self.id, owner=self.record.owner, reason=self.record.reason
+        )
+
+
+def in_force(ctx: Context, record: HoldRecord) -> bool:
+    """Whether the hold holds now. Its end is a time of people's; it has come once both clocks say so."""
+    clock = ctx.retention_clock
+    return record.ended_ms is None and (record.until_ms is None or clock.now_ms() < clock.until_ms(record.until_ms))
+
+
+def _read(entry: TableEntry) -> HoldRecord:
+    """The hold under a key. One that cannot be read may cover anything: all of its scope, for as long as it is there."""
+    try:
+        return HoldRecord.decode(entry.value)
+    except (CorruptDataError, VersionTooNewError) as error:
+        return HoldRecord(
+            stream=None, incarnation=0, owner="", reason=f"the hold cannot be read: {error.message}", created_ms=0
+        )
+
+
+def placed(entry: TableEntry) -> Placed:
+    """The hold under a key, ended or not."""
+    # A key without a legal name is shown with escapes. As any hold that cannot be read, it covers its whole scope.
+    _, scope, hold_id = (entry.key.decode("utf-8", "backslashreplace") + "//").split("/", 3)[:3]
+    return Placed(id=hold_id, scope=scope, record=_read(entry), key=entry.key, version=entry.version)
+
+
+async def holds_of_scope(ctx: Context, scope: str | None) -> list[Placed]:
+    """All holds in force in a scope, or in all."""
+    found = [placed(entry) async for entry in ctx.metadata.scan_all(keys.holds(scope))]
+    return [item for item in found if in_force(ctx, item.record)]
+
+
+async def holds_of(ctx: Context, view: StreamView) -> list[Placed]:
+    """The holds in force on the stream, those on its scope included. None covers what the store keeps for itself."""
+    if view.name.is_internal:
+        return []
+    return [
+        item
+        for item in await holds_of_scope(ctx, view.name.scope)
+        if item.record.stream is None
+        or (item.record.stream == view.name.stream and item.record.incarnation == view.record.incarnation)
+    ]
+
+
+async def ids_of(ctx: Context, holds: Sequence[Placed]) -> list[TableRemoval]:
+    """Removals that free the ids of the holds. An id that now names a hold of another scope is kept."""
+    entries = await ctx.metadata.entries([keys.hold_place(item.id) for item in holds]) if holds else ()
+    places = [stored(entry, HoldPlaceRecord) for entry in entries]
+    return [
+        place.remove()
+        for item, place in zip(holds, places, strict=True)
+        if place.value is not None and place.value.scope == item.scope
+    ]
+
+
+async def forget_ended(ctx: Context, scope: str) -> None:
+    """Remove the ended holds of a scope that is being deleted, with their ids. Repeatable."""
+    found = [placed(entry) async for entry in ctx.metadata.scan_all(keys.holds(scope))]
+    # The ids first: a repeat finds them by the holds.
+    await ctx.metadata.remove_if_unchanged(await ids_of(ctx, found))
+    await ctx.metadata.remove_prefix(keys.holds(scope))
+
+
+def to_facts(ctx: Context, holds: Iterable[Placed]) -> list[Hold]:
+    """The holds as the planner knows them."""
+    return [
+        Hold(
+            id=item.id,
+            owner=item.record.owner,
+            reason=item.record.reason,
+            until_ms=None if item.record.until_ms is None else ctx.retention_clock.until_ms(item.record.until_ms),
+            positions=item.record.cut,
+        )
+        for item in holds
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """The holds on a stream, and the checks that refuse a removal which was decided without a newer one.
+
+    A hold on the stream changes the stream's record, and a hold on the scope changes the scope's record. A removal writes the
+    first and checks the second: every batch that decides a removal contains ``checks``.
+    """
+
+    holds: Sequence[Placed]
+    checks: Sequence[TableCheck]
+
+    def check_deletion(self) -> None:
+        """Raises RetentionHoldError if any hold is on the stream."""
+        for item in self.holds:
+            raise item.refuse("the deletion of the stream")
+
+    def check_truncation(self, history: StreamHistory, cut: Positions) -> None:
+        """Raises RetentionHoldError if a hold covers data before ``cut``."""
+        for item in self.holds:
+            if item.record.cut is None or not at_or_after(history, item.record.cut, cut):
+                raise item.refuse("the truncation")
+
+    def covers(self, history: StreamHistory, cut: Positions) -> bool:
+        """Whether a hold covers data before ``cut``."""
+        cuts = [item.record.cut for item in self.holds]
+        return any(held is None or not at_or_after(history, held, cut) for held in cuts)
+
+
+async def guard_of(ctx: Context, view: StreamView) -> Guard:
+    """The guard of a removal from the stream. Nothing guards internal streams."""
+    if view.name.is_internal:
+        return Guard(holds=(), checks=())
+    # The scope's record is read before the holds: a hold that the scan misses changes the record later.
+    (scope,) = await ctx.metadata.entries([keys.scope(view.name.scope)])
+    holds = await holds_of(ctx, view)
+    return Guard(holds=holds, checks=(TableCheck(key=scope.key, version=scope.version),))
+
+
+def _is_text(text: object) -> bool:
+    """Whether it is text that can be shown: no half of a surrogate pair, which JSON lets through, and nothing that moves a
+    terminal's cursor in the list that people go by."""
+    return isinstance(text, str) and text.isprintable()
+
+
+class Holds:
+    """Holds of all scopes. ``ended`` is called after the end of each."""
+
+    def __init__(self, ctx: Context, ended: Callable[[], None]) -> None:
+        self._ctx = ctx
+        self._ended = ended
+        self._last_removal = 0
+
+    async def add(
+        self,
+        target: StreamName | str,
+        *,
+        owner: str,
+        reason: str,
+        until_ms: int | None = None,
+        cut: StreamCut | None = None,
+        hold_id: str | None = None,
+    ) -> HoldInfo:
+        """Place a hold; the same once more: nothing happens.
+
+        Raises: ScopeNotFoundError, StreamNotFoundError; AlreadyExistsError (the id is another hold's), InvalidArgumentError,
+        InvalidCutError (no cut of the stream, or before its head).
+        """
+        self._check(target, owner, reason, until_ms, cut, hold_id)
+        return await self._ctx.tasks.run(self._add(target, owner, reason, until_ms, cut, hold_id))
+
+    def _check(
+        self,
+        target: StreamName | str,
+        owner: str,
+        reason: str,
+        until_ms: int | None,
+        cut: StreamCut | None,
+        hold_id: str | None,
+    ) -> None:
+        for name, text, longest in (("owner", owner, OWNER_MAX), ("reason", reason, REASON_MAX)):
+            if not _is_text(text) or not text.strip() or len(text) > longest:
+                raise InvalidArgumentError(
+                    "a hold says who wants it and why",
+                    field=name,
+                    value=ascii(text)[:60],
+                    rule=f"1 to {longest} printable characters",
+                )
+        if hold_id is not None and not (0 < len(hold_id) <= ID_MAX and _ID.match(hold_id)):
+            raise InvalidArgumentError(
+                "id of a hold is not legal",
+                field="hold_id",
+                value=hold_id[:60],
+                rule=f"1 to {ID_MAX} letters, digits, dots, dashes and underscores",
+            )
+        now_ms = self._ctx.clock.now_ms()
+        if until_ms is not None and not now_ms < until_ms <= LONG_MAX:
+            raise InvalidArgumentError(
+                "a hold ends in the future",
+                field="until_ms",
+                value=until_ms,
+                rule=f"later than now, at most {LONG_MAX}",
+                now_ms=now_ms,
+            )
+        if cut is not None and not isinstance(target, StreamName):
+            raise InvalidArgumentError("only a hold on one stream has a cut", field="cut", value=str(target))
+        if isinstance(target, StreamName) and target.is_internal:
+            raise InvalidArgumentError("an internal stream takes no hold", field="stream", value=str(target))
+
+    async def _add(
+        self,
+        target: StreamName | str,
+        owner: str,
+        reason: str,
+        until_ms: int | None,
+        cut: StreamCut | None,
+        hold_id: str | None,
+    ) -> HoldInfo:
+        ctx = self._ctx
+        chosen = hold_id or ctx.rng.uuid().hex
+        record = HoldRecord(
+            stream=target.stream if isinstance(target, StreamName) else None,
+            incarnation=0,
+            owner=owner,
+            reason=reason,
+            created_ms=ctx.clock.now_ms(),
+            until_ms=until_ms,
+        )
+        if isinstance(target, StreamName):
+            async with exclusive(ctx, target):
+                info = await changing(lambda: self._add_to_stream(target, chosen, record, cut))
+        else:
+            async with ctx.locks.hold(f"scope/{target}"):
+                info = await changing(lambda: self._add_to_scope(target, chosen, record))
+            # Every earlier decision is complete when this returns.
+            await ctx.locks.passed(f"stream/{target}/")
+        # When this returns, client removals that were checked before the hold have ended. Later ones see the hold.
+        await ctx.removals_passed(str(target))
+        ctx.audit.soon()
+        if isinstance(target, StreamName):
+            ctx.attention.dirty(target)
+        else:
+            ctx.attention.dirty_all(target)
+        return info
+
+    async def _add_to_scope(self, scope: str, hold_id: str, record: HoldRecord) -> HoldInfo:
+        found = await self._ctx.metadata.get(keys.scope(scope), ScopeRecord)
+        # A removal that was decided without this hold fails on the scope's record, and is decided again.
+        touched = [] if found.value is None else [found.put(found.value)]
+        return await self._put(scope, hold_id, record, touched)
+
+    async def _add_to_stream(
+        self, name: StreamName, hold_id: str, record: HoldRecord, cut: StreamCut | None
+    ) -> HoldInfo:
+        ctx = self._ctx
+        view = await settled(ctx, name)
+        record = replace(record, incarnation=view.record.incarnation)
+        if cut is not None:
+            history = await ctx.histories.of(view)
+            await check_bound(ctx, view, history, cut)
+        if cut is not None and not cut.is_unbounded:
+            _, head = await ctx.stream_and_head(name)
+            first = head_positions(history, head.value)
+            if not at_or_after(history, cut.positions, first):
+                raise InvalidCutError(
+                    "a hold cannot keep what has gone: its cut lies before the head",
+                    stream=str(name),
+                    head=dict(first),
+                    cut=dict(cut.positions),
+                )
+            record = replace(record, cut=dict(cut.positions))
+        return await self._put(name.scope, hold_id, record, [view.put(view.record)])
+
+    async def _put(self, scope: str, hold_id: str, record: HoldRecord, touched: Sequence[TablePut]) -> HoldInfo:
+        """Write the hold with its place and its audit entry, unless it is there."""
+        async with self._ctx.locks.hold(f"hold/{hold_id}"):
+            return await self._put_alone(scope, hold_id, record, touched)
+
+    async def _put_alone(self, scope: str, hold_id: str, record: HoldRecord, touched: Sequence[TablePut]) -> HoldInfo:
+        ctx = self._ctx
+        await ctx.check_scope(scope)
+        place_entry, entry = await ctx.metadata.entries([keys.hold_place(hold_id), keys.hold(scope, hold_id)])
+        place: Stored[HoldPlaceRecord] = stored(place_entry, HoldPlaceRecord)
+        known: Stored[HoldRecord] = stored(entry, HoldRecord)
+        if place.value is not None and place.value.scope != scope:
+            (other,) = await ctx.metadata.entries([keys.hold(place.value.scope, hold_id)])
+            if other.version != KEY_ABSENT:
+                raise AlreadyExistsError("another hold has this id", hold=hold_id, scope=place.value.scope)
+            # An earlier version left the id when it deleted the hold's scope. Hold and id are written in one step, so the
+            # put below fails if the hold is there again.
+        if known.value is not None and in_force(ctx, known.value):
+            if replace(known.value, created_ms=0) != replace(record, created_ms=0):
+                raise AlreadyExistsError("another hold has this id", hold=hold_id, owner=known.value.owner)
+            return known.value.info(scope, hold_id)
+        info = record.info(scope, hold_id)
+        await ctx.metadata.put(
+            *touched,
+            place.put(HoldPlaceRecord(scope=scope)),
+            known.put(record),
+            *ctx.audit.puts([_entry(AuditKind.HOLD, info)]),
+        )
+        return info
+
+    @asynccontextmanager
+    async def removal(self, segment: str) -> AsyncIterator[None]:
+        """A removal by segment, from its check to its end. ``Context.removals_passed`` waits for those that have begun."""
+        try:
+            name, _ = parse_segment_name(parent_name(segment))
+        except InvalidNameError:
+            yield
+            return
+        # The name is unique: removals do not wait for each other, nor for the workflows of the stream.
+        self._last_removal += 1
+        async with self._ctx.locks.hold(f"removal/{name}/{self._last_removal}"):
+            yield
+
+    async def check_removal(self, segment: str, offset: int | None) -> None:
+        """Raises RetentionHoldError where a hold covers bytes of the segment before ``offset`` (None: any of it).
+
+        For removals by segment, past streams and cuts. What is no stream's segment, as that of a transaction, no hold covers.
+        """
+        try:
+            name, part = parse_segment_name(segment)
+        except InvalidNameError:
+            return
+        view = await self._ctx.any_stream(name)
+        if view is None:
+            return
+        history = await self._ctx.histories.of(view)
+        for item in await holds_of(self._ctx, view):
+            if item.covers(history, part, offset):
+                raise item.refuse("the removal")
+
+    async def names(self, target: PolicyTarget = None) -> Sequence[HoldInfo]:
+        """Holds in force on a stream (its scope's included), in a scope, or all; sorted by scope, stream, id.
+
+        Raises: ScopeNotFoundError, StreamNotFoundError.
+        """
+        ctx = self._ctx
+        if isinstance(target, StreamName):
+            found = await holds_of(ctx, await ctx.stream(target))
+        else:
+            if target is not None:
+                await ctx.check_scope(target)
+            found = await holds_of_scope(ctx, target)
+        infos = [item.record.info(item.scope, item.id) for item in found]
+        return tuple(sorted(infos, key=lambda info: (info.scope, str(info.stream or ""), info.id)))
+
+    async def release(self, hold_id: str, *, owner: str) -> HoldInfo:
+        """Lift a hold, and record who did. Raises NotFoundError, InvalidArgumentError."""
+        if not _is_text(owner) or not owner.strip() or len(owner) > OWNER_MAX:
+            raise InvalidArgumentError(
+                "lifting a hold says who does it",
+                field="owner",
+                value=ascii(owner)[:60],
+                rule=f"1 to {OWNER_MAX} printable characters",
+            )
+        return await self._ctx.tasks.run(self._release(hold_id, owner))
+
+    async def _release(self, hold_id: str, owner: str) -> HoldInfo:
+        ctx = self._ctx
+
+        async def attempt() -> Placed:
+            place = await ctx.metadata.get(keys.hold_place(hold_id), HoldPlaceRecord)
+            if place.value is None:
+                raise NotFoundError("no such hold", hold=hold_id)
+            (entry,) = await ctx.metadata.entries([keys.hold(place.value.scope, hold_id)])
+            if entry.version < 0 or not in_force(ctx, _read(entry)):
+                raise NotFoundError("no such hold", hold=hold_id)
+            found = placed(entry)
+            await self._end(found, entry, {"by": owner})
+            return found
+
+        async with ctx.locks.hold(f"hold/{hold_id}"):
+            found = await changing(attempt)
+        return found.record.info(found.scope, found.id)
+
+    async def _end(self, found: Placed, entry: TableEntry, why: dict[str, object]) -> None:
+        """Decide that the hold holds no longer, tell it, and take the record away."""
+        ctx = self._ctx
+        ended = replace(found.record, ended_ms=ctx.clock.now_ms())
+        info = found.record.info(found.scope, found.id)
+        try:
+            await ctx.metadata.put(
+                TablePut(key=entry.key, value=ended.encode(), version=entry.version),
+                *ctx.audit.puts([_entry(AuditKind.UNHOLD, info, why)]),
+            )
+            # After a crash here, what is left holds nothing, and the next sweep removes it.
+            await self._remove(found)
+        finally:
+            # Also after a failure: the end can be durable although its answer was lost.
+            ctx.audit.soon()
+            self._look_again(found)
+
+    def _look_again(self, found: Placed) -> None:
+        self._ended()
+        if found.record.stream is None:
+            self._ctx.attention.dirty_all(found.scope)
+        else:
+            self._ctx.attention.dirty(StreamName(found.scope, found.record.stream))
+
+    async def sweep(self) -> int:
+        """Take away the holds whose time has come, and what an interrupted release has left; returns how many."""
+        ctx = self._ctx
+        over = [entry async for entry in ctx.metadata.scan_all(keys.holds(None)) if not in_force(ctx, _read(entry))]
+        for seen in over:
+            try:
+                await self._remove_ended(seen)
+            except PenstockError as error:
+                log.warning(
+                    "ended hold could not be removed yet",
+                    extra={"hold": placed(seen).id, "error": str(error)},
+                )
+        return len(over)
+
+    async def _remove_ended(self, seen: TableEntry) -> None:
+        ctx, found = self._ctx, placed(seen)
+        async with ctx.locks.hold(f"hold/{found.id}"):
+            (entry,) = await ctx.metadata.entries([seen.key])
+            if entry.version != seen.version:
+                # Since it was listed, the hold was lifted and removed, or placed again.
+                return
+            if found.record.ended_ms is None:
+                await self._end(found, entry, {"by": "", "rule": "until_ms"})
+            else:
+                await self._remove(found)
+        self._look_again(found)
+
+    async def _remove(self, found: Placed) -> None:
+        """Remove the record of an ended hold, and its id unless that names a hold of another scope by now."""
+        ctx = self._ctx
+        await ctx.metadata.remove_if_unchanged(await ids_of(ctx, [found]))
+        await ctx.metadata.remove_keys([found.key])
+
+
+def _entry(kind: AuditKind, info: HoldInfo, more: dict[str, object] | None = None) -> AuditEntry:
+    fields: dict[str, object] = {
+        "hold": info.id,
+        "owner": info.owner,
+        "reason": info.reason,
+        "until_ms": info.until_ms,
+        "cut": None if info.cut is None else dump_positions(info.cut.positions),
+        "by": info.owner,
+        **(more or {}),
+    }
+    return AuditEntry(kind=kind, target=info.scope if info.stream is None else str(info.stream), fields=fields)

@@ -1,0 +1,365 @@
+"""Retention policies at three levels: stored, checked against all that they could contradict, and resolved for one stream.
+
+Source: docs/design/0011-retention-policies.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from penstock.codec.audit import AuditEntry, AuditKind
+from penstock.codec.control.effective_policy import encode_effective
+from penstock.codec.control.policies import PolicyRecord, policy_fields, read_policy
+from penstock.codec.control.policy_document import encode_document, value_of
+from penstock.codec.control.streams import MarkerRecord, StreamRecord
+from penstock.controller import keys
+from penstock.controller.context import Context, StreamView
+from penstock.controller.metadata import CHUNK, Stored, changing, overwrite, stored
+from penstock.controller.streams.workflows import exclusive, settled
+from penstock.core.policies.levels import (
+    LIMITS,
+    check_effective,
+    level_of,
+    pravega_view,
+    resolve,
+    validate,
+    with_pravega,
+)
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError, VersionTooNewError
+from penstock.model.names import StreamName
+from penstock.model.policies import RetentionPolicy
+from penstock.model.retention import EMPTY, EffectivePolicy, Inherit, Level, PolicyDocument, PolicyTarget
+from penstock.ports.segment_service import KEY_ABSENT, TableCheck, TableEntry, TablePut
+
+UNREADABLE = (CorruptDataError, VersionTooNewError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """The documents that form a stream's policy. ``faults``: levels whose document cannot be read; they count as empty.
+
+    ``checks`` go into every batch that this policy decides. The batch is refused if a document above the stream has changed
+    since it was read, or if the scope got a hold. The stream's own document is in its record, and such a batch is
+    conditional on that record too.
+    """
+
+    stream: PolicyDocument = EMPTY
+    scope: PolicyDocument = EMPTY
+    server: PolicyDocument = EMPTY
+    faults: Mapping[Level, PenstockError] | None = None
+    checks: tuple[TableCheck, ...] = ()
+
+    @property
+    def unreadable(self) -> str:
+        """Which levels cannot be read and why, for people; empty where all can."""
+        return "; ".join(f"{level.value}: {error}" for level, error in (self.faults or {}).items())
+
+    @property
+    def effective(self) -> EffectivePolicy:
+        """What applies. Where a level cannot be read: the policy that keeps everything."""
+        return EffectivePolicy() if self.faults else _resolved(self.stream, self.scope, self.server)
+
+    def check(self) -> EffectivePolicy:
+        """As ``effective``. Raises CorruptDataError, VersionTooNewError where a level cannot be read."""
+        for error in (self.faults or {}).values():
+            raise error
+        return self.effective
+
+    def with_stream(self, document: PolicyDocument) -> Levels:
+        """The same with another document of the stream, whatever became of its own."""
+        faults = dict(self.faults or {})
+        faults.pop(Level.STREAM, None)
+        return replace(self, stream=document, faults=faults or None)
+
+
+@lru_cache(maxsize=1024)
+def _resolved(stream: PolicyDocument, scope: PolicyDocument, server: PolicyDocument) -> EffectivePolicy:
+    """As ``resolve``. A store has few different policies, and the planner works each object out once."""
+    return resolve(stream, scope, server)
+
+
+def level_keys(name: StreamName) -> tuple[bytes, bytes, bytes]:
+    """Keys of the documents above the stream, and of the record of its scope, which every hold on the scope changes."""
+    return keys.scope_policy(name.scope), keys.SERVER_POLICY, keys.scope(name.scope)
+
+
+def read_levels(name: StreamName, record: StreamRecord, above_it: Sequence[TableEntry]) -> Levels:
+    """Read the levels from the stream's record and the entries of ``level_keys``. The caller reads the holds after these.
+
+    No other level speaks for an internal stream: a default for users' data must not cut what the store itself lives on.
+    """
+    scope, server, _ = above_it
+    faults: dict[Level, PenstockError] = {}
+    own = above = server_wide = EMPTY
+    try:
+        own = document_of(record)
+    except UNREADABLE as error:
+        faults[Level.STREAM] = error
+    if not name.is_internal:
+        try:
+            above = _document(scope)
+        except UNREADABLE as error:
+            faults[Level.SCOPE] = error
+        try:
+            server_wide = _document(server)
+        except UNREADABLE as error:
+            faults[Level.SERVER] = error
+    checks: tuple[TableCheck, ...] = ()
+    if not name.is_internal:
+        checks = tuple(TableCheck(key=entry.key, version=entry.version) for entry in above_it)
+    return Levels(stream=own, scope=above, server=server_wide, faults=faults or None, checks=checks)
+
+
+def _document(entry: TableEntry) -> PolicyDocument:
+    found: Stored[PolicyRecord] = stored(entry, PolicyRecord)
+    return EMPTY if found.value is None else found.value.document
+
+
+async def load_levels(ctx: Context, view: StreamView) -> Levels:
+    """The documents that apply to the stream."""
+    return read_levels(view.name, view.record, await ctx.metadata.entries(level_keys(view.name)))
+
+
+def document_of(record: StreamRecord) -> PolicyDocument:
+    """The stream's own document. Raises CorruptDataError, VersionTooNewError."""
+    if record.policy is None:
+        return with_pravega(EMPTY, record.config.retention)
+    return read_policy(record.policy)
+
+
+def with_document(record: StreamRecord, document: PolicyDocument) -> StreamRecord:
+    """The record with another document, and the view of it that Pravega's clients see."""
+    view = pravega_view(document)
+    plain = document == with_pravega(EMPTY, view)
+    return replace(
+        record, config=replace(record.config, retention=view), policy=None if plain else policy_fields(document)
+    )
+
+
+def with_retention(record: StreamRecord, retention: RetentionPolicy | None) -> StreamRecord:
+    """The record after a Pravega client has written its part of the policy; the rest of the document stays.
+
+    Raises CorruptDataError, VersionTooNewError: the document cannot be read, and so its rest could not be kept.
+    """
+    if retention == record.config.retention:
+        return record
+    return with_document(record, with_pravega(document_of(record), retention))
+
+
+def own_policy_puts(name: StreamName, record: StreamRecord) -> list[TablePut]:
+    """The mark of a stream that has a document of its own; it goes into the batch that gives it one."""
+    has_own = record.policy is not None or record.config.retention is not None
+    return [overwrite(keys.policy(name), MarkerRecord())] if has_own else []
+
+
+class Policies:
+    """Documents of all levels. Streams whose policy changes are looked at soon after."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    async def get(self, target: PolicyTarget) -> PolicyDocument:
+        """The document of this very level.
+
+        Raises: ScopeNotFoundError, StreamNotFoundError; CorruptDataError, VersionTooNewError (it cannot be read).
+        """
+        if isinstance(target, StreamName):
+            return document_of((await self._ctx.stream(target)).record)
+        if target is not None:
+            await self._ctx.check_scope(target)
+        (entry,) = await self._ctx.metadata.entries([_key(target)])
+        return _document(entry)
+
+    async def effective(self, name: StreamName) -> EffectivePolicy:
+        """What applies to the stream. Raises as ``get``."""
+        return (await load_levels(self._ctx, await self._ctx.stream(name))).check()
+
+    async def set(self, target: PolicyTarget, document: PolicyDocument) -> None:
+        """Replace the document of a level, or nothing at all. Raises as ``get``, but replaces what cannot be read;
+        InvalidArgumentError with ``field``, ``value``, ``rule``, ``level`` and ``accepted``."""
+        checked = validate(document, target)
+        # One change of a policy at a time: each is held against all the others as they are.
+        async with self._ctx.locks.hold("policies"):
+            if isinstance(target, StreamName):
+                await self._ctx.tasks.run(self._set_stream(target, checked))
+            else:
+                await self._set_level(target, checked)
+
+    async def _set_stream(self, name: StreamName, document: PolicyDocument) -> None:
+        ctx = self._ctx
+        if name.is_internal:
+            raise _internal("stream", str(name), Level.STREAM)
+
+        async def attempt() -> None:
+            view = await settled(ctx, name)
+            levels = (await load_levels(ctx, view)).with_stream(document)
+            check_effective(resolve(levels.stream, levels.scope, levels.server), name)
+            changed = with_document(view.record, document)
+            await ctx.metadata.put(
+                view.put(changed),
+                *levels.checks,
+                *own_policy_puts(name, changed),
+                *ctx.audit.puts([_entry(name, _shown(view.record), document, levels.effective)]),
+            )
+            if document.is_empty:
+                # Last: a mark too many costs a look, one too few would hide the stream from its scope's changes.
+                await ctx.metadata.remove_keys([keys.policy(name)])
+
+        async with exclusive(ctx, name):
+            await changing(attempt)
+        ctx.audit.soon()
+        ctx.attention.dirty(name)
+
+    async def _set_level(self, target: str | None, document: PolicyDocument) -> None:
+        ctx = self._ctx
+        if target is not None and target.startswith("_"):
+            raise _internal("scope", target, Level.SCOPE)
+        if target is not None:
+            # Before anything is called dirty: a refused name must not reach the sweeps.
+            await ctx.check_scope(target)
+
+        async def attempt() -> None:
+            if target is not None:
+                await ctx.check_scope(target)
+            (entry,) = await ctx.metadata.entries([_key(target)])
+            try:
+                before, shown = _document(entry), None
+            except UNREADABLE as error:
+                before, shown = EMPTY, str(error)
+            if _limits(before) or _limits(document):
+                await self._check_below(target, document)
+            put = TablePut(key=entry.key, value=PolicyRecord(document=document).encode(), version=entry.version)
+            was = encode_document(before) if shown is None else {"unreadable": shown}
+            await ctx.metadata.put(put, *ctx.audit.puts([_entry(target, was, document, None)]))
+
+        try:
+            await changing(attempt)
+        finally:
+            # Also after a failure: the policy can be durable although its answer was lost.
+            ctx.audit.soon()
+            ctx.attention.dirty_all(target)
+
+    async def _check_below(self, target: str | None, document: PolicyDocument) -> None:
+        """Raises InvalidArgumentError where the document makes some stream's policy contradict itself."""
+        ctx = self._ctx
+        server = EMPTY
+        scopes: dict[str, PolicyDocument] = {}
+        if target is None:
+            server = document
+            async for entry in ctx.metadata.scan_all(keys.SCOPE_POLICIES):
+                scope_name = ctx.set_aside.text(entry, keys.SCOPE_POLICIES)
+                if scope_name is not None:
+                    scopes[scope_name] = _or_empty(entry)
+        else:
+            (entry,) = await ctx.metadata.entries([keys.SERVER_POLICY])
+            server = _or_empty(entry)
+            scopes[target] = document
+        for scope in ("", *scopes):
+            check_effective(resolve(EMPTY, scopes.get(scope, EMPTY), server))
+        async for name, record in self._with_own(target):
+            try:
+                own = document_of(record)
+            except UNREADABLE:
+                # Nothing of it is applied, whatever the other levels say.
+                continue
+            check_effective(resolve(own, scopes.get(name.scope, EMPTY), server), name)
+
+    async def _with_own(self, scope: str | None) -> AsyncIterator[tuple[StreamName, StreamRecord]]:
+        """Streams of the scope, or all, that have a document of their own."""
+        ctx, prefix = self._ctx, b"policy/"
+        names: list[StreamName] = []
+        async for entry in ctx.metadata.scan_all(keys.policies_of(scope)):
+            name = ctx.set_aside.stream(entry, prefix)
+            if name is not None and not name.is_internal:
+                names.append(name)
+        for start in range(0, len(names), CHUNK):
+            part = names[start : start + CHUNK]
+            found = await ctx.metadata.entries([keys.stream(name) for name in part])
+            for name, entry in zip(part, found, strict=True):
+                record = None if entry.version == KEY_ABSENT else ctx.set_aside.read(entry, StreamRecord)
+                # A stream whose record cannot be read has no policy: nothing can be decided about it.
+                if record is not None:
+                    yield name, record
+
+
+def _key(target: str | None) -> bytes:
+    return keys.SERVER_POLICY if target is None else keys.scope_policy(target)
+
+
+def policy_change(name: StreamName, before: StreamRecord, after: StreamRecord) -> list[AuditEntry]:
+    """The audit entry of a change that came with the stream's whole configuration; none where the policy stays, and none of
+    internal streams. Raises as ``document_of`` for ``after``."""
+    if name.is_internal or (before.policy, before.config.retention) == (after.policy, after.config.retention):
+        return []
+    return [_entry(name, _shown(before), document_of(after), None)]
+
+
+async def shown_scope_policy(ctx: Context, scope: str) -> Mapping[str, Any]:
+    """The document of a scope as JSON, also where it cannot be read."""
+    (entry,) = await ctx.metadata.entries([keys.scope_policy(scope)])
+    try:
+        return encode_document(_document(entry))
+    except UNREADABLE as error:
+        return {"unreadable": str(error)}
+
+
+def _or_empty(entry: TableEntry) -> PolicyDocument:
+    try:
+        return _document(entry)
+    except UNREADABLE:
+        return EMPTY
+
+
+def _limits(document: PolicyDocument) -> bool:
+    """Whether the document names a limit that another level's could contradict."""
+    return any(not isinstance(value_of(document, path), Inherit) for path in LIMITS)
+
+
+def _shown(record: StreamRecord) -> Mapping[str, Any]:
+    try:
+        return encode_document(document_of(record))
+    except UNREADABLE as error:
+        return {"unreadable": str(error), "stored": record.policy}
+
+
+def _entry(
+    target: PolicyTarget, before: Mapping[str, Any], document: PolicyDocument, effective: EffectivePolicy | None
+) -> AuditEntry:
+    """What the audit stream tells of a change of policy."""
+    fields = {"level": level_of(target).value, "before": before, "after": encode_document(document)}
+    if effective is not None:
+        fields["policy"] = shown_policy(effective)
+    return AuditEntry(kind=AuditKind.POLICY, target="" if target is None else str(target), fields=fields)
+
+
+def shown_policy(policy: EffectivePolicy, paths: Sequence[str] = ()) -> dict[str, Any]:
+    """Effective values with their origin, by their path; only those that some level names, or that are asked for."""
+    return {
+        path: item
+        for path, item in _flat(encode_effective(policy)).items()
+        if item["from"] != Level.DEFAULT.value or path in paths
+    }
+
+
+def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, Mapping) and "from" not in value:
+            found.update({f"{name}.{leaf}": item for leaf, item in value.items()})
+        elif isinstance(value, Mapping):
+            found[name] = value
+    return found
+
+
+def _internal(field: str, value: str, level: Level) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"the retention of an internal {field} is the store's own affair",
+        field=field,
+        value=value,
+        rule=f"a policy is set on a {field} of users",
+        level=level.value,
+        accepted=f"a {field} whose name does not begin with an underscore",
+    )

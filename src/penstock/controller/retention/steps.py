@@ -1,0 +1,343 @@
+"""What a decision does, in steps each of which is durable, whole and conditional on what the decision was made from.
+
+Subscribers that lose data are moved in the step that records it and tells the audit stream; where they fit, that is the very
+step that truncates. Source: docs/design/0006-controller.md, "Retention".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.codec.audit import AuditEntry, AuditKind
+from penstock.codec.control.readers import EvictionsRecord, SubscriberRecord
+from penstock.codec.control.streams import CounterRecord, dump_positions
+from penstock.controller import keys
+from penstock.controller.context import Context
+from penstock.controller.groups.moved_subscribers import remember_puts
+from penstock.controller.metadata import CHUNK, Stored, overwrite, stored
+from penstock.controller.retention.facts import Snapshot
+from penstock.controller.retention.policies import shown_policy
+from penstock.controller.retention.removals import truncation_puts
+from penstock.controller.streams.truncation import begin_truncation, finish_truncation
+from penstock.core.cuts.order import CutOrder, Positions, at_or_after, compare, upper_bound
+from penstock.core.planner_json.requests import encode_cut
+from penstock.core.retention.facts import Advance, Drop, RetentionRule
+from penstock.core.retention.planner import RetentionDecision, decide
+from penstock.model.cuts import StreamCut
+from penstock.model.policies import LONG_MAX
+from penstock.ports.segment_service import TableCheck, TablePut, TableRemoval
+
+log = logging.getLogger(__name__)
+
+MOVED_AT_ONCE = 40
+"""Subscribers moved in one step. Each takes its record, the one before and up to three audit entries; a batch takes 256
+items."""
+
+_POSITIONS_AT_ONCE = 40_000
+"""Of a stream with thousands of segments fewer subscribers are moved in one step: a batch is one operation of the log."""
+
+_POSITIONS_KEPT = 10_000
+"""Positions in the eviction records of one stream: they stand in one value."""
+
+_MATTERS: Mapping[RetentionRule, Sequence[str]] = {
+    RetentionRule.TTL: ("backlog.ttl_s",),
+    RetentionRule.BACKLOG_BYTES: ("backlog.max_bytes", "backlog.on_exceed_bytes", "backlog.evict_to"),
+    RetentionRule.BACKLOG_EVENTS: ("backlog.max_events", "backlog.on_exceed_events", "backlog.evict_to"),
+    RetentionRule.BACKLOG_AGE: ("backlog.max_age_s", "backlog.on_exceed_age", "backlog.evict_to"),
+    RetentionRule.IDLE_SUBSCRIBER: ("idle.subscriber_s",),
+    RetentionRule.IDLE_STREAM: ("idle.stream_s", "idle.stream_when"),
+}
+_RETAIN = (
+    "retain.min_bytes",
+    "retain.min_age_s",
+    "retain.combine",
+    "retain.max_bytes",
+    "retain.max_age_s",
+    "retain.measure",
+    "unsubscribed",
+    "grace_s",
+)
+
+
+def mattered(found: Snapshot, rule: RetentionRule) -> dict[str, Any]:
+    """The effective values that a rule has looked at, each with the level that it is from."""
+    wanted = _MATTERS.get(rule, _RETAIN)
+    shown = shown_policy(found.policy, wanted)
+    return {path: shown[path] for path in wanted if path in shown}
+
+
+async def decided(ctx: Context, found: Snapshot, *, now_ms: int) -> RetentionDecision:
+    """The planner's decision, with the exact number of events that each subscriber loses, wherever its cuts are event
+    boundaries, and without a time at which an idle stream would be recorded again."""
+    decision = decide(found.facts, now_ms=now_ms)
+    if decision.next_due_ms is not None and decision.next_due_ms > LONG_MAX:
+        decision = replace(decision, next_due_ms=None)
+
+    async def counted(items: Sequence[Advance]) -> tuple[Advance, ...]:
+        return tuple([replace(item, events=await _events_lost(ctx, found, item)) for item in items])
+
+    if not decision.expirations and not decision.evictions:
+        return decision
+    return replace(
+        decision,
+        expirations=await counted(decision.expirations),
+        evictions=await counted(decision.evictions),
+    )
+
+
+async def _events_lost(ctx: Context, found: Snapshot, item: Advance) -> int | None:
+    start = item.start
+    if not at_or_after(found.history, start, found.first):
+        start = upper_bound(found.history, [start, found.first])
+    count = await ctx.events.between(found.name, found.history, start, item.end)
+    return item.events if count is None else count
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """All that one decision does to one subscriber, in order."""
+
+    name: str
+    advances: Sequence[Advance]
+    drop: Drop | None
+
+
+def _latest(items: Sequence[Mapping[str, Any]], limit: int) -> tuple[Mapping[str, Any], ...]:
+    """The newest of the eviction records that have room together; the cuts of one that is too large itself are left out."""
+    room = _POSITIONS_KEPT
+    kept: list[Mapping[str, Any]] = []
+    for item in reversed(items[-limit:]):
+        size = len(item.get("from") or ()) + len(item.get("to") or ())
+        if size > _POSITIONS_KEPT:
+            item, size = {**item, "from": None, "to": None}, 0
+        room -= size
+        if room < 0:
+            break
+        kept.append(item)
+    return tuple(reversed(kept))
+
+
+class Steps:
+    """Performs one decision about one stream, whose lock is held."""
+
+    def __init__(self, ctx: Context, found: Snapshot, decision: RetentionDecision) -> None:
+        self._ctx = ctx
+        self._found = found
+        self._decision = decision
+
+    async def perform(self) -> None:
+        """All steps but the deletion of the stream. Raises as ``Metadata.put`` where somebody was faster: decide again."""
+        moves = self._moves()
+        dropped = [move.name for move in moves if move.drop is not None]
+        at_once = min(MOVED_AT_ONCE, max(1, _POSITIONS_AT_ONCE // len(self._found.tail.positions)))
+        while len(moves) > at_once:
+            await self._put_moves(moves[:at_once])
+            moves = moves[at_once:]
+        cut = self._decision.truncate
+        if cut is not None and self._goes_on(cut):
+            await self._truncate(cut, moves)
+        else:
+            await self._put_moves(moves, *self._set_puts())
+        await self._forget(dropped)
+
+    # --- subscribers ---------------------------------------------------------------------------------------------
+
+    def _moves(self) -> list[_Move]:
+        advances: dict[str, list[Advance]] = {}
+        for item in (*self._decision.expirations, *self._decision.evictions):
+            advances.setdefault(item.subscriber, []).append(item)
+        drops = {item.subscriber: item for item in self._decision.drops}
+        names = [*advances, *(name for name in drops if name not in advances)]
+        return [_Move(name, advances.get(name, ()), drops.get(name)) for name in names]
+
+    async def _move_puts(self, moves: Sequence[_Move]) -> list[TablePut]:
+        """Records of the subscribers as they are after, the evictions to remember, and what the audit stream tells."""
+        if not moves:
+            return []
+        ctx, found = self._ctx, self._found
+        puts = [found.subscribers[item.name].put(self._moved(item)) for item in moves]
+        before = {item.name: found.record_of(item.name) for item in moves}
+        dropped = [item.name for item in moves if item.drop is not None]
+        puts += await remember_puts(ctx, found.name, before, dropped, found.policy.grace_ms)
+        if any(item.drop is not None for item in moves):
+            puts.append(overwrite(keys.left(found.name), CounterRecord(value=ctx.clock.now_ms())))
+        lost = [item for move in moves for item in move.advances]
+        if lost:
+            puts.append(await self._evictions_put(lost))
+        return [*puts, *ctx.audit.puts([entry for move in moves for entry in self._entries(move)])]
+
+    def _moved(self, move: _Move) -> SubscriberRecord:
+        record = self._found.record_of(move.name)
+        if move.advances:
+            own = record.cut if record.own is None else record.own
+            record = replace(record, cut=dict(move.advances[-1].end), own=own)
+        return replace(record, dropped=move.drop is not None)
+
+    async def _evictions_put(self, lost: Iterable[Advance]) -> TablePut:
+        ctx, name = self._ctx, self._found.name
+        (entry,) = await ctx.metadata.entries([keys.evictions(name)])
+        known: Stored[EvictionsRecord] = stored(entry, EvictionsRecord)
+        before = known.value or EvictionsRecord()
+        now_ms = ctx.clock.now_ms()
+        fresh = [
+            {
+                "at_ms": now_ms,
+                "subscriber": item.subscriber,
+                "from": encode_cut(item.start),
+                "to": encode_cut(item.end),
+                "bytes": item.bytes,
+                "events": item.events,
+                "rule": item.rule.value,
+            }
+            for item in lost
+        ]
+        return known.put(EvictionsRecord(evictions=_latest([*before.evictions, *fresh], ctx.settings.evictions_max)))
+
+    def _entries(self, move: _Move) -> list[AuditEntry]:
+        found, target = self._found, str(self._found.name)
+        entries = [
+            AuditEntry(
+                kind=AuditKind.EXPIRE if item.rule is RetentionRule.TTL else AuditKind.EVICT,
+                target=target,
+                fields={
+                    "rule": item.rule.value,
+                    "policy": mattered(found, item.rule),
+                    "bytes": item.bytes,
+                    "events": item.events,
+                    "subscribers": [self._hurt(item)],
+                },
+            )
+            for item in move.advances
+        ]
+        if move.drop is not None:
+            entries.append(
+                AuditEntry(
+                    kind=AuditKind.DROP,
+                    target=target,
+                    fields={
+                        "rule": move.drop.rule.value,
+                        "policy": mattered(found, move.drop.rule),
+                        "subscriber": move.name,
+                        "cut": dump_positions(move.drop.start),
+                        "last_active_ms": found.record_of(move.name).updated_ms,
+                    },
+                )
+            )
+        return entries
+
+    @staticmethod
+    def _hurt(item: Advance) -> dict[str, Any]:
+        return {
+            "name": item.subscriber,
+            "from": dump_positions(item.start),
+            "to": dump_positions(item.end),
+            "bytes": item.bytes,
+            "events": item.events,
+        }
+
+    async def _put_moves(self, moves: Sequence[_Move], *others: TablePut) -> None:
+        puts = [*others, *await self._move_puts(moves)]
+        if not puts:
+            return
+        found = self._found
+        # The truncation itself replaces the stream's record. This step does not, but the same changes must refuse it.
+        versions = await self._ctx.metadata.put(*puts, found.view.check(), *found.levels.checks)
+        if others:
+            await self._set_changed(versions[0])
+        self._told(moves)
+
+    def _told(self, moves: Sequence[_Move]) -> None:
+        ctx, name = self._ctx, str(self._found.name)
+        for item in (item for move in moves for item in move.advances):
+            log.warning(
+                "retention took unread data from a subscriber",
+                extra={
+                    "stream": name,
+                    "subscriber": item.subscriber,
+                    "lost_bytes": item.bytes,
+                    "rule": item.rule.value,
+                },
+            )
+            ctx.telemetry.add("evicted_bytes", item.bytes)
+        for move in moves:
+            if move.drop is not None:
+                log.warning("retention dropped a silent subscriber", extra={"stream": name, "subscriber": move.name})
+                ctx.telemetry.add("dropped_subscribers")
+        if moves:
+            ctx.audit.soon()
+
+    async def _forget(self, names: Sequence[str]) -> None:
+        """Take away records of subscribers that were dropped, now or by somebody who did not come this far."""
+        gone: list[TableRemoval] = list(self._found.dropped)
+        wanted = [keys.subscriber(self._found.name, name) for name in names]
+        for entry in await self._ctx.metadata.entries(wanted) if wanted else ():
+            item: Stored[SubscriberRecord] = stored(entry, SubscriberRecord)
+            if item.value is not None and item.value.dropped:
+                gone.append(item.remove())
+        if gone:
+            await self._ctx.metadata.remove_if_unchanged(gone)
+
+    # --- the head and the retention set --------------------------------------------------------------------------
+
+    def _goes_on(self, cut: Positions) -> bool:
+        return compare(self._found.history, cut, self._found.first) is not CutOrder.EQUAL
+
+    def _set_puts(self) -> list[TablePut]:
+        """What the decision changes of the retention set; empty where it stays as it is."""
+        found, record, prune_ms = self._found, self._decision.record, self._decision.prune_through_ms
+        forgets = prune_ms is not None and any(item.time_ms <= prune_ms for item in found.members.records[:1])
+        if record is not None and prune_ms is not None and record.time_ms <= prune_ms:
+            # It would be forgotten in the same step. Its time is past the others': whatever comes later is newer.
+            record = None
+        if record is None and not forgets:
+            return []
+        return found.members.puts(found.name, record=record, prune_ms=prune_ms)
+
+    async def _set_changed(self, version: int) -> None:
+        found, decision = self._found, self._decision
+        await self._ctx.sets.changed(
+            found.name, found.members, version, record=decision.record, prune_ms=decision.prune_through_ms
+        )
+
+    async def _truncate(self, cut: Positions, moves: Sequence[_Move]) -> None:
+        ctx, found, decision = self._ctx, self._found, self._decision
+        set_puts = self._set_puts()
+        hurt = [self._hurt(item) for item in (*decision.expirations, *decision.evictions)]
+        puts: list[TablePut | TableCheck] = [
+            *set_puts,
+            *await self._move_puts(moves),
+            *await truncation_puts(
+                ctx,
+                found.view,
+                found.history,
+                found.first,
+                cut,
+                rule=decision.rule.value,
+                policy=mattered(found, decision.rule),
+                hurt=hurt[: CHUNK // 4],
+            ),
+        ]
+        begun = await begin_truncation(
+            ctx,
+            found.view,
+            StreamCut(found.name, dict(cut)),
+            *puts,
+            *found.levels.checks,
+            grace_ms=found.policy.grace_ms,
+        )
+        self._told(moves)
+        ctx.audit.soon()
+        if begun is None:
+            return
+        await finish_truncation(ctx, begun)
+        if set_puts:
+            (entry,) = await ctx.metadata.entries([keys.retention_set(found.name)])
+            await self._set_changed(entry.version)
+        log.info(
+            "retention truncated a stream",
+            extra={"stream": str(found.name), "rule": decision.rule.value, "freed_bytes": decision.frees_bytes},
+        )
+        ctx.telemetry.add("retention_truncations")

@@ -1,0 +1,1 @@
+"""Streams and scopes: made, changed, scaled, sealed, truncated, deleted and asked about."""

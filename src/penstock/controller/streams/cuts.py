@@ -1,0 +1,57 @@
+"""Checks of cuts from callers, for every call of the controller that takes a cut. The rules are in ``core.cuts.check``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from penstock.controller.context import Context, StreamView
+from penstock.controller.tasks import collect
+from penstock.core.cuts.check import check_lengths, check_position, check_same_stream, lengths_needed
+from penstock.core.cuts.order import Positions
+from penstock.core.streams.history import StreamHistory
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import SegmentNotFoundError, UnavailableError
+from penstock.model.names import StreamName, segment_name
+
+T = TypeVar("T")
+
+_TRIES = 8
+
+
+async def check_given(
+    ctx: Context, view: StreamView, history: StreamHistory, cut: StreamCut, *, reached: Positions | None = None
+) -> None:
+    """Return if the cut is a position of the stream, from its beginning to its current tail.
+
+    ``reached``: a position that was checked before. The store is asked only for segments in which the cut is beyond it.
+    Raises: InvalidCutError; SegmentNotFoundError if the stream has changed since ``view`` was read.
+    """
+    check_position(view.name, history, cut)
+    open_ended = lengths_needed(history, cut.positions, reached)
+    infos = await collect(open_ended, lambda segment: ctx.segments.info(segment_name(view.name, segment)))
+    check_lengths(view.name, cut.positions, {segment: info.length for segment, info in infos.items()})
+
+
+async def check_bound(
+    ctx: Context, view: StreamView, history: StreamHistory, cut: StreamCut, *, reached: Positions | None = None
+) -> None:
+    """As ``check_given``, but a cut without positions stands for an end of the stream."""
+    if cut.is_unbounded:
+        check_same_stream(view.name, cut)
+    else:
+        await check_given(ctx, view, history, cut, reached=reached)
+
+
+async def retry_if_moved(name: StreamName, look: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of ``look``, which reads a stream's records and then its segments without the stream's lock.
+
+    It is called again if the stream was scaled and truncated in between.
+    Raises: UnavailableError if that happens repeatedly; what ``look`` raises.
+    """
+    for _ in range(_TRIES):
+        try:
+            return await look()
+        except SegmentNotFoundError:
+            continue
+    raise UnavailableError("stream changes faster than its tail can be read", stream=str(name))

@@ -1,0 +1,217 @@
+"""Questions about streams. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.codec.control.streams import HIDDEN, HeadRecord, StreamRecord, StreamState
+from penstock.controller import keys
+from penstock.controller.context import Context
+from penstock.controller.retention.facts import look
+from penstock.controller.streams.cuts import check_bound, check_given, retry_if_moved
+from penstock.controller.streams.event_counts import pieces
+from penstock.controller.streams.tails import head_positions, load_tail
+from penstock.core.cuts.order import segments_between, segments_to_delete, size_till, successors
+from penstock.core.retention.planner import HolderKind, explain
+from penstock.core.streams.history import StreamHistory
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidArgumentError, InvalidCutError, NotFoundError, SegmentNotFoundError
+from penstock.model.names import StreamName, segment_name
+from penstock.model.policies import StreamConfig
+from penstock.model.segments import KeyRange, SegmentId, SegmentRange
+from penstock.ports.controller_service import (
+    PAGE_MAX,
+    EpochInfo,
+    SegmentSpan,
+    StreamDescription,
+    SubscriberInfo,
+    Successor,
+)
+from penstock.ports.segment_service import SegmentSpace
+
+
+class Queries:
+    """Read-only calls. All but the listings raise ScopeNotFoundError and StreamNotFoundError."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    async def exists(self, name: StreamName) -> bool:
+        try:
+            await self._ctx.stream(name)
+        except NotFoundError:
+            return False
+        return True
+
+    async def config(self, name: StreamName) -> StreamConfig:
+        return (await self._ctx.stream(name)).record.config
+
+    async def names(self, scope: str, *, tag: str | None, after: str, limit: int) -> Sequence[str]:
+        """Stream names behind ``after``, sorted. Raises ScopeNotFoundError."""
+        await self._ctx.check_scope(scope)
+        prefix = keys.encoded(f"stream/{scope}/")
+        position = prefix + keys.encoded(after) if after else None
+        page: list[str] = []
+        limit = min(limit, PAGE_MAX)
+        while len(page) < limit:
+            entries = await self._ctx.metadata.scan(prefix, after=position, limit=limit - len(page))
+            if not entries:
+                break
+            position = entries[-1].key
+            for entry in entries:
+                text = self._ctx.set_aside.text(entry, prefix)
+                if text is None:
+                    continue
+                record = self._ctx.set_aside.read(entry, StreamRecord)
+                # An unreadable record counts as present: a call for it reports the damage.
+                shown = record is None or record.state not in HIDDEN
+                if shown and (tag is None or (record is not None and tag in record.config.tags)):
+                    page.append(text)
+        return page
+
+    async def _history(self, name: StreamName) -> tuple[bool, StreamHistory]:
+        view = await self._ctx.stream(name)
+        return view.record.state is StreamState.SEALED, await self._ctx.histories.of(view)
+
+    async def current_segments(self, name: StreamName) -> Sequence[SegmentRange]:
+        """In key order; empty once the stream is sealed."""
+        view = await self._ctx.stream(name)
+        # Writers continue although the record of an earlier epoch is lost: the active one is all they need.
+        history = await self._ctx.histories.remaining(view)
+        return () if view.record.state is StreamState.SEALED else tuple(history.active.segments)
+
+    async def epoch_segments(self, name: StreamName, epoch: int) -> Sequence[SegmentRange]:
+        """Raises InvalidArgumentError for an epoch that never was."""
+        _, history = await self._history(name)
+        for record in history.epochs:
+            if record.epoch == epoch:
+                return tuple(record.segments)
+        raise InvalidArgumentError("the stream never had this epoch", epoch=epoch, active_epoch=history.active.epoch)
+
+    async def list_epochs(self, name: StreamName) -> Sequence[EpochInfo]:
+        """All epochs, oldest first."""
+        _, history = await self._history(name)
+        return tuple(
+            EpochInfo(epoch=item.epoch, created_ms=item.created_ms, segments=tuple(item.segments))
+            for item in history.epochs
+        )
+
+    async def head(self, name: StreamName) -> StreamCut:
+        view, head = await self._ctx.stream_and_head(name)
+        return StreamCut(name, dict(head_positions(await self._ctx.histories.of(view), head.value)))
+
+    async def tail(self, name: StreamName) -> StreamCut:
+        _, _, _, positions = await load_tail(self._ctx, name)
+        return StreamCut(name, dict(positions))
+
+    async def successors(self, name: StreamName, segment: SegmentId) -> Sequence[Successor]:
+        """Raises SegmentNotFoundError for a segment that never was."""
+        _, history = await self._history(name)
+        return tuple(Successor(range=item, predecessors=tuple(old)) for item, old in successors(history, segment))
+
+    async def segments_between(self, name: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
+        """Raises InvalidCutError."""
+        history, head = await retry_if_moved(name, lambda: self._given(name, start, end))
+        first = head_positions(history, head) if start.is_unbounded else start.positions
+        return segments_between(history, first, None if end.is_unbounded else end.positions)
+
+    async def _given(self, name: StreamName, *cuts: StreamCut) -> tuple[StreamHistory, HeadRecord | None]:
+        """History and head of the stream. All the cuts must be positions of it. Raises InvalidCutError."""
+        view, head = await self._ctx.stream_and_head(name)
+        history = await self._ctx.histories.of(view)
+        for cut in cuts:
+            await check_bound(self._ctx, view, history, cut)
+        return history, head.value
+
+    async def measure(self, name: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentSpan]:
+        """Raises InvalidCutError."""
+        history, _ = await retry_if_moved(name, lambda: self._given(name, start, end))
+        if start.is_unbounded:
+            raise InvalidCutError("measuring needs a cut to begin at", stream=str(name))
+        last: Mapping[SegmentId, int] = end.positions
+        if end.is_unbounded:
+            _, _, history, last = await load_tail(self._ctx, name)
+        # What no cut passes in order is refused here; ``pieces`` would find nothing.
+        segments_between(history, start.positions, last)
+        spans = []
+        for segment, low, high in pieces(history, start.positions, last):
+            text = segment_name(name, segment)
+            before, upto = await self._ctx.events.before(text, low), await self._ctx.events.before(text, high)
+            events = None if before is None or upto is None else upto - before
+            spans.append(SegmentSpan(segment=segment, start=low, end=high, events=events))
+        return tuple(spans)
+
+    async def segment_ranges(self, name: StreamName, segments: Sequence[SegmentId]) -> Mapping[SegmentId, KeyRange]:
+        """Raises SegmentNotFoundError for a segment that never was."""
+        _, history = await self._history(name)
+        ranges = history.ranges()
+        for segment in segments:
+            if segment not in ranges:
+                raise SegmentNotFoundError("the stream never had this segment", stream=str(name), segment=segment)
+        return {segment: ranges[segment] for segment in segments}
+
+    async def is_segment_active(self, name: StreamName, segment: SegmentId) -> bool:
+        return any(item.segment == segment for item in await self.current_segments(name))
+
+    async def is_cut_valid(self, name: StreamName, cut: StreamCut) -> bool:
+        async def check() -> None:
+            view = await self._ctx.stream(name)
+            await check_given(self._ctx, view, await self._ctx.histories.of(view), cut)
+
+        try:
+            await retry_if_moved(name, check)
+        except InvalidCutError:
+            return False
+        return True
+
+    async def describe(self, name: StreamName) -> StreamDescription:
+        """The stream as it stands, with exact sizes."""
+        ctx = self._ctx
+        found = await look(ctx, name)
+        view, history, tail, head = found.view, found.history, found.tail.positions, found.first
+        head_bytes, tail_bytes = size_till(history, head), size_till(history, tail)
+        ranges = explain(found.facts, now_ms=ctx.retention_clock.now_ms())
+        # Deleted ones too: their files may wait for a lease, or for the next checkpoint.
+        spaces = await ctx.segments.spaces([segment_name(name, segment) for segment in history.index.ids])
+        passed = segments_to_delete(history, None, head)
+        on_disk = {segment: spaces.get(segment_name(name, segment)) for segment in passed}
+        freed = sum(
+            max(0, history.sealed_lengths.get(segment, 0) - (0 if space is None else _on_disk(space)))
+            for segment, space in on_disk.items()
+        )
+        behind = {segment_name(name, segment) for segment in passed}
+        freed += sum(space.freed_bytes for text, space in spaces.items() if text not in behind)
+        return StreamDescription(
+            stream=name,
+            config=view.record.config,
+            epoch=view.record.epoch,
+            sealed=view.record.state is StreamState.SEALED,
+            segments=() if view.record.state is StreamState.SEALED else tuple(history.active.segments),
+            head=StreamCut(name, dict(head)),
+            tail=StreamCut(name, dict(tail)),
+            size_bytes=tail_bytes - head_bytes,
+            written_bytes=tail_bytes,
+            subscribers=tuple(
+                SubscriberInfo(
+                    name=group,
+                    generation=item.generation,
+                    cut=None if item.cut is None else StreamCut(name, item.cut),
+                    updated_ms=item.updated_ms,
+                    lag_bytes=max(0, tail_bytes - size_till(history, found.facts.subscribers[group] or head)),
+                    query=item.query,
+                )
+                for group, item in ((group, found.record_of(group)) for group in found.subscribers)
+            ),
+            held_by="" if not ranges else _holder(ranges[0].kind, ranges[0].name),
+            disk_bytes=sum(_on_disk(space) for space in spaces.values()),
+            pending_free_bytes=sum(space.pending_free_bytes for space in spaces.values()),
+            freed_bytes=freed,
+        )
+
+
+def _on_disk(space: SegmentSpace) -> int:
+    return space.tiered_bytes + space.pending_free_bytes
+
+
+def _holder(kind: HolderKind, name: str) -> str:
+    return f"{kind.value} {name}".strip()

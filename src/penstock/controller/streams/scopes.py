@@ -1,0 +1,123 @@
+"""Scopes: created by one step; deleted only while they are empty, with nothing damaged where they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.codec.control.streams import MarkerRecord, ScopeRecord
+from penstock.controller import keys
+from penstock.controller.context import Context
+from penstock.controller.metadata import changing, create, overwrite
+from penstock.controller.retention.holds import forget_ended, holds_of_scope
+from penstock.controller.retention.policies import shown_scope_policy
+from penstock.controller.retention.removals import scope_deletion
+from penstock.model.errors import AlreadyExistsError, NotEmptyError, ScopeNotFoundError, SegmentNotFoundError
+from penstock.model.names import KEY_VALUE_TABLES, check_name
+from penstock.ports.segment_service import TableRemoval
+
+
+class Scopes:
+    """Scopes of the store."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    async def create(self, scope: str) -> None:
+        """Raises AlreadyExistsError, InvalidNameError."""
+        check_name("scope", scope)
+        async with self._ctx.locks.hold(f"scope/{scope}"):
+            await changing(lambda: self._create(scope))
+
+    async def _create(self, scope: str) -> None:
+        found = await self._ctx.metadata.get(keys.scope(scope), ScopeRecord)
+        if found.value is not None and found.value.deleting:
+            await self._finish_deletion(scope)
+            found = await self._ctx.metadata.get(keys.scope(scope), ScopeRecord)
+        if found.value is not None:
+            raise AlreadyExistsError("scope exists", scope=scope)
+        await self._ctx.metadata.put(create(keys.scope(scope), ScopeRecord()))
+
+    async def delete(self, scope: str) -> None:
+        """Raises ScopeNotFoundError, RetentionHoldError, NotEmptyError."""
+        async with self._ctx.locks.hold(f"scope/{scope}"):
+            await changing(lambda: self._delete(scope))
+
+    async def _delete(self, scope: str) -> None:
+        ctx = self._ctx
+        found = await ctx.metadata.get(keys.scope(scope), ScopeRecord)
+        if found.value is None:
+            raise ScopeNotFoundError("no such scope", scope=scope)
+        if not found.value.deleting:
+            for hold in await holds_of_scope(ctx, scope):
+                raise hold.refuse("the deletion of the scope")
+            if await self._holds_anything(scope):
+                raise NotEmptyError("scope still holds streams, reader groups or key-value tables", scope=scope)
+            await ctx.metadata.put(
+                found.put(ScopeRecord(deleting=True)), overwrite(keys.scope_work(scope), MarkerRecord())
+            )
+        if not await self._finish_deletion(scope):
+            raise NotEmptyError("scope still holds streams, reader groups or key-value tables", scope=scope)
+
+    async def _holds_anything(self, scope: str) -> bool:
+        for prefix in (f"stream/{scope}/", f"group/{scope}/"):
+            if await self._ctx.metadata.scan(prefix.encode(), limit=1):
+                return True
+        return await self._holds_table(scope)
+
+    async def _holds_table(self, scope: str) -> bool:
+        """Whether a key-value table is there, or half made. Its record is written before its creator looks for the scope."""
+        first, last = f"{scope}/".encode(), f"{scope}/\x7f".encode()
+        try:
+            page = await self._ctx.segments.table_scan(KEY_VALUE_TABLES, after=None, limit=1, first=first, last=last)
+        except SegmentNotFoundError:
+            return False
+        return bool(page)
+
+    async def _finish_deletion(self, scope: str) -> bool:
+        """Remove the scope, or give it back where a stream came first; returns whether it is gone.
+
+        Deleting looks for streams after its mark is durable, creating looks for the mark after its stream's record is: one
+        of them sees the other.
+        """
+        ctx = self._ctx
+        found = await ctx.metadata.get(keys.scope(scope), ScopeRecord)
+        empty = not await self._holds_anything(scope)
+        if found.value is not None and found.value.deleting:
+            if empty:
+                # Its policy and what ended holds have left go first: a later scope of the name starts afresh.
+                await forget_ended(ctx, scope)
+                puts = ctx.audit.puts([scope_deletion(scope, await shown_scope_policy(ctx, scope))])
+                await ctx.metadata.change(puts, [TableRemoval(key=keys.scope_policy(scope)), found.remove()])
+                ctx.audit.soon()
+            else:
+                await ctx.metadata.put(found.put(ScopeRecord()))
+        await ctx.metadata.remove_keys([keys.scope_work(scope)])
+        return empty
+
+    async def resume(self, scope: str) -> None:
+        """Finish a deletion that was cut short."""
+        async with self._ctx.locks.hold(f"scope/{scope}"):
+            await changing(lambda: self._finish_deletion(scope))
+
+    async def exists(self, scope: str) -> bool:
+        found = await self._ctx.metadata.get(keys.scope(scope), ScopeRecord)
+        return found.value is not None and not found.value.deleting
+
+    async def names(self, *, after: str, limit: int) -> Sequence[str]:
+        """Names behind ``after``, sorted; what the store keeps for itself is not listed."""
+        prefix = b"scope/"
+        page: list[str] = []
+        position = keys.scope(after) if after else None
+        while len(page) < limit:
+            entries = await self._ctx.metadata.scan(prefix, after=position, limit=limit - len(page))
+            if not entries:
+                break
+            position = entries[-1].key
+            page += [
+                name
+                for entry in entries
+                if (name := self._ctx.set_aside.text(entry, prefix)) is not None
+                and not (self._ctx.set_aside.read(entry, ScopeRecord) or ScopeRecord()).deleting
+                and not name.startswith("_")
+            ]
+        return page

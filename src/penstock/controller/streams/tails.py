@@ -1,0 +1,91 @@
+"""Where streams begin and end right now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.codec.control.streams import HeadRecord, Positions, StreamState
+from penstock.controller.context import Context, StreamView
+from penstock.controller.tasks import collect
+from penstock.core.cuts.order import head_of
+from penstock.core.streams.history import StreamHistory
+from penstock.model.errors import SegmentNotFoundError, UnavailableError
+from penstock.model.names import StreamName, segment_name
+from penstock.model.segments import SegmentId
+from penstock.ports.segment_service import SegmentInfo
+
+_TRIES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """The exact end of a stream.
+
+    ``events``: of the whole history, truncated ones included, but for those that were never counted; differences are exact,
+    since these never come to count. ``open_events``: those of segments that still take events. ``last_append_ms``: when the
+    stream last took one, or was made; None for a sealed one, whose segments may be gone.
+    """
+
+    positions: dict[SegmentId, int]
+    events: int
+    open_events: dict[SegmentId, int]
+    last_append_ms: int | None
+
+
+async def tail_of(ctx: Context, view: StreamView, history: StreamHistory) -> Tail:
+    """The end of each segment of the last epoch, asked from the store unless it is known to be sealed.
+
+    Raises: SegmentNotFoundError where the stream has moved on since ``view`` was read.
+    """
+    segments = [item.segment for item in history.active.segments]
+    counted = ctx.histories.events_of(view.name)
+    infos: dict[SegmentId, SegmentInfo] = {}
+    if view.record.state is StreamState.SEALED:
+        positions = {segment: history.sealed_lengths[segment] for segment in segments}
+    else:
+        infos = await collect(segments, lambda segment: ctx.segments.info(segment_name(view.name, segment)))
+        positions = {segment: info.length for segment, info in infos.items()}
+        for info in infos.values():
+            ctx.events.learn(info)
+    open_events = {segment: info.event_count for segment, info in infos.items()}
+    total = sum(open_events.get(segment, counted.get(segment, 0)) for segment in history.index.ids)
+    last_ms = max((info.last_modified_ms for info in infos.values()), default=None)
+    return Tail(
+        positions=positions,
+        events=total,
+        open_events=open_events,
+        last_append_ms=None if last_ms is None else max(last_ms, view.record.created_ms),
+    )
+
+
+async def tail_positions(ctx: Context, view: StreamView, history: StreamHistory) -> dict[SegmentId, int]:
+    """As ``tail_of``, the positions alone."""
+    return (await tail_of(ctx, view, history)).positions
+
+
+def head_positions(history: StreamHistory, head: HeadRecord | None) -> Positions:
+    """The first position that may be read."""
+    visible = {} if head is None else head.visible
+    return visible or head_of(history)
+
+
+async def load_whole(ctx: Context, name: StreamName) -> tuple[StreamView, HeadRecord | None, StreamHistory, Tail]:
+    """A stream, its head and history, and its tail, all of one moment as far as anybody can tell.
+
+    Raises: ScopeNotFoundError, StreamNotFoundError; UnavailableError where it scales faster than it can be looked at.
+    """
+    for _ in range(_TRIES):
+        view, head = await ctx.stream_and_head(name)
+        history = await ctx.histories.of(view)
+        try:
+            return view, head.value, history, await tail_of(ctx, view, history)
+        except SegmentNotFoundError:
+            # Scaled and truncated since the record was read: look again.
+            continue
+    raise UnavailableError("stream changes faster than its tail can be read", stream=str(name))
+
+
+async def load_tail(ctx: Context, name: StreamName) -> tuple[StreamView, HeadRecord | None, StreamHistory, Positions]:
+    """As ``load_whole``, with the positions of the tail alone."""
+    view, head, history, tail = await load_whole(ctx, name)
+    return view, head, history, tail.positions

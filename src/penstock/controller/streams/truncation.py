@@ -1,0 +1,115 @@
+"""Truncation: moving a stream's head, decided in one step and performed in the order that survives a crash anywhere.
+
+A truncation with a grace period moves the head for readers at once and keeps the bytes; ``controller.grace.kept`` gives
+them back later, or lets readers have them again. Source: docs/design/0006-controller.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.codec.control.streams import HeadRecord, Positions, Work, WorkKind
+from penstock.codec.control.truncations import GraceRecord
+from penstock.controller import keys, retention_keys
+from penstock.controller.context import Context, StreamView
+from penstock.controller.metadata import Stored, create
+from penstock.controller.streams.cuts import check_given
+from penstock.controller.streams.epochs import end_work
+from penstock.controller.tasks import each
+from penstock.core.cuts.check import check_not_before_head
+from penstock.core.cuts.order import (
+    CutOrder,
+    bytes_between,
+    compare,
+    head_of,
+    segments_to_delete,
+    storage_offsets,
+)
+from penstock.core.streams.history import StreamHistory
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InternalError
+from penstock.model.names import segment_name
+from penstock.model.policies import LONG_MAX
+from penstock.model.segments import SegmentId
+from penstock.ports.segment_service import TableCheck, TablePut
+
+
+async def begin_truncation(
+    ctx: Context, view: StreamView, cut: StreamCut, *puts: TablePut | TableCheck, grace_ms: int = 0
+) -> StreamView | None:
+    """Check the cut and write the intent, with further ``puts``, as one step. None where the head is there already.
+
+    ``grace_ms``: how long the bytes are kept and can be had back. While those of an earlier truncation are, all are: a
+    later one never gives back what an earlier one keeps.
+    Raises: InvalidCutError (not a cut of the stream, behind the head, or beyond the tail).
+    """
+    history = await ctx.histories.of(view)
+    head = await ctx.metadata.get(keys.head(view.name), HeadRecord)
+    known = head.value or HeadRecord()
+    current = known.cut or head_of(history)
+    await check_given(ctx, view, history, cut)
+    if compare(history, cut.positions, current) is CutOrder.EQUAL:
+        return None
+    check_not_before_head(view.name, history, cut.positions, current)
+    # A segment that has not started is kept as such in the head: it tells readers where to wait.
+    pending = replace(known, pending=dict(cut.positions), grace_ms=None)
+    grace = await _grace(ctx, view, known, history, cut.positions, grace_ms)
+    if grace is not None:
+        pending = replace(pending, grace_ms=grace.at_ms)
+        puts = (*puts, create(retention_keys.grace(view.name, grace.at_ms), grace))
+    work = Work(kind=WorkKind.TRUNCATE, base_epoch=view.record.epoch)
+    changed = replace(view.record, work=work)
+    versions = await ctx.metadata.put(view.put(changed), ctx.work_put(view.name), head.put(pending), *puts)
+    return view.changed(changed, versions[0], marker=versions[1])
+
+
+async def _grace(
+    ctx: Context, view: StreamView, head: HeadRecord, history: StreamHistory, cut: Positions, grace_ms: int
+) -> GraceRecord | None:
+    """The record that keeps the bytes of the truncation, or None where they go at once."""
+    last: GraceRecord | None = None
+    async for entry in ctx.metadata.scan_all(retention_keys.graces(view.name)):
+        last = GraceRecord.decode(entry.value)
+    if last is None and grace_ms <= 0:
+        return None
+    now_ms = await ctx.retention_clock.lasting_ms()
+    return GraceRecord(
+        before=dict(head.cut),
+        after=dict(cut),
+        # Keys are times: two truncations of one millisecond still need two, in their order.
+        at_ms=now_ms if last is None else max(now_ms, last.at_ms + 1),
+        due_ms=min(now_ms + max(grace_ms, 0), LONG_MAX),
+        size_bytes=bytes_between(history, head.cut or None, cut),
+        wall_ms=ctx.clock.now_ms(),
+    )
+
+
+async def finish_truncation(ctx: Context, view: StreamView) -> StreamView:
+    """Perform a truncation from wherever it stands: heads of segments, whole segments, then the record.
+
+    Segments are truncated before any is deleted, so that a reader who finds one gone finds the rest at the new head.
+    """
+    head: Stored[HeadRecord] = await ctx.metadata.get(keys.head(view.name), HeadRecord)
+    if head.value is None or head.value.pending is None:
+        raise InternalError("there is no truncation to finish", stream=str(view.name))
+    pending, keep = head.value.pending, head.value.grace_ms is not None
+    history = await ctx.histories.of(view)
+    offsets = storage_offsets(pending)
+    gone = segments_to_delete(history, head.value.cut or None, pending)
+    if keep:
+        # They stay as they are, sealed and empty for readers, until the grace period ends.
+        offsets |= {segment: history.sealed_lengths[segment] for segment in gone}
+
+    async def truncate(segment: SegmentId) -> None:
+        await ctx.segments.truncate(segment_name(view.name, segment), offsets[segment], keep=keep)
+
+    await each([segment for segment, offset in offsets.items() if offset > 0], truncate)
+    if not keep:
+        await ctx.delete_segments([segment_name(view.name, segment) for segment in gone])
+    freed = bytes_between(history, head.value.cut or None, pending)
+    done = HeadRecord(cut=pending, pending=None, truncated_bytes=head.value.truncated_bytes + freed)
+    ctx.telemetry.add("truncated_bytes", freed)
+    ended = await end_work(ctx, view, replace(view.record, work=None), head.put(done))
+    if keep:
+        ctx.attention.kept(view.name)
+    return ended

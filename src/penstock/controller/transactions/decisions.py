@@ -1,0 +1,135 @@
+"""Deciding transactions: the one durable step after which their outcome is settled, whoever performs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from penstock.codec.control.streams import (
+    BatchRecord,
+    CompletedRecord,
+    DecisionRecord,
+    TransactionRecord,
+    TransactionState,
+)
+from penstock.controller import keys
+from penstock.controller.context import Context
+from penstock.controller.metadata import Stored, changing, create, stored
+from penstock.core.streams.transactions import TransactionFacts, Verb, has_expired, must_decide
+from penstock.model.names import StreamName
+from penstock.ports.segment_service import TablePut
+
+NO_BATCH = -1
+"""Batch number of a writer that has committed none, but whose record was needed to decide something else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedTransactions:
+    """What is stored about some transactions, in their order, with what a change of it is conditional on.
+
+    ``batches`` holds the record of every writer that pins one of them.
+    """
+
+    facts: Sequence[TransactionFacts]
+    records: Mapping[UUID, Stored[TransactionRecord]]
+    batches: Mapping[str, Stored[BatchRecord]]
+
+
+async def load_transactions(ctx: Context, name: StreamName, txns: Sequence[UUID]) -> LoadedTransactions:
+    """Read the records first, then the outcomes and the batches that pin them: an outcome is remembered before its record
+    goes, and a batch never lets go of what it has decided."""
+    entries = await ctx.metadata.entries([keys.transaction(name, txn) for txn in txns])
+    records = {txn: stored(entry, TransactionRecord) for txn, entry in zip(txns, entries, strict=True)}
+    # One that nobody has decided has no outcome: that is most looks, and a search for what is not there costs most.
+    ended = [txn for txn, item in records.items() if not _is_undecided(item.value)]
+    known = await ctx.metadata.entries([keys.completed(name, txn) for txn in ended]) if ended else []
+    outcomes = {txn: stored(entry, CompletedRecord).value for txn, entry in zip(ended, known, strict=True)}
+    pins = {txn: item.value.pin for txn, item in records.items() if item.value is not None and item.value.pin}
+    writers = sorted({pin.writer for pin in pins.values()})
+    found = await ctx.metadata.entries([keys.batch(name, writer) for writer in writers]) if writers else []
+    batches = {writer: stored(entry, BatchRecord) for writer, entry in zip(writers, found, strict=True)}
+    facts = [
+        TransactionFacts(
+            txn=txn,
+            record=records[txn].value,
+            completed=outcomes.get(txn),
+            batch=batches[pins[txn].writer].value if txn in pins else None,
+        )
+        for txn in txns
+    ]
+    return LoadedTransactions(facts=facts, records=records, batches=batches)
+
+
+def _is_undecided(record: TransactionRecord | None) -> bool:
+    # The record of one that is pinned does not say whether its batch is decided.
+    return record is not None and record.state is TransactionState.OPEN and record.pin is None
+
+
+async def put_queued(ctx: Context, name: StreamName, decision: DecisionRecord, *puts: TablePut) -> None:
+    """Decide: the ``puts`` and an entry at the end of the stream's commit queue, in one step. Raises as ``Metadata.put``."""
+    queue = ctx.queues.of(name)
+    if queue.last is None:
+        known = NO_BATCH
+        async for entry in ctx.metadata.scan_all(keys.queue(name)):
+            known = keys.queue_place(entry.key)
+        queue = ctx.queues.of(name)
+        queue.last = known if queue.last is None else max(known, queue.last)
+    queue.last = place = queue.last + 1
+    try:
+        # Fails where the place was taken: somebody else decides as well.
+        await ctx.metadata.put(create(keys.queue_entry(name, place), decision), *puts)
+    except BaseException:
+        ctx.queues.forget(name)
+        raise
+    ctx.queues.added(name, place)
+
+
+async def decide(ctx: Context, name: StreamName, txn: UUID, verb: Verb) -> TransactionState | None:
+    """Decide to commit or to abort; where that was decided before, tells how far it has come.
+
+    Raises: TransactionNotFoundError, TransactionStateError (the opposite was decided).
+    """
+
+    async def attempt() -> TransactionState | None:
+        loaded = await load_transactions(ctx, name, [txn])
+        if not must_decide(loaded.facts[0], verb):
+            return loaded.facts[0].state
+        await _decide_open(ctx, name, loaded, txn, verb)
+        return None
+
+    return await changing(attempt)
+
+
+async def _decide_open(ctx: Context, name: StreamName, loaded: LoadedTransactions, txn: UUID, verb: Verb) -> None:
+    found = loaded.records[txn]
+    record = found.value
+    if record is None:
+        return
+    commit = verb is Verb.COMMIT
+    state = TransactionState.COMMITTING if commit else TransactionState.ABORTING
+    puts = [found.put(replace(record, state=state))]
+    if not commit and record.pin is not None:
+        # A batch that is being decided right now counts on this transaction: touching its record makes it look again.
+        batch = loaded.batches[record.pin.writer]
+        puts.append(batch.put(batch.value or BatchRecord(batch=NO_BATCH, transactions=())))
+    await put_queued(ctx, name, DecisionRecord(commit=commit, transactions=(txn,)), *puts)
+
+
+async def abort_if_open(ctx: Context, name: StreamName, txn: UUID, *, expired_at_ms: int | None = None) -> bool:
+    """Decide to abort an open transaction; with ``expired_at_ms`` only if its lease has ended by then.
+
+    Returns whether it did. What is unknown or decided stays as it is.
+    """
+
+    async def attempt() -> bool:
+        loaded = await load_transactions(ctx, name, [txn])
+        facts = loaded.facts[0]
+        if facts.state is not TransactionState.OPEN:
+            return False
+        if expired_at_ms is not None and not has_expired(facts, now_ms=expired_at_ms):
+            return False
+        await _decide_open(ctx, name, loaded, txn, Verb.ABORT)
+        return True
+
+    return await changing(attempt)

@@ -1,0 +1,196 @@
+"""One sentence that says what a policy does, for people: true for every policy, and exact in its numbers.
+
+Ages are those of recorded positions, so that data may stay past its age by the time that "within" names; never less.
+Holds beat whatever is said here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.core.policies.levels import Floor, floor_of, is_exact, lag_ms, record_interval_ms
+from penstock.model.retention import Combine, EffectivePolicy, IdleWhen, Measure, OnExceed, Unsubscribed
+
+DEFAULT_CYCLE_MS = 60_000
+
+_SIZES: Final = (
+    ("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3),
+    ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10),
+)  # fmt: skip
+_DURATIONS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
+
+
+def exact_size(size_bytes: int) -> str:
+    """``size_bytes`` without loss, in the unit that says it shortest: ``50 GB``, ``1.5 MiB``, ``1,234,567 B``."""
+    exact = [
+        f"{_tenths(size_bytes, size)} {unit}"
+        for unit, size in _SIZES
+        if size_bytes >= size and size_bytes * 10 % size == 0
+    ]
+    return min([*exact, f"{size_bytes:,} B"], key=len)
+
+
+def exact_duration(duration_ms: int) -> str:
+    """``duration_ms`` without loss: ``7 d``, ``1.5 h``, or in parts as ``1 d 2 h 30 min``."""
+    if duration_ms == 0:
+        return "0 s"
+    for unit, size in _DURATIONS:
+        if duration_ms >= size and duration_ms * 2 % size == 0:
+            return f"{_tenths(duration_ms, size)} {unit}"
+        if duration_ms >= size:
+            break
+    parts = []
+    for unit, size in _DURATIONS:
+        count, duration_ms = divmod(duration_ms, size)
+        if count:
+            parts.append(f"{count:,} {unit}")
+    return " ".join(parts)
+
+
+def _tenths(value: int, unit: int) -> str:
+    whole, tenth = divmod(value * 10 // unit, 10)
+    return f"{whole:,}.{tenth}" if tenth else f"{whole:,}"
+
+
+def soon(lag: int) -> str:
+    """``lag`` milliseconds as a bound in words, rounded up: ``a minute``, ``13 min``."""
+    for name, unit, size in (("a second", "s", 1000), ("a minute", "min", 60_000), ("an hour", "h", 3_600_000)):
+        count = -(-lag // size)
+        if count <= 1:
+            return name
+        if count < 60 or unit == "h":
+            return f"{count:,} {unit}"
+    return ""
+
+
+def sentence(policy: EffectivePolicy, *, cycle_ms: int | None = DEFAULT_CYCLE_MS) -> str:
+    """What the policy does, as one sentence without a full stop. ``cycle_ms``: how often the rules are applied; None: that is
+    not known here, and the sentence speaks of cycles."""
+    floor = floor_of(policy)
+    if policy.truncates and _nothing_stays(policy, floor):
+        parts = [f"not kept: data goes within {_within(policy, cycle_ms)}, even if unread"]
+    else:
+        parts = [_kept(policy, floor), _consumed(policy, floor, cycle_ms), _unread(policy, floor)]
+    parts += [_quota(policy), _idle_subscriber(policy), _idle_stream(policy), _grace(policy)]
+    return "; ".join(part for part in parts if part)
+
+
+def _within(policy: EffectivePolicy, cycle_ms: int | None) -> str:
+    """How long past its time data may stay."""
+    if cycle_ms is not None:
+        return soon(lag_ms(policy, cycle_ms=cycle_ms))
+    if is_exact(policy):
+        return "a cycle"
+    interval = record_interval_ms(policy)
+    return f"{soon(interval)} and two cycles" if interval else "three cycles"
+
+
+def _nothing_stays(policy: EffectivePolicy, floor: Floor) -> bool:
+    return (policy.max_bytes == 0 and floor.lets_go_at(size_bytes=0)) or (
+        policy.max_age_ms == 0 and floor.lets_go_at(age_ms=0)
+    )
+
+
+def _subject(policy: EffectivePolicy) -> str:
+    return "kept in each segment" if policy.measure is Measure.SEGMENT else "kept"
+
+
+def _kept(policy: EffectivePolicy, floor: Floor) -> str:
+    if floor.unlimited:
+        return "kept for ever" if policy.stream_idle_ms is None else "kept as long as the stream exists"
+    subject = _subject(policy)
+    if floor.is_none:
+        least = f"{subject} until consumed"
+    else:
+        limits = [] if floor.age_ms is None else [exact_duration(floor.age_ms)]
+        limits += [] if floor.size_bytes is None else [exact_size(floor.size_bytes)]
+        # Of two minimums joined by "or" the one that is reached first lets data go.
+        least = f"{subject} at least " + (" or " if floor.combine is Combine.ANY else " and ").join(limits)
+    return least + _at_most(policy, floor)
+
+
+def _at_most(policy: EffectivePolicy, floor: Floor) -> str:
+    sure: list[str] = []
+    unsure: list[str] = []
+    if policy.max_age_ms is not None:
+        (sure if floor.lets_go_at(age_ms=policy.max_age_ms) else unsure).append(exact_duration(policy.max_age_ms))
+    if policy.max_bytes is not None:
+        (sure if floor.lets_go_at(size_bytes=policy.max_bytes) else unsure).append(exact_size(policy.max_bytes))
+    if not sure and not unsure:
+        return ""
+    said = f", at most {' and '.join(sure)}" if sure else ""
+    if unsure:
+        said += f", {'and ' if sure else ''}at most {' and '.join(unsure)} where the minimum allows it"
+    spoken_of = policy.ttl_ms is not None and policy.max_bytes is None
+    return said if spoken_of else f"{said}, even if unread"
+
+
+def _consumed(policy: EffectivePolicy, floor: Floor, cycle_ms: int | None) -> str:
+    if floor.unlimited:
+        return ""
+    lag = _within(policy, cycle_ms)
+    which = "" if floor.is_none else " beyond that" if floor.age_ms is None else " older than that"
+    if floor.age_ms is not None and floor.size_bytes is not None and floor.combine is Combine.ALL:
+        which = " beyond both"
+    said = f"consumed data{which} goes within {lag}"
+    capped = policy.max_bytes is not None or policy.max_age_ms is not None
+    if policy.unsubscribed is Unsubscribed.KEEP:
+        rest = "only the maximum removes data" if capped else "nothing goes"
+        return f"{said}, but while nobody subscribes {rest}"
+    return f"{said}, and while nobody subscribes all data counts as consumed" if floor.is_none else said
+
+
+def _unread(policy: EffectivePolicy, floor: Floor) -> str:
+    ttl = policy.ttl_ms
+    capped = policy.max_bytes is not None or policy.max_age_ms is not None
+    if ttl is None:
+        evicts = OnExceed.EVICT in policy.quota_actions
+        stays = not (floor.unlimited or capped or evicts)
+        return "what a subscriber has not read stays" if stays else ""
+    shown = exact_duration(ttl)
+    most = policy.max_age_ms
+    if most is not None and ttl >= most and floor.lets_go_at(age_ms=most):
+        return f"unread data goes with the maximum, before its time to live of {shown}"
+    # Where a minimum may still hold it, passing the time to live takes it from the backlog and no more.
+    verb = "goes" if floor.lets_go_at(age_ms=ttl) else "counts as consumed"
+    return f"unread data {verb} after {shown}"
+
+
+def _quota(policy: EffectivePolicy) -> str:
+    """Each action with its quotas: writers first, as they meet them."""
+    said: dict[OnExceed, list[str]] = {action: [] for action in OnExceed}
+    if policy.backlog_bytes is not None:
+        said[policy.bytes_action].append(f"{exact_size(policy.backlog_bytes)} are unread")
+    if policy.backlog_events is not None:
+        noun = "event is" if policy.backlog_events == 1 else "events are"
+        said[policy.events_action].append(f"{policy.backlog_events:,} {noun} unread")
+    if policy.backlog_age_ms is not None:
+        said[policy.age_action].append(f"unread data is {exact_duration(policy.backlog_age_ms)} old")
+    return "; ".join(_acts(action, " or ".join(limits), policy) for action, limits in said.items() if limits)
+
+
+def _acts(action: OnExceed, once: str, policy: EffectivePolicy) -> str:
+    match action:
+        case OnExceed.HOLD:
+            return f"writers wait once {once}"
+        case OnExceed.REJECT:
+            return f"writers are refused once {once}"
+        case OnExceed.EVICT:
+            return f"the slowest subscribers are moved past unread data once {once}, down to {policy.evict_to * 100:.12g} %"
+
+
+def _idle_subscriber(policy: EffectivePolicy) -> str:
+    idle = policy.subscriber_idle_ms
+    return "" if idle is None else f"a subscriber silent for {exact_duration(idle)} is dropped"
+
+
+def _idle_stream(policy: EffectivePolicy) -> str:
+    if policy.stream_idle_ms is None:
+        return ""
+    caught_up = policy.stream_idle_when is IdleWhen.CAUGHT_UP
+    state = "without use once all is read" if caught_up else "without use and subscribers"
+    return f"the stream is deleted after {exact_duration(policy.stream_idle_ms)} {state}"
+
+
+def _grace(policy: EffectivePolicy) -> str:
+    return f"what was truncated can be brought back for {exact_duration(policy.grace_ms)}" if policy.grace_ms else ""

@@ -1,0 +1,130 @@
+"""What one cycle does with one stream: the planner's answer, as plain data.
+
+Source: docs/design/0007-retention.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.core.cuts.order import CutOrder, Positions, compare
+from penstock.core.retention.explain import Situation, held_bytes, held_ranges, range_at
+from penstock.core.retention.facts import (
+    OPEN,
+    Advance,
+    Drop,
+    HeldRange,
+    Holder,
+    HolderKind,
+    RetentionRule,
+    StreamCutRecord,
+    WriterVerdict,
+)
+from penstock.core.retention.plan import PlanSummary, summary_of
+from penstock.core.retention.words import sentence
+
+
+def _most_bytes_first(item: tuple[tuple[HolderKind, str], int]) -> int:
+    return -item[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionDecision:
+    """What one cycle does with one stream.
+
+    ``record``: append it to the retention set first; it stays, whatever follows. ``candidate``: the cut that the rules
+    choose. ``truncate``: where to truncate now; None where nothing is chosen, the candidate lies behind the head, a
+    truncation is in flight, or a hold forbids it; before the candidate where a hold or the tail lies before it.
+    ``prune_through_ms``: once the truncation has started, forget the records up to and including that time; also where
+    ``truncate`` is None, since TTL and quotas may have no more use for records that nothing truncates at.
+    ``frees_bytes``: what the truncation removes. ``next_due_ms``: the earliest time at which the passing of time alone may
+    change the decision; None: never.
+
+    ``expirations``: subscribers moved by time-to-live; ``evictions``: by a quota, in the order in which they are made, then
+    by a maximum, which are true only if the truncation is done. A subscriber may be in both, each advance starting where
+    the one before ended. ``drops``: silent subscribers to forget. ``deletes_stream``: it is unused and may go whole; nothing
+    else of the decision needs doing then. ``writers``: how far writers may go once all this is done.
+
+    ``situation`` is what the rest is worked out from when it is asked for: it costs more than the decision.
+    """
+
+    record: StreamCutRecord | None
+    candidate: Positions | None
+    truncate: Positions | None
+    rule: RetentionRule
+    prune_through_ms: int | None
+    evictions: tuple[Advance, ...]
+    frees_bytes: int
+    next_due_ms: int | None
+    situation: Situation = field(repr=False, compare=False)
+    expirations: tuple[Advance, ...] = ()
+    drops: tuple[Drop, ...] = ()
+    deletes_stream: bool = False
+    writers: WriterVerdict = OPEN
+
+    @property
+    def moves_head(self) -> bool:
+        """Whether the head moves. Truncating at the head itself only prunes records."""
+        outlook = self.situation.outlook
+        return self.truncate is not None and (
+            compare(outlook.history, self.truncate, outlook.head) is not CutOrder.EQUAL
+        )
+
+    @property
+    def takes(self) -> bool:
+        """Whether it moves the head, moves a subscriber or drops one."""
+        return bool(self.expirations or self.evictions or self.drops) or self.moves_head
+
+    @property
+    def moves_on(self) -> bool:
+        """Whether more may be due once it is performed: the head moves, a subscriber moves or is dropped, or all records are
+        forgotten, so that the tail is recorded next. After a truncation at the tail there is nothing left to delete."""
+        return (self.takes or self._forgets_all) and not self._empties
+
+    @property
+    def _empties(self) -> bool:
+        outlook = self.situation.outlook
+        if self.truncate is None or outlook.tail is None:
+            return False
+        return compare(outlook.history, self.truncate, outlook.tail.positions) is CutOrder.EQUAL
+
+    @property
+    def _forgets_all(self) -> bool:
+        records = self.situation.outlook.facts.retention_set
+        if self.prune_through_ms is None or self.record is not None or not records:
+            return False
+        return records[-1].time_ms <= self.prune_through_ms
+
+    @property
+    def why(self) -> str:
+        """The decision in a sentence, and one more for each thing that befalls subscribers, writers and the stream."""
+        return sentence(self.situation, self.candidate, self.frees_bytes, self.writers)
+
+    @property
+    def held_by(self) -> tuple[Holder, ...]:
+        """Who keeps what is left, most bytes first. Worked out when asked for; the larger part of a cycle's time."""
+        found = sorted(held_bytes(self.situation).items(), key=_most_bytes_first)
+        return tuple([Holder(kind=kind, name=name, bytes=size) for (kind, name), size in found])
+
+    @property
+    def stays(self) -> str:
+        """Who keeps what is left, as a sentence; empty where nothing is left."""
+        held = self.held_by
+        if not held:
+            return ""
+        total = sum(holder.bytes for holder in held)
+        parts = ", ".join(f"{holder.bytes} by {holder.in_words()}" for holder in held)
+        return f"{total} bytes stay: {parts}."
+
+    def ranges(self) -> tuple[HeldRange, ...]:
+        """The stream from head to tail, as ``penstock.core.retention.planner.explain`` gives it."""
+        return held_ranges(self.situation)
+
+    def summary(self) -> PlanSummary:
+        """What would go: events and times where they are known, and who is hurt. Worked out when asked for."""
+        return summary_of(self.situation, self.frees_bytes, (*self.expirations, *self.evictions), self.drops)
+
+    def range_at(self, position: Positions) -> HeldRange | None:
+        """Who holds the byte at the position, from there on, and until when: ``release_ms`` is that of the data that begins
+        there. None before the head and at the tail."""
+        return range_at(self.situation, position)

@@ -1,0 +1,274 @@
+"""Who holds the bytes that a decision leaves: ranges from head to tail with one holder each.
+
+Source: docs/design/0007-retention.md, "Explaining".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from penstock.core.cuts.order import CutOrder, Positions, at_or_after, compare, lower_bound, size_till, upper_bound
+from penstock.core.retention.facts import HeldRange, HolderKind, RetentionRule, StreamCutRecord
+from penstock.core.retention.limits import GeneralRule
+from penstock.core.retention.moves import Moves
+from penstock.core.retention.outlook import Outlook, PolicyShape
+from penstock.model.retention import Combine
+
+_TAKING = (RetentionRule.SUBSCRIBERS_MAXIMUM, RetentionRule.OVERLAP_MAXIMUM)
+
+
+@dataclass(slots=True)
+class Situation:
+    """A stream after a cycle's decision. ``bound``: the lower bound of subscribers where the rules have moved them;
+    ``truncate``: the new head, None where it stays; ``rule``: which rule chose; ``general``: the general rule, where it was
+    asked, with the floor that it has worked out."""
+
+    outlook: Outlook
+    moves: Moves
+    bound: Positions | None
+    truncate: Positions | None
+    rule: RetentionRule
+    general: GeneralRule | None = None
+
+
+class _Piece(NamedTuple):
+    """A range in the making: the fields of ``HeldRange``, in their order."""
+
+    kind: HolderKind
+    name: str
+    start_bytes: int
+    end_bytes: int
+    start: Positions | None
+    end: Positions | None
+    release_ms: int | None
+
+
+def held_ranges(situation: Situation) -> tuple[HeldRange, ...]:
+    """Ranges from head to tail, in order, none empty, summing to the stream's size; none where the tail is not known."""
+    tail = situation.outlook.tail
+    if tail is None:
+        return ()
+    walk = _Walk(situation, tail, timed=True)
+    _take_what_stays(walk, situation, tail)
+    if situation.truncate is not None:
+        _take_due(walk, situation)
+    return tuple(
+        HeldRange(
+            kind=item.kind,
+            name=item.name,
+            start_bytes=item.start_bytes,
+            end_bytes=item.end_bytes,
+            start=item.start,
+            end=item.end,
+            release_ms=item.release_ms,
+        )
+        for item in reversed(walk.found)
+    )
+
+
+def held_bytes(situation: Situation) -> dict[tuple[HolderKind, str], int]:
+    """Bytes of each holder, the one nearest to the head first, of what the decision leaves: the ranges without their times,
+    which take most of the work."""
+    tail = situation.outlook.tail
+    if tail is None:
+        return {}
+    walk = _Walk(situation, tail, timed=False)
+    _take_what_stays(walk, situation, tail)
+    total: dict[tuple[HolderKind, str], int] = {}
+    for kind, name, start_bytes, end_bytes, _, _, _ in reversed(walk.found):
+        total[kind, name] = total.get((kind, name), 0) + end_bytes - start_bytes
+    return total
+
+
+def _take_what_stays(walk: _Walk, situation: Situation, tail: StreamCutRecord) -> None:
+    outlook = situation.outlook
+    for hold in outlook.holds:
+        walk.take(HolderKind.HOLD, hold.id, walk.base if hold.positions is None else hold.positions, hold.until_ms)
+    shape = outlook.shape
+    if outlook.facts.unreadable:
+        walk.take(HolderKind.UNREADABLE_POLICY, "", walk.base)
+    elif shape is None or not shape.policy.truncates:
+        walk.take(HolderKind.NO_POLICY, "", walk.base)
+    else:
+        _take_by_policy(walk, situation, shape, tail)
+
+
+def range_at(situation: Situation, position: Positions) -> HeldRange | None:
+    """The range that the position lies in, from the position on, with the release of the data that begins there; None where
+    the position lies before the head, or nothing is behind it. Raises as ``compare``."""
+    outlook = situation.outlook
+    if not at_or_after(outlook.history, position, outlook.head):
+        return None
+    size = size_till(outlook.history, position)
+    found = next((item for item in held_ranges(situation) if item.start_bytes <= size < item.end_bytes), None)
+    if found is None:
+        return None
+    return replace(found, start=position, start_bytes=size, release_ms=_release_at(situation, found, position))
+
+
+def _release_at(situation: Situation, found: HeldRange, position: Positions) -> int | None:
+    outlook, shape = situation.outlook, situation.outlook.shape
+    if found.release_ms is None or shape is None:
+        return found.release_ms
+    if found.kind is HolderKind.SUBSCRIBER:
+        return _expires_ms(outlook, shape, found.name, position)
+    if found.kind is HolderKind.UNSUBSCRIBED:
+        return _aged_ms(outlook, position, shape.policy.max_age_ms)
+    if found.kind is HolderKind.MINIMUM:
+        return _aged_ms(outlook, position, _minimum_age_ms(shape))
+    return found.release_ms
+
+
+def _minimum_age_ms(shape: PolicyShape) -> int | None:
+    # By Pravega's rules an age of 0 is an age too: what was never recorded does not go.
+    of_age = shape.floor.age_ms is None and shape.pravega is not None and not shape.pravega.by_size
+    return 0 if of_age else shape.floor.age_ms
+
+
+def _take_by_policy(walk: _Walk, situation: Situation, shape: PolicyShape, tail: StreamCutRecord) -> None:
+    outlook = situation.outlook
+    for name, cut in _furthest_behind_first(situation):
+        release_ms = _expires_ms(outlook, shape, name, walk.reached(cut)) if walk.timed else None
+        walk.take(HolderKind.SUBSCRIBER, name, cut, release_ms)
+    _take_minimum(walk, situation, shape, tail)
+    if situation.bound is None and not shape.releases:
+        release_ms = _aged_ms(outlook, walk.base, shape.policy.max_age_ms) if walk.timed else None
+        walk.take(HolderKind.UNSUBSCRIBED, "", walk.base, release_ms)
+    rest = HolderKind.TRUNCATING if outlook.facts.truncating else HolderKind.UNRECORDED
+    walk.take(rest, "", walk.base)
+
+
+def _take_minimum(walk: _Walk, situation: Situation, shape: PolicyShape, tail: StreamCutRecord) -> None:
+    outlook, limits = situation.outlook, shape.floor
+    if limits.unlimited:
+        walk.take(HolderKind.MINIMUM, "", walk.base)
+        return
+    size = None if limits.size_bytes is None else tail.size_bytes - limits.size_bytes
+    cut: Positions | None = None
+    age_ms = _minimum_age_ms(shape)
+    if age_ms is not None:
+        place = outlook.place_aged(age_ms)
+        cut = outlook.cut_at(place) if place >= 0 else walk.base
+    if shape.by_segment and size is not None:
+        rule = situation.general or GeneralRule(outlook, shape, situation.bound, tail)
+        floor = rule.floor()
+        walk.take(HolderKind.MINIMUM, "", walk.base if floor is None else floor)
+    elif cut is None:
+        if size is not None:
+            walk.take_down_to(HolderKind.MINIMUM, size)
+    elif size is None or (size_till(outlook.history, cut) >= size) == (limits.combine is Combine.ANY):
+        release_ms = _aged_ms(outlook, walk.reached(cut), age_ms) if walk.timed else None
+        walk.take(HolderKind.MINIMUM, "", cut, release_ms)
+    else:
+        # By any of two minimums age alone lets these bytes go one day; by both, only what is written behind them does.
+        record = outlook.records[place] if (place := outlook.until_size(size)) < len(outlook.records) else tail
+        release_ms = record.time_ms + (age_ms or 0) if limits.combine is Combine.ANY else None
+        walk.take_down_to(HolderKind.MINIMUM, size, release_ms)
+
+
+def _aged_ms(outlook: Outlook, cut: Positions, age_ms: int | None) -> int | None:
+    """When the first data behind the cut is known to have this age; None: never."""
+    if age_ms is None or outlook.tail is None:
+        return None
+    start = outlook.records_passed(cut)
+    record = outlook.records[start] if start < len(outlook.records) else outlook.tail
+    if at_or_after(outlook.history, cut, record.positions):
+        return None
+    return record.time_ms + age_ms
+
+
+def _expires_ms(outlook: Outlook, shape: PolicyShape, name: str, cut: Positions) -> int | None:
+    """When passing time first takes something from the subscriber, or the subscriber away."""
+    policy = shape.policy
+    times = [_aged_ms(outlook, cut, policy.ttl_ms), _aged_ms(outlook, cut, policy.max_age_ms)]
+    activity = outlook.facts.activity.get(name)
+    if policy.subscriber_idle_ms is not None and activity is not None and activity.last_active_ms is not None:
+        times.append(activity.last_active_ms + policy.subscriber_idle_ms)
+    known = [time_ms for time_ms in times if time_ms is not None]
+    return min(known, default=None)
+
+
+def _take_due(walk: _Walk, situation: Situation) -> None:
+    """What goes with this decision, named by the rule that takes it where somebody had not read it."""
+    outlook, moves = situation.outlook, situation.moves
+    taken: list[tuple[RetentionRule, Mapping[str, Positions]]] = [(item.rule, item.before) for item in moves.stages]
+    if situation.rule in _TAKING:
+        taken.append((situation.rule, moves.cuts))
+    now_ms = outlook.now_ms
+    walk.rebase(outlook.head, outlook.head_bytes)
+    for rule, before in reversed(taken):
+        slowest = lower_bound(outlook.history, before.values())
+        if slowest:
+            walk.take(HolderKind.DUE, rule.value, slowest, now_ms)
+    walk.take(HolderKind.DUE, "", walk.base, now_ms)
+
+
+def _furthest_behind_first(situation: Situation) -> list[tuple[str, Positions]]:
+    if situation.bound is None:
+        return []
+    cuts = situation.moves.cuts
+    slowest = [(name, cut) for name, cut in cuts.items() if cut == situation.bound]
+    if slowest:
+        # It is ahead of nobody anywhere, so that whatever another one holds it holds too.
+        return [min(slowest, key=lambda item: item[0])]
+    history = situation.outlook.history
+    return sorted(cuts.items(), key=lambda item: (size_till(history, item[1]), item[0]))
+
+
+class _Walk:
+    """From the tail towards the head: each holder takes what lies behind its cut and is not taken yet.
+
+    ``timed``: whether anybody wants to know when holders let go.
+    """
+
+    __slots__ = ("at", "at_bytes", "at_cut", "base", "base_bytes", "found", "history", "outlook", "timed")
+
+    def __init__(self, situation: Situation, tail: StreamCutRecord, *, timed: bool) -> None:
+        outlook = situation.outlook
+        self.timed = timed
+        self.outlook = outlook
+        self.history = outlook.history
+        self.base: Positions = outlook.head
+        self.base_bytes = outlook.head_bytes
+        if situation.truncate is not None:
+            self.rebase(situation.truncate, size_till(self.history, situation.truncate))
+        self.at: Positions | None = tail.positions
+        self.at_cut: Positions = tail.positions
+        self.at_bytes = tail.size_bytes
+        self.found: list[_Piece] = []
+
+    def rebase(self, base: Positions, base_bytes: int) -> None:
+        """Walk down to this cut from here on."""
+        self.base, self.base_bytes = base, base_bytes
+
+    def reached(self, cut: Positions) -> Positions:
+        """The cut, or where it lies before the base, what of it does not."""
+        return cut if at_or_after(self.history, cut, self.base) else upper_bound(self.history, [cut, self.base])
+
+    def take(self, kind: HolderKind, name: str, cut: Positions, release_ms: int | None = None) -> None:
+        """Give the holder all that is left behind ``cut``, but nothing before the base."""
+        if cut is not self.base:
+            order = compare(self.history, cut, self.at_cut)
+            if order is CutOrder.AFTER or order is CutOrder.EQUAL:
+                return
+            if order is CutOrder.OVERLAPS:
+                cut = lower_bound(self.history, [cut, self.at_cut])
+            if not at_or_after(self.history, cut, self.base):
+                cut = upper_bound(self.history, [cut, self.base])
+        size = self.base_bytes if cut is self.base else size_till(self.history, cut)
+        self._give(kind, name, min(size, self.at_bytes), cut, release_ms)
+        self.at_cut = cut
+
+    def take_down_to(self, kind: HolderKind, size: int, release_ms: int | None = None) -> None:
+        """Give the holder what is left above ``size`` bytes since the beginning of history: a bound that is no cut."""
+        if size <= self.base_bytes:
+            self.take(kind, "", self.base, release_ms)
+        elif size < self.at_bytes:
+            self._give(kind, "", size, None, release_ms)
+
+    def _give(self, kind: HolderKind, name: str, size: int, cut: Positions | None, release_ms: int | None) -> None:
+        if size < self.at_bytes:
+            self.found.append(_Piece(kind, name, size, self.at_bytes, cut, self.at, release_ms))
+        self.at, self.at_bytes = cut, size

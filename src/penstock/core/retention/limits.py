@@ -1,0 +1,287 @@
+"""Which cut a stream is truncated at by any policy: floors and caps of bytes and age, of the stream or of each segment.
+
+The rule: of what is consumed (acknowledged by all, or everything where nobody subscribes and the policy releases), up to
+the floor, the latest cut that leaves what every minimum wants; but where more than a maximum is left, up to the cap, which
+overrules subscribers and never the floor. Source: docs/design/0007-retention.md, "The general rule".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Protocol
+
+from penstock.core.cuts.compose import Counted, compose, counted_segments
+from penstock.core.cuts.order import Positions, at_or_after, size_till, upper_bound
+from penstock.core.retention.candidates import ByteCuts
+from penstock.core.retention.facts import RetentionRule, StreamCutRecord
+from penstock.core.retention.outlook import Outlook, PolicyShape
+from penstock.core.retention.pravega_rules import Choice
+from penstock.model.cuts import NOT_STARTED
+from penstock.model.policies import LONG_MAX
+from penstock.model.retention import Combine
+from penstock.model.segments import KeyRange, SegmentId
+
+
+class ByteMeter(Protocol):
+    """How bytes are held against limits. Cuts given back are valid, and made of recorded ones and boundaries."""
+
+    def floor(self, limit: int) -> Positions | None:
+        """The latest cut that leaves at least so much; None: nothing but the head does."""
+        ...
+
+    def leaves(self, cut: Positions, limit: int) -> bool:
+        """Whether truncating at the cut leaves at least so much, where it takes anything."""
+        ...
+
+    def cap(self, cut: Positions, limit: int) -> Positions | None:
+        """The earliest cut that leaves no more, or the next best; None where ``cut`` leaves no more already."""
+        ...
+
+
+class StreamMeter:
+    """Bytes of the stream as a whole."""
+
+    def __init__(self, outlook: Outlook, tail: StreamCutRecord) -> None:
+        self._outlook = outlook
+        self._end = tail.size_bytes
+        self._cuts = ByteCuts(outlook, outlook.facts.boundaries)
+
+    def floor(self, limit: int) -> Positions | None:
+        spot = self._cuts.latest(self._end - limit)
+        return None if spot is None else self._cuts.cut(spot)
+
+    def leaves(self, cut: Positions, limit: int) -> bool:
+        return self._end - size_till(self._outlook.history, cut) >= limit
+
+    def cap(self, cut: Positions, limit: int) -> Positions | None:
+        if self._end - size_till(self._outlook.history, cut) <= limit:
+            return None
+        spot = self._cuts.earliest(self._end - limit)
+        if spot is None:
+            spot = self._cuts.latest(LONG_MAX)
+        return None if spot is None else self._cuts.cut(spot)
+
+
+class SegmentMeter:
+    """Bytes of each segment at the tail by itself, with those of earlier segments that held no key but its own.
+
+    What an earlier segment shared with others counts for none of them: they keep more for it, never less, and go all
+    together. Where they cannot be cut apart, the cut stays before the shared segment.
+    """
+
+    def __init__(self, outlook: Outlook, tail: StreamCutRecord) -> None:
+        self._outlook = outlook
+        self._floors: dict[int, Positions | None] = {}
+        self._counted: Sequence[Counted] = ()
+        # A tail with a segment that is not started is none; whatever it is, nothing is known to be above a limit.
+        if NOT_STARTED not in tail.positions.values():
+            self._counted = counted_segments(outlook.history, tail.positions)
+
+    def _left(self, item: Counted, cut: Positions) -> int:
+        return item.end - item.before(self._outlook.history, cut)
+
+    def _leaving(self, item: Counted, limit: int) -> int:
+        """How many records, from the oldest on, leave the segment at least so much."""
+        cut_at, segment, most = self._outlook.cut_at, item.segments[-1], item.end - item.earlier - limit
+
+        def leaves_less(place: int) -> bool:
+            cut = cut_at(place)
+            offset = cut.get(segment, NOT_STARTED)
+            return offset > most if offset >= 0 else self._left(item, cut) < limit
+
+        return bisect_left(range(len(self._outlook.records)), True, key=leaves_less)
+
+    def floor(self, limit: int) -> Positions | None:
+        if limit not in self._floors:
+            self._floors[limit] = self._floor(limit)
+        return self._floors[limit]
+
+    def _floor(self, limit: int) -> Positions | None:
+        head = self._outlook.head
+        pieces = [(item.keys, self._floor_of(item, limit)) for item in self._counted]
+        if all(piece is head for _, piece in pieces):
+            return None
+        floor = self._composed(pieces)
+        return floor if self._outlook.behind(head, floor) else None
+
+    def _floor_of(self, item: Counted, limit: int) -> Positions:
+        count = self._leaving(item, limit)
+        piece = self._outlook.cut_at(count - 1) if count else self._outlook.head
+        for other in self._outlook.facts.boundaries:
+            if limit <= self._left(item, other.positions) < self._left(item, piece):
+                piece = other.positions
+        return piece
+
+    def leaves(self, cut: Positions, limit: int) -> bool:
+        if self._counted and all(self._left(item, cut) >= limit for item in self._counted):
+            return True
+        floor = self.floor(limit)
+        return floor is not None and at_or_after(self._outlook.history, floor, cut)
+
+    def cap(self, cut: Positions, limit: int) -> Positions | None:
+        # Where no more is left, the cap asks for nothing that is not gone anyway.
+        pieces = [
+            (item.keys, self._cap_of(item, cut, limit) if self._left(item, cut) > limit else cut)
+            for item in self._counted
+        ]
+        return None if all(piece is cut for _, piece in pieces) else self._composed(pieces)
+
+    def _composed(self, pieces: Sequence[tuple[KeyRange, Positions]]) -> Positions:
+        """One cut of the pieces, one for each segment at the tail."""
+        positions: dict[SegmentId, int] = {}
+        for item, (_, cut) in zip(self._counted, pieces, strict=True):
+            offset = cut.get(item.segments[-1], NOT_STARTED)
+            if offset < 0:
+                return compose(self._outlook.history, pieces)
+            positions[item.segments[-1]] = offset
+        # Segments of one epoch, all of them started: any offsets of theirs are a valid cut.
+        return dict(sorted(positions.items()))
+
+    def _cap_of(self, item: Counted, cut: Positions, limit: int) -> Positions:
+        """The cut that leaves most of what leaves no more than the limit; where none does, the one that leaves least."""
+        records = self._outlook.records
+        if records and not self._outlook.facts.boundaries:
+            return self._outlook.cut_at(min(self._leaving(item, limit + 1), len(records) - 1))
+        found: list[Positions] = []
+        if records:
+            found.append(self._outlook.cut_at(min(self._leaving(item, limit + 1), len(records) - 1)))
+        found += [other.positions for other in self._outlook.facts.boundaries]
+
+        def rank(piece: Positions) -> tuple[bool, int]:
+            left = self._left(item, piece)
+            return (True, left) if left <= limit else (False, -left)
+
+        return max(found, key=rank, default=cut)
+
+
+def meter_of(outlook: Outlook, shape: PolicyShape, tail: StreamCutRecord) -> ByteMeter:
+    """The meter that the policy's measure asks for."""
+    return SegmentMeter(outlook, tail) if shape.by_segment else StreamMeter(outlook, tail)
+
+
+class GeneralRule:
+    """The rule for one stream at one time. ``bound``: the lower bound of subscribers, None where nobody has published."""
+
+    def __init__(self, outlook: Outlook, shape: PolicyShape, bound: Positions | None, tail: StreamCutRecord) -> None:
+        self.outlook = outlook
+        self.shape = shape
+        self.bound = bound
+        self.tail = tail
+        self.meter = meter_of(outlook, shape, tail)
+        self._floor: tuple[Positions | None] | None = None
+
+    def choose(self) -> Choice:
+        """The cut, by whichever rule decided about its furthest part."""
+        choice = self._choose()
+        outlook, cut = self.outlook, choice.cut
+        if cut is None or at_or_after(outlook.history, cut, outlook.head):
+            return choice
+        # Truncated by hand beyond the choice at some keys: the others may still be freed, if the minimum lets them.
+        both = upper_bound(outlook.history, [cut, outlook.head])
+        return Choice(choice.rule, both) if self._permitted(both) else choice
+
+    def _choose(self) -> Choice:
+        if self.shape.floor.unlimited:
+            return Choice(RetentionRule.BELOW_MINIMUM)
+        consumed, rule = self._consumed()
+        permitted = consumed is None or self._permitted(consumed)
+        if permitted and not self.shape.has_maximum:
+            return Choice(rule, consumed)
+        floor = self.floor()
+        start: Positions | None = consumed
+        if consumed is not None and not permitted:
+            start = None if floor is None else self.outlook.lower(consumed, floor)
+            rule = RetentionRule.MINIMUM if self.bound is None else RetentionRule.SUBSCRIBERS_MINIMUM
+            if start is None:
+                rule = RetentionRule.BELOW_MINIMUM
+        cap = None if floor is None else self._cap(start, floor)
+        if cap is not None and (start is None or self.outlook.behind(start, cap)):
+            return Choice(self._capped_rule(), self._past(start, cap, floor))
+        return Choice(rule, start)
+
+    def _consumed(self) -> tuple[Positions | None, RetentionRule]:
+        if self.bound is not None:
+            return self.bound, RetentionRule.SUBSCRIBERS
+        if self.shape.releases:
+            return self.tail.positions, RetentionRule.MINIMUM
+        return None, RetentionRule.UNSUBSCRIBED
+
+    def _capped_rule(self) -> RetentionRule:
+        return RetentionRule.MAXIMUM if self.bound is None else RetentionRule.SUBSCRIBERS_MAXIMUM
+
+    def _past(self, start: Positions | None, cap: Positions, floor: Positions | None) -> Positions:
+        """Where a maximum moves the cut to: ahead of both where the minimum lets it, else of both below the floor."""
+        if start is None:
+            return cap
+        history = self.outlook.history
+        both = upper_bound(history, [start, cap])
+        if floor is None or self._permitted(both):
+            return both
+        return upper_bound(history, [self.outlook.lower(start, floor), cap])
+
+    def floor(self) -> Positions | None:
+        """The latest cut that the minimums let go, for bytes of boundaries too; None: none. The tail where all may go."""
+        if self._floor is None:
+            self._floor = (self._worked_out_floor(),)
+        return self._floor[0]
+
+    def _worked_out_floor(self) -> Positions | None:
+        limits, outlook = self.shape.floor, self.outlook
+        if limits.unlimited:
+            return None
+        if limits.is_none:
+            return self.tail.positions
+        found: list[Positions | None] = []
+        if limits.size_bytes is not None:
+            found.append(self.meter.floor(limits.size_bytes))
+        if limits.age_ms is not None:
+            place = outlook.place_aged(limits.age_ms)
+            found.append(outlook.cut_at(place) if place >= 0 else None)
+        known = [cut for cut in found if cut is not None]
+        if not known or (limits.combine is Combine.ALL and len(known) < len(found)):
+            return None
+        if len(known) == 1:
+            return known[0]
+        if limits.combine is Combine.ALL:
+            return outlook.lower(*known)
+        # Each of the two may be gone down to, but not what lies ahead of one here and of the other there.
+        return max(known, key=lambda cut: size_till(outlook.history, cut))
+
+    def _permitted(self, cut: Positions) -> bool:
+        """Whether truncating there leaves what the minimums want."""
+        limits = self.shape.floor
+        if limits.is_none:
+            return True
+        enough = limits.combine is Combine.ANY
+        # The first minimum that settles it by itself: one that is met by any, one that is not met by all.
+        if limits.size_bytes is not None and self.meter.leaves(cut, limits.size_bytes) is enough:
+            return enough
+        if limits.age_ms is not None and self._is_aged(cut, limits.age_ms) is enough:
+            return enough
+        return not enough
+
+    def _is_aged(self, cut: Positions, age_ms: int) -> bool:
+        """Whether all data before the cut is certainly so old."""
+        place = self.outlook.place_aged(age_ms)
+        return place >= 0 and at_or_after(self.outlook.history, self.outlook.cut_at(place), cut)
+
+    def _cap(self, start: Positions | None, floor: Positions) -> Positions | None:
+        """Where the maximums want the head to be at least, within the floor; None: nowhere further than it is."""
+        outlook, policy = self.outlook, self.shape.policy
+        wanted: list[Positions] = []
+        if policy.max_bytes is not None:
+            after = outlook.head
+            if start is not None:
+                after = upper_bound(outlook.history, [start, outlook.head])
+            cut = self.meter.cap(after, policy.max_bytes)
+            if cut is not None:
+                wanted.append(cut)
+        if policy.max_age_ms is not None:
+            place = outlook.place_aged(policy.max_age_ms)
+            if place >= 0:
+                wanted.append(outlook.cut_at(place))
+        if not wanted:
+            return None
+        cap = outlook.lower(upper_bound(outlook.history, wanted), floor)
+        return cap if outlook.behind(outlook.head, cap) else None

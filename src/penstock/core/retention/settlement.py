@@ -1,0 +1,249 @@
+"""What retention does to a stream that nobody uses meanwhile: one decision after another, until nothing is due.
+
+Source: docs/design/0007-retention.md, "Until nothing is due".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.core.cuts.order import Positions, upper_bound
+from penstock.core.retention.decision import RetentionDecision
+from penstock.core.retention.explain import range_at
+from penstock.core.retention.facts import (
+    Advance,
+    Drop,
+    HeldRange,
+    HolderKind,
+    RecordColumns,
+    RetentionFacts,
+    StreamCutRecord,
+    SubscriberActivity,
+)
+from penstock.core.retention.moves import events_before
+from penstock.core.retention.outlook import Outlook
+from penstock.core.retention.planner import decide
+from penstock.core.retention.words import sentence
+
+STEPS_MAX = 64
+"""Decisions made in a row. Each moves the head, moves a subscriber, drops one or forgets all records, so a quiet stream
+needs a few. A stream that is written to meanwhile could go on forever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What people see as one step: a decision, or several truncations in a row by one rule. Each of these comes nearer to
+    the limit, because a cut at a number of bytes misses it by less than one event of each segment."""
+
+    decision: RetentionDecision
+    frees_bytes: int
+
+    @property
+    def why(self) -> str:
+        """The step in a sentence."""
+        item = self.decision
+        return sentence(item.situation, item.candidate, self.frees_bytes, item.writers)
+
+    def plus(self, other: RetentionDecision) -> Step | None:
+        """The step extended by the next decision; None if that decision is another step."""
+        own = self.decision
+        if own.rule is not other.rule or not (_only_truncates(own) and _only_truncates(other)):
+            return None
+        return Step(decision=other, frees_bytes=self.frees_bytes + other.frees_bytes)
+
+
+def _only_truncates(item: RetentionDecision) -> bool:
+    return item.moves_head and not (item.expirations or item.evictions or item.drops or item.deletes_stream)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """Decisions in the order in which they are made, at least one.
+
+    After each but the last, more may be due. After the last one nothing is due, unless ``STEPS_MAX`` were made.
+    """
+
+    decisions: Sequence[RetentionDecision]
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """The decisions that move the head or a subscriber, drop one, or delete the stream, in order."""
+        found: list[Step] = []
+        for item in self.decisions:
+            if not (item.takes or item.deletes_stream):
+                continue
+            joined = found[-1].plus(item) if found else None
+            if joined is None:
+                found.append(Step(decision=item, frees_bytes=item.frees_bytes))
+            else:
+                found[-1] = joined
+        return found
+
+    @property
+    def main(self) -> RetentionDecision:
+        """The decision that gives the furthest cut: the last one that truncates, else the first one."""
+        return next((item for item in reversed(self.decisions) if item.moves_head), self.decisions[0])
+
+    @property
+    def last(self) -> RetentionDecision:
+        """The decision that describes what is left."""
+        return self.decisions[-1]
+
+    @property
+    def truncate(self) -> Positions | None:
+        """The head after all decisions; as in a single decision where none moves it."""
+        return self.main.truncate
+
+    @property
+    def frees_bytes(self) -> int:
+        """Bytes that all decisions together free."""
+        return sum(item.frees_bytes for item in self.decisions)
+
+    @property
+    def expirations(self) -> tuple[Advance, ...]:
+        """Moves by time-to-live, in order."""
+        return tuple([move for item in self.decisions for move in item.expirations])
+
+    @property
+    def evictions(self) -> tuple[Advance, ...]:
+        """Moves by quotas and maximums, in order."""
+        return tuple([move for item in self.decisions for move in item.evictions])
+
+    @property
+    def drops(self) -> tuple[Drop, ...]:
+        """Subscribers to forget, in order."""
+        return tuple([drop for item in self.decisions for drop in item.drops])
+
+    @property
+    def why(self) -> str:
+        """The sentences of all steps; of the first decision where there is none."""
+        return " ".join(item.why for item in self.steps) or self.decisions[0].why
+
+    @property
+    def hurt(self) -> Sequence[str]:
+        """Subscribers that are moved past unread data, or dropped, sorted."""
+        moved = {item.subscriber for item in (*self.expirations, *self.evictions)}
+        return sorted(moved | {item.subscriber for item in self.drops})
+
+    def times_ms(self) -> tuple[int | None, int | None] | None:
+        """When the deleted data was appended: first and last time by the nearest records, each None if there is none.
+        None: both are None, or nothing is deleted."""
+        found = [item.summary() for item in self.decisions if item.frees_bytes]
+        if not found or (found[0].since_ms is None and found[-1].until_ms is None):
+            return None
+        return found[0].since_ms, found[-1].until_ms
+
+    def ranges(self) -> tuple[HeldRange, ...]:
+        """The stream from head to tail, as ``planner.explain`` returns it. What any of the decisions frees is
+        due. The rest is held as after the last decision."""
+        due = [part for item in self.decisions[:-1] for part in item.ranges() if part.kind is HolderKind.DUE]
+        return (*due, *self.last.ranges())
+
+    def range_at(self, position: Positions) -> HeldRange | None:
+        """As ``RetentionDecision.range_at``, of these ranges."""
+        for item in self.decisions[:-1]:
+            found = range_at(item.situation, position)
+            if found is not None and found.kind is HolderKind.DUE:
+                return found
+        return range_at(self.last.situation, position)
+
+
+def settle(facts: RetentionFacts, *, now_ms: int) -> Settlement:
+    """Decide, and decide again on what is left, until a decision changes nothing. Raises as ``decide``.
+
+    Boundaries are taken as they are given. A shell that can look for others gives them for each step anew.
+    """
+    return settle_from(facts, decide(facts, now_ms=now_ms), now_ms=now_ms)
+
+
+def settle_from(facts: RetentionFacts, decision: RetentionDecision, *, now_ms: int) -> Settlement:
+    """As ``settle``, where the first decision was made already."""
+    decisions = [decision]
+    while goes_on(decision, len(decisions)):
+        facts = facts_after(facts, decision)
+        decision = decide(facts, now_ms=now_ms)
+        decisions.append(decision)
+    return Settlement(decisions=decisions)
+
+
+def goes_on(decision: RetentionDecision, made: int) -> bool:
+    """Whether to decide again after this decision, the ``made``-th in a row."""
+    return decision.moves_on and not decision.deletes_stream and made < STEPS_MAX
+
+
+def facts_after(facts: RetentionFacts, decision: RetentionDecision) -> RetentionFacts:
+    """The facts once the decision is performed, with the boundaries as they were.
+
+    Events before the head and unread events of a subscriber that was moved are those of the nearest cuts that know them,
+    None where none does; its oldest unread event is not known.
+    """
+    head, cuts = head_after(facts, decision), subscribers_after(facts, decision)
+    outlook = decision.situation.outlook
+    events = facts.head_event_count
+    if head is not facts.head:
+        events = None if head is None or not outlook.counts_events else events_before(outlook, head)
+    return replace(
+        facts,
+        head=head,
+        retention_set=records_after(facts.retention_set, decision),
+        subscribers=cuts,
+        activity=_activity_after(facts, cuts, outlook),
+        frequency_ms=0,
+        head_event_count=events,
+    )
+
+
+def _activity_after(
+    facts: RetentionFacts, cuts: Mapping[str, Positions], outlook: Outlook
+) -> Mapping[str, SubscriberActivity]:
+    """What is known of the subscribers at these cuts. What one has lost is unread no more."""
+    moved = {
+        name: item
+        for name, item in facts.activity.items()
+        if name in cuts and cuts[name] != facts.subscribers.get(name)
+    }
+    if not moved:
+        return facts.activity
+    found = dict(facts.activity)
+    for name, item in moved.items():
+        unread = None
+        if outlook.tail is not None and outlook.tail.event_count is not None:
+            before = events_before(outlook, cuts[name])
+            unread = None if before is None else outlook.tail.event_count - before
+        found[name] = replace(item, oldest_unacked_ms=None, backlog_events=unread)
+    return found
+
+
+def head_after(facts: RetentionFacts, decision: RetentionDecision) -> Positions | None:
+    """The head once the decision is performed."""
+    return decision.truncate if decision.moves_head else facts.head
+
+
+def records_after(records: Sequence[StreamCutRecord], decision: RetentionDecision) -> Sequence[StreamCutRecord]:
+    """The retention set once the decision is performed."""
+    prune_ms = decision.prune_through_ms
+    if isinstance(records, RecordColumns):
+        records = records if decision.record is None else records.plus(decision.record)
+        return records if prune_ms is None else records.since(bisect_right(records.times, prune_ms))
+    if decision.record is not None:
+        records = [*records, decision.record]
+    return records if prune_ms is None else records[bisect_right(records, prune_ms, key=_time_of) :]
+
+
+def _time_of(record: StreamCutRecord) -> int:
+    return record.time_ms
+
+
+def subscribers_after(facts: RetentionFacts, decision: RetentionDecision) -> Mapping[str, Positions]:
+    """Where subscribers are once the decision is performed. What lies before the head is lost to them."""
+    gone = {item.subscriber for item in decision.drops}
+    cuts = {name: cut for name, cut in facts.subscribers.items() if name not in gone}
+    for item in (*decision.expirations, *decision.evictions):
+        if item.subscriber in cuts:
+            cuts[item.subscriber] = item.end
+    head = head_after(facts, decision)
+    if head is not None and decision.moves_head:
+        cuts = {name: upper_bound(facts.history, [cut, head]) if cut else cut for name, cut in cuts.items()}
+    return cuts

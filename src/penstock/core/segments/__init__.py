@@ -1,0 +1,1 @@
+"""Rules about segments and their bytes: appends, memory, chunks, garbage, erasure. Pure."""

@@ -1,0 +1,112 @@
+"""Receipts of erasures: canonical JSON, the digests in it, the chain from one to the next.
+
+Source: docs/formats/erasure.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any
+
+from penstock.core.segments.erasure import Range
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.segments import SegmentId
+
+FORMAT = 1
+
+NOT_SEEN = "not_seen"
+"""Field of a search in a receipt: events that the search does not find although they may hold a value."""
+
+
+def canonical(value: object) -> bytes:
+    """JSON with sorted keys and no spaces, UTF-8: the bytes that digests are made of."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def plain(fields: Mapping[str, Any], *, field: str) -> dict[str, Any]:
+    """The fields as JSON gives them back. Raises InvalidArgumentError for what no receipt could be made of: it is no JSON."""
+    try:
+        found: dict[str, Any] = json.loads(canonical(dict(fields)))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgumentError(
+            "an erasure says what was looked for", field=field, rule="a JSON object", reason=str(error)[:60]
+        ) from error
+    return found
+
+
+def digest_of(value: object) -> str:
+    """SHA-256 of the canonical JSON, in hex."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def ranges_digest(ranges: Iterable[Range]) -> str:
+    """SHA-256 of ordered ranges as text: ``start-end`` in decimal, each with a line feed."""
+    digest = hashlib.sha256()
+    for start, end in ranges:
+        digest.update(b"%d-%d\n" % (start, end))
+    return digest.hexdigest()
+
+
+def positions_digest(positions: Mapping[SegmentId, Iterable[int]]) -> tuple[int, str]:
+    """The number of distinct requested events, and the SHA-256 of their positions: ``segment:offset`` in decimal, in order,
+    each with a line feed. Order, repetitions and pages of the request do not change it."""
+    digest = hashlib.sha256()
+    count = 0
+    for segment, offsets in sorted(positions.items()):
+        for offset in sorted(set(offsets)):
+            digest.update(b"%d:%d\n" % (segment, offset))
+            count += 1
+    return count, digest.hexdigest()
+
+
+def request_fields(stream: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a request apart from its positions. The program's own words about the search are no part of it: they
+    change with its versions, and a repeat after an upgrade is still a repeat."""
+    looked_for = {name: value for name, value in asked["looked_for"].items() if name != NOT_SEEN}
+    return {"stream": stream, **{name: asked[name] for name in ("erasure", "who", "why")}, "looked_for": looked_for}
+
+
+def request_digest(stream: str, asked: Mapping[str, Any], positions_sha256: str) -> str:
+    """Identifies a request: two requests of one id are the same only if their digests are equal."""
+    return digest_of({**request_fields(stream, asked), "positions_sha256": positions_sha256})
+
+
+def undecided(positions: Mapping[SegmentId, Iterable[int]], decided: Mapping[SegmentId, Set[int]]) -> int:
+    """How many of the distinct positions the erasure does not cover. 0: a request for them is a repeat of it."""
+    return sum(len(set(offsets) - decided.get(segment, frozenset())) for segment, offsets in positions.items())
+
+
+def values_digest(values: Iterable[bytes]) -> str:
+    """SHA-256 over the SHA-256 of each distinct value, sorted: tells whether somebody has the same values, not which."""
+    digest = hashlib.sha256()
+    for item in sorted({hashlib.sha256(value).digest() for value in values}):
+        digest.update(item)
+    return digest.hexdigest()
+
+
+def sealed(fields: Mapping[str, Any], *, sequence: int, previous: str | None) -> dict[str, Any]:
+    """The receipt: the fields, its place in the chain, and last its own digest."""
+    body = {**fields, "format": FORMAT, "sequence": sequence, "previous": previous}
+    return {**body, "sha256": digest_of(body)}
+
+
+def receipt_problems(receipt: Mapping[str, Any]) -> list[str]:
+    """Why a receipt is not the one that was given out; empty where it is."""
+    body = {name: value for name, value in receipt.items() if name != "sha256"}
+    if digest_of(body) != receipt.get("sha256"):
+        return ["the receipt's own digest does not fit it: it was changed"]
+    return []
+
+
+def chain_problems(receipts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where receipts, oldest first, do not continue each other: one is missing, or was put in its place."""
+    found: list[str] = []
+    sequence, previous = 0, None
+    for receipt in receipts:
+        found += [f"{receipt.get('erasure')}: {problem}" for problem in receipt_problems(receipt)]
+        if receipt.get("sequence") != sequence + 1 or receipt.get("previous") != previous:
+            found.append(f"{receipt.get('erasure')}: does not continue receipt {sequence}")
+        sequence, previous = int(receipt.get("sequence", sequence + 1)), receipt.get("sha256")
+    return found

@@ -1,0 +1,1 @@
+"""The gRPC port: Pravega's controller service and the native one."""

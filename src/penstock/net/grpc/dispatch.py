@@ -1,0 +1,129 @@
+"""From handlers that return messages and raise typed errors to gRPC methods that answer every client in its own terms."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor  # type: ignore[import-untyped]
+from google.protobuf.message import Message  # type: ignore[import-untyped]
+from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
+
+from penstock.model.callers import Caller, calling, current_caller
+from penstock.model.errors import CorruptDataError, InternalError, PenstockError, UnsupportedError
+from penstock.net.grpc.grpc_errors import ERROR_KEY, code_of, details_of, encode_error, status_of
+
+log = logging.getLogger(__name__)
+
+WHO_KEY = "penstock-who-bin"
+WHY_KEY = "penstock-why-bin"
+"""Metadata of a request, UTF-8: who makes it, and why. Both may be absent."""
+
+
+class Annotated(NamedTuple):
+    """A reply, and what only our own clients read of it."""
+
+    message: Message
+    metadata: tuple[str, bytes]
+
+
+Handler = Callable[[Any], Awaitable[Message | Annotated]]
+
+# Pravega names the field that carries the outcome differently from call to call.
+_STATUS_FIELDS = ("status", "result", "state")
+
+
+def service_handler(service: ServiceDescriptor, handlers: Mapping[str, Handler]) -> grpc.GenericRpcHandler:
+    """Serve ``service`` by the handlers, keyed by call name. What has no handler answers UNIMPLEMENTED and is logged.
+
+    Raises: InternalError, where a handler belongs to no call of the service.
+    """
+    surplus = sorted(set(handlers) - set(service.methods_by_name))
+    if surplus:
+        raise InternalError("handler of a call that the service lacks", service=service.full_name, calls=surplus)
+    methods = {
+        name: grpc.unary_unary_rpc_method_handler(
+            _guarded(method, handlers.get(name) or _unimplemented(name)),
+            request_deserializer=GetMessageClass(method.input_type).FromString,
+            response_serializer=GetMessageClass(method.output_type).SerializeToString,
+        )
+        for name, method in service.methods_by_name.items()
+    }
+    return grpc.method_handlers_generic_handler(service.full_name, methods)
+
+
+def caller_metadata() -> tuple[tuple[str, bytes], ...] | None:
+    """What a call carries of who makes it, and why; None where nobody said."""
+    caller = current_caller()
+    if caller is None:
+        return None
+    return tuple((key, text.encode()) for key, text in ((WHO_KEY, caller.who), (WHY_KEY, caller.why)) if text) or None
+
+
+def _caller_of(context: Any) -> Caller:
+    """Who makes the call, by its metadata and its connection. Raises InvalidArgumentError."""
+    stated = {key: value for key, value in context.invocation_metadata() or () if key in (WHO_KEY, WHY_KEY)}
+    who, why = (_text(stated.get(key, b"")) for key in (WHO_KEY, WHY_KEY))
+    return Caller(who=who, why=why, via="grpc", peer=_host(context.peer()))
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _host(peer: str) -> str:
+    """The client's address: in the name of the socket at which the gate connected (``net.grpc.gate``)."""
+    return unquote(peer or "").rpartition("/")[2].partition("-")[2]
+
+
+def status_field(message: type[Message] | Message) -> str | None:
+    """The name of the field in which a reply carries its outcome, if it has one."""
+    return next((name for name in _STATUS_FIELDS if name in message.DESCRIPTOR.fields_by_name), None)
+
+
+def _unimplemented(name: str) -> Handler:
+    async def refuse(_request: Message) -> Message:
+        log.warning("call is not offered", extra={"rpc": name})
+        raise UnsupportedError("the call is not offered by this server", rpc=name)
+
+    return refuse
+
+
+def _guarded(method: MethodDescriptor, handler: Handler) -> Callable[[Message, Any], Awaitable[Message]]:
+    name = method.name
+    reply_class = GetMessageClass(method.output_type)
+    field = status_field(reply_class)
+
+    async def call(request: Message, context: Any) -> Message:
+        try:
+            with calling(_caller_of(context)):
+                reply = await handler(request)
+        except asyncio.CancelledError:
+            raise
+        except PenstockError as error:
+            if isinstance(error, InternalError | CorruptDataError):
+                log.exception("call failed", extra={"rpc": name})
+            # Given away here: a name in this frame, which the error's traceback holds, would keep the request in a cycle.
+            return await refuse(error, context)
+        except Exception:
+            log.exception("call failed unexpectedly", extra={"rpc": name})
+            return await refuse(InternalError("the server failed; its log says why", rpc=name), context)
+        if isinstance(reply, Annotated):
+            context.set_trailing_metadata((reply.metadata,))
+            return reply.message
+        return reply
+
+    async def refuse(failure: PenstockError, context: Any) -> Message:
+        metadata = ((ERROR_KEY, encode_error(failure)),)
+        status = status_of(name, failure) if field is not None else None
+        if field is None or status is None:
+            await context.abort(code_of(failure), details_of(failure), metadata)
+            raise InternalError("a call went on after it was aborted", rpc=name)  # never reached: abort raises
+        context.set_trailing_metadata(metadata)
+        return reply_class(**{field: status})
+
+    return call

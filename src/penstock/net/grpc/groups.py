@@ -1,0 +1,140 @@
+"""Pravega's calls on transactions, writers' time and reader groups, answered by a ``ControllerService``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.model.errors import InvalidArgumentError, StreamNotFoundError
+from penstock.model.names import StreamName
+from penstock.net.grpc import mapping
+from penstock.net.grpc.dispatch import Annotated, Handler
+from penstock.net.proto import Controller_pb2 as pb
+from penstock.ports.controller_service import ControllerService, TransactionStatus
+
+_COMPLETED = {
+    TransactionStatus.COMMITTED: pb.ListCompletedTxnResponse.TxnResponse.COMMITTED,
+    TransactionStatus.ABORTED: pb.ListCompletedTxnResponse.TxnResponse.ABORTED,
+}
+
+
+class TransactionCalls:
+    """Transactions, and the time that writers note."""
+
+    def __init__(self, controller: ControllerService) -> None:
+        self._controller = controller
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {
+            "createTransaction": self.create,
+            "commitTransaction": self.commit,
+            "abortTransaction": self.abort,
+            "pingTransaction": self.ping,
+            "checkTransactionState": self.state,
+            "listCompletedTransactions": self.completed,
+            "noteTimestampFromWriter": self.note_time,
+            "removeWriter": self.remove_writer,
+        }
+
+    async def create(self, request: pb.CreateTxnRequest) -> pb.CreateTxnResponse:
+        stream = mapping.stream_of(request.streamInfo)
+        txn = await self._controller.create_transaction(stream, lease_ms=request.lease)
+        return pb.CreateTxnResponse(
+            txnId=mapping.transaction_message(txn.id),
+            activeSegments=[mapping.range_message(stream, item) for item in txn.segments],
+        )
+
+    async def commit(self, request: pb.TxnRequest) -> pb.TxnStatus | Annotated:
+        """Pravega's clients ask for the state next; ours are spared that where the events are readable already."""
+        stream = mapping.stream_of(request.streamInfo)
+        state = await self._controller.commit_transaction(stream, mapping.transaction_of(request.txnId))
+        reply = pb.TxnStatus()
+        return Annotated(reply, mapping.COMMITTED_METADATA) if state is TransactionStatus.COMMITTED else reply
+
+    async def abort(self, request: pb.TxnRequest) -> pb.TxnStatus:
+        stream = mapping.stream_of(request.streamInfo)
+        await self._controller.abort_transaction(stream, mapping.transaction_of(request.txnId))
+        return pb.TxnStatus()
+
+    async def ping(self, request: pb.PingTxnRequest) -> pb.PingTxnStatus:
+        stream, txn = mapping.stream_of(request.streamInfo), mapping.transaction_of(request.txnId)
+        status = await self._controller.ping_transaction(stream, txn, lease_ms=request.lease)
+        return pb.PingTxnStatus(status=mapping.PING_STATUSES[status])
+
+    async def state(self, request: pb.TxnRequest) -> pb.TxnState:
+        stream = mapping.stream_of(request.streamInfo)
+        status = await self._controller.transaction_status(stream, mapping.transaction_of(request.txnId))
+        return pb.TxnState(state=mapping.TRANSACTION_STATES[status])
+
+    async def completed(self, request: pb.ListCompletedTxnRequest) -> pb.ListCompletedTxnResponse:
+        items = await self._controller.list_completed_transactions(mapping.stream_of(request.streamInfo))
+        reply = pb.ListCompletedTxnResponse()
+        for txn, status in items:
+            if status in _COMPLETED:
+                reply.response.add(txnId=mapping.transaction_message(txn), status=_COMPLETED[status])
+        return reply
+
+    async def note_time(self, request: pb.TimestampFromWriter) -> pb.TimestampResponse:
+        """Checked and accepted, but not kept: watermarks do not advance. Clients work without them."""
+        position = mapping.cut_of(request.position)
+        await self._check_writer(request.writer, position.stream)
+        return pb.TimestampResponse()
+
+    async def remove_writer(self, request: pb.RemoveWriterRequest) -> pb.RemoveWriterResponse:
+        """Checked and accepted; there is nothing to forget, see ``note_time``."""
+        await self._check_writer(request.writer, mapping.stream_of(request.stream))
+        return pb.RemoveWriterResponse()
+
+    async def _check_writer(self, writer: str, stream: StreamName) -> None:
+        if not writer:
+            raise InvalidArgumentError("a writer needs a name", stream=str(stream))
+        if not await self._controller.stream_exists(stream):
+            raise StreamNotFoundError("no such stream", stream=str(stream))
+
+
+class ReaderGroupCalls:
+    """Reader groups, and what those that are subscribers have consumed."""
+
+    def __init__(self, controller: ControllerService) -> None:
+        self._controller = controller
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {
+            "createReaderGroup": self.create,
+            "updateReaderGroup": self.update,
+            "getReaderGroupConfig": self.configuration,
+            "deleteReaderGroup": self.delete,
+            "listSubscribers": self.subscribers,
+            "updateSubscriberStreamCut": self.update_cut,
+        }
+
+    async def create(self, request: pb.ReaderGroupConfiguration) -> pb.CreateReaderGroupResponse:
+        stored = await self._controller.create_reader_group(mapping.group_of(request))
+        return pb.CreateReaderGroupResponse(config=mapping.group_message(stored))
+
+    async def update(self, request: pb.ReaderGroupConfiguration) -> pb.UpdateReaderGroupResponse:
+        generation = await self._controller.update_reader_group(mapping.group_of(request))
+        return pb.UpdateReaderGroupResponse(generation=generation)
+
+    async def configuration(self, request: pb.ReaderGroupInfo) -> pb.ReaderGroupConfigResponse:
+        stored = await self._controller.get_reader_group(mapping.scope_of(request.scope), request.readerGroup)
+        return pb.ReaderGroupConfigResponse(config=mapping.group_message(stored))
+
+    async def delete(self, request: pb.ReaderGroupInfo) -> pb.DeleteReaderGroupStatus:
+        group_id = mapping.uuid_of(request.readerGroupId, field="readerGroupId")
+        await self._controller.delete_reader_group(
+            mapping.scope_of(request.scope), request.readerGroup, group_id=group_id
+        )
+        return pb.DeleteReaderGroupStatus()
+
+    async def subscribers(self, request: pb.StreamInfo) -> pb.SubscribersResponse:
+        names = await self._controller.list_subscribers(mapping.stream_of(request))
+        return pb.SubscribersResponse(subscribers=names)
+
+    async def update_cut(self, request: pb.SubscriberStreamCut) -> pb.UpdateSubscriberStatus:
+        await self._controller.update_subscriber_cut(
+            request.subscriber,
+            group_id=mapping.uuid_of(request.readerGroupId, field="readerGroupId"),
+            generation=request.generation,
+            cut=mapping.cut_of(request.streamCut),
+        )
+        return pb.UpdateSubscriberStatus()

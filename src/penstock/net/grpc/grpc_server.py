@@ -1,0 +1,145 @@
+"""The gRPC port: Pravega's controller service and the native one, over a ``ControllerService`` and a ``SegmentService``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from penstock.codec.wire.http2_frames import PAYLOAD_MAX_BYTES
+from penstock.model.errors import InternalError, InvalidArgumentError
+from penstock.net.grpc.dispatch import service_handler
+from penstock.net.grpc.gate import GateLimits, GrpcGate
+from penstock.net.grpc.groups import ReaderGroupCalls, TransactionCalls
+from penstock.net.grpc.native import NativeCalls
+from penstock.net.grpc.scopes import ScopeCalls
+from penstock.net.grpc.streams import SegmentCalls, StreamCalls
+from penstock.net.grpc.tables import KeyValueTableCalls, KeyValueTables
+from penstock.net.proto import Controller_pb2, native_pb2
+from penstock.net.wire.requests import CALLS_CAPABILITY
+from penstock.ports.controller_service import ControllerService, Endpoint
+from penstock.ports.segment_service import SegmentService
+
+DEFAULT_PORT = 9090
+_MESSAGE_BYTES_MAX = 4 << 20
+_CALLS_MAX = 4096
+_HANDSHAKE_MS = 4_000
+_STREAMS_MAX = 1_024
+"""Calls of one connection at the same time."""
+_METADATA_BYTES_MAX = 16 << 10
+_STOP_S = 2.0
+_ANY_HOST = ("", "0.0.0.0", "::", "[::]")
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+    # Else a peer that connects and says nothing stays for two minutes.
+    ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+    ("grpc.max_concurrent_streams", _STREAMS_MAX),
+    ("grpc.max_metadata_size", _METADATA_BYTES_MAX),
+    # What the gate counts by. With the probe gRPC would allow larger frames, and more of a request ahead of its reader.
+    ("grpc.http2.max_frame_size", PAYLOAD_MAX_BYTES),
+    ("grpc.http2.bdp_probe", 0),
+    # Java clients ping an idle connection; by default that is answered by closing it.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+
+class GrpcServer:
+    """Serves from ``__aenter__`` to ``__aexit__``; the services are borrowed.
+
+    Args:
+        server_address: Where clients find this server, for those that ask (``pravega://`` addresses); a text is a host,
+            and the port is the one bound. None: ``host``, which clients must then be able to reach.
+        store_id: What ``Native.Info`` says of the store.
+        line: Whether the port of the segment store takes calls of the controller too (``net.wire.calls``).
+    """
+
+    def __init__(
+        self,
+        controller: ControllerService,
+        segments: SegmentService,
+        *,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        server_address: Endpoint | str | Callable[[], Endpoint] | None = None,
+        store_id: str = "",
+        line: bool = False,
+        limits: GateLimits | None = None,
+    ) -> None:
+        """Raises InvalidArgumentError: a port that is none, or any host without a ``server_address``."""
+        if not 0 <= port < 1 << 16:
+            raise InvalidArgumentError("a port is 0 to 65535", port=port)
+        if server_address is None and host in _ANY_HOST:
+            raise InvalidArgumentError("listening on every address needs one to tell clients", host=host)
+        self._controller = controller
+        self._segments = segments
+        self._host = host
+        self._server_address = server_address
+        self._store_id = store_id
+        self._line = line
+        self.gate = GrpcGate(host=host, port=port, limits=limits or GateLimits())
+        self._server: grpc.aio.Server | None = None
+        self._port: int | None = None
+
+    @property
+    def port(self) -> int:
+        """The port bound. Raises InternalError before the server was entered."""
+        if self._port is None:
+            raise InternalError("the gRPC server is not started")
+        return self._port
+
+    def _own_address(self) -> Endpoint:
+        if callable(self._server_address):
+            return self._server_address()
+        if isinstance(self._server_address, Endpoint):
+            return self._server_address
+        return Endpoint(host=self._server_address or self._host, port=self.port)
+
+    async def __aenter__(self) -> Self:
+        """Raises AddressInUseError."""
+        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_CALLS_MAX)
+        server.add_generic_rpc_handlers(self._handlers())
+        async with AsyncExitStack() as stack:
+            gate = await stack.enter_async_context(self.gate)
+            server.add_insecure_port(f"unix:{gate.inner}")
+            await server.start()
+            await gate.serve()
+            self._port = gate.port
+            stack.pop_all()
+        self._server = server
+        return self
+
+    def _handlers(self) -> tuple[grpc.GenericRpcHandler, grpc.GenericRpcHandler]:
+        tables = KeyValueTables(self._controller, self._segments)
+        parts = (
+            ScopeCalls(self._controller, tables, self._own_address),
+            StreamCalls(self._controller),
+            SegmentCalls(self._controller),
+            TransactionCalls(self._controller),
+            ReaderGroupCalls(self._controller),
+            KeyValueTableCalls(self._controller, tables),
+        )
+        controller = {name: handler for part in parts for name, handler in part.handlers().items()}
+        native = NativeCalls(
+            self._controller, self._segments, store_id=self._store_id, more=(CALLS_CAPABILITY,) if self._line else ()
+        ).handlers()
+        return (
+            service_handler(Controller_pb2.DESCRIPTOR.services_by_name["ControllerService"], controller),
+            service_handler(native_pb2.DESCRIPTOR.services_by_name["Native"], native),
+        )
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take no more calls, and end those in flight after two seconds at most."""
+        if self._server is not None:
+            server, self._server = self._server, None
+            try:
+                await server.stop(_STOP_S)
+            finally:
+                await self.gate.__aexit__(None, None, None)

@@ -1,0 +1,160 @@
+"""Pravega's calls on streams and their segments, answered by a ``ControllerService``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.model.errors import InvalidCutError, SegmentNotFoundError
+from penstock.model.names import check_name, segment_name
+from penstock.model.segments import KeyRange
+from penstock.net.grpc import mapping
+from penstock.net.grpc.dispatch import Handler
+from penstock.net.proto import Controller_pb2 as pb
+from penstock.ports.controller_service import ControllerService
+
+
+class StreamCalls:
+    """A stream from creation to deletion."""
+
+    def __init__(self, controller: ControllerService) -> None:
+        self._controller = controller
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {
+            "createStream": self.create,
+            "updateStream": self.update,
+            "truncateStream": self.truncate,
+            "sealStream": self.seal,
+            "deleteStream": self.delete,
+            "checkStreamExists": self.exists,
+            "getStreamConfiguration": self.configuration,
+            "getDelegationToken": self.delegation_token,
+        }
+
+    async def create(self, request: pb.StreamConfig) -> pb.CreateStreamStatus:
+        # The controller checks names too; here, so that a bad one is told before a bad policy.
+        check_name("stream", request.streamInfo.stream, internal=True)
+        await self._controller.create_stream(mapping.stream_of(request.streamInfo), mapping.config_of(request))
+        return pb.CreateStreamStatus()
+
+    async def update(self, request: pb.StreamConfig) -> pb.UpdateStreamStatus:
+        stream = mapping.stream_of(request.streamInfo)
+        await self._controller.update_stream(stream, mapping.config_of(request))
+        return pb.UpdateStreamStatus()
+
+    async def truncate(self, request: pb.StreamCut) -> pb.UpdateStreamStatus:
+        cut = mapping.cut_of(request)
+        await self._controller.truncate_stream(cut.stream, cut)
+        return pb.UpdateStreamStatus()
+
+    async def seal(self, request: pb.StreamInfo) -> pb.UpdateStreamStatus:
+        await self._controller.seal_stream(mapping.stream_of(request))
+        return pb.UpdateStreamStatus()
+
+    async def delete(self, request: pb.StreamInfo) -> pb.DeleteStreamStatus:
+        await self._controller.delete_stream(mapping.stream_of(request))
+        return pb.DeleteStreamStatus()
+
+    async def exists(self, request: pb.StreamInfo) -> pb.ExistsResponse:
+        return pb.ExistsResponse(exists=await self._controller.stream_exists(mapping.stream_of(request)))
+
+    async def configuration(self, request: pb.StreamInfo) -> pb.StreamConfig:
+        stream = mapping.stream_of(request)
+        return mapping.config_message(stream, await self._controller.get_config(stream))
+
+    async def delegation_token(self, _request: pb.StreamInfo) -> pb.DelegationToken:
+        """Empty: there is nothing to authenticate with. Java asks before nearly every request."""
+        return pb.DelegationToken()
+
+
+class SegmentCalls:
+    """Which segments a stream has, had, and where they are served."""
+
+    def __init__(self, controller: ControllerService) -> None:
+        self._controller = controller
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {
+            "getCurrentSegments": self.current,
+            "getEpochSegments": self.of_epoch,
+            "getSegments": self.head,
+            "getSegmentsImmediatlyFollowing": self.successors,
+            "getSegmentsImmediatelyFollowing": self.successors,
+            "getSegmentsBetween": self.between,
+            "scale": self.scale,
+            "checkScale": self.check_scale,
+            "getURI": self.uri,
+            "isSegmentValid": self.is_active,
+            "isStreamCutValid": self.is_cut_valid,
+        }
+
+    async def current(self, request: pb.StreamInfo) -> pb.SegmentRanges:
+        stream = mapping.stream_of(request)
+        return mapping.ranges_message(stream, await self._controller.current_segments(stream))
+
+    async def of_epoch(self, request: pb.GetEpochSegmentsRequest) -> pb.SegmentRanges:
+        stream = mapping.stream_of(request.streamInfo)
+        return mapping.ranges_message(stream, await self._controller.epoch_segments(stream, request.epoch))
+
+    async def head(self, request: pb.GetSegmentsRequest) -> pb.SegmentsAtTime:
+        """The head, at whatever time: so does Pravega.
+
+        A segment that has not started is told as one at 0: Pravega's readers would send any other offset to the store, and
+        find a segment that was left out only once all its predecessors had ended within their own sight. Not a cut, then:
+        the native ``Head`` gives that.
+        """
+        stream = mapping.stream_of(request.streamInfo)
+        head = await self._controller.head(stream)
+        return pb.SegmentsAtTime(
+            segments=[
+                pb.SegmentsAtTime.SegmentLocation(
+                    segmentId=mapping.segment_message(stream, segment), offset=max(0, head.positions[segment])
+                )
+                for segment in sorted(head.positions)
+            ]
+        )
+
+    async def successors(self, request: pb.SegmentId) -> pb.SuccessorResponse:
+        stream = mapping.stream_of(request.streamInfo)
+        items = await self._controller.successors(stream, mapping.segment_of(request.segmentId))
+        return pb.SuccessorResponse(segments=[mapping.successor_message(stream, item) for item in items])
+
+    async def between(self, request: pb.StreamCutRange) -> pb.StreamCutRangeResponse:
+        stream = mapping.stream_of(request.streamInfo)
+        start = mapping.positions_of(stream, getattr(request, "from"))  # a keyword
+        end = mapping.positions_of(stream, request.to)
+        segments = await self._controller.segments_between(stream, start, end)
+        return pb.StreamCutRangeResponse(segments=[mapping.segment_message(stream, item) for item in segments])
+
+    async def scale(self, request: pb.ScaleRequest) -> pb.ScaleResponse:
+        stream = mapping.stream_of(request.streamInfo)
+        result = await self._controller.scale(
+            stream,
+            sealed=[mapping.segment_of(item) for item in request.sealedSegments],
+            new_ranges=[KeyRange(low=item.start, high=item.end) for item in request.newKeyRanges],
+        )
+        segments = [mapping.range_message(stream, item) for item in result.segments]
+        return pb.ScaleResponse(segments=segments, epoch=result.epoch_before)
+
+    async def check_scale(self, request: pb.ScaleStatusRequest) -> pb.ScaleStatusResponse:
+        status = await self._controller.scale_status(mapping.stream_of(request.streamInfo), request.epoch)
+        return pb.ScaleStatusResponse(status=mapping.SCALE_STATUSES[status])
+
+    async def uri(self, request: pb.SegmentId) -> pb.NodeUri:
+        """Asked before nearly every request, and of tables too: no check that anything exists."""
+        stream = mapping.stream_of(request.streamInfo)
+        endpoint = await self._controller.endpoint(segment_name(stream, mapping.segment_of(request.segmentId)))
+        return pb.NodeUri(endpoint=endpoint.host, port=endpoint.port)
+
+    async def is_active(self, request: pb.SegmentId) -> pb.SegmentValidityResponse:
+        stream = mapping.stream_of(request.streamInfo)
+        active = await self._controller.is_segment_active(stream, mapping.segment_of(request.segmentId))
+        return pb.SegmentValidityResponse(response=active)
+
+    async def is_cut_valid(self, request: pb.StreamCut) -> pb.StreamCutValidityResponse:
+        stream = mapping.stream_of(request.streamInfo)
+        try:
+            valid = await self._controller.is_cut_valid(stream, mapping.positions_of(stream, request.cut))
+        except (InvalidCutError, SegmentNotFoundError):
+            valid = False  # whatever is wrong with it, that is the answer to this question
+        return pb.StreamCutValidityResponse(response=valid)

@@ -1,0 +1,133 @@
+"""HTTP connections that end in time, however slow their peer is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from penstock.net.http.http_limits import RestLimits
+
+_STEP_BYTES = 4 << 10
+_FRAMING_FREE_BYTES = 8 << 10
+_CONTENT_PER_FRAMING = 8
+"""Beyond what is free, each byte of chunk framing must come with this much content: chunks of 40 bytes."""
+
+
+class RestConnection(H11Protocol):
+    """uvicorn's connection, with the deadlines that it lacks.
+
+    uvicorn bounds only the pause between two requests: without these timers a peer that trickles its headers, or never
+    reads its reply, would stay for ever.
+    """
+
+    limits = RestLimits()
+    unfinished: dict[RestConnection, None]
+    """Of this server: those that have not sent a whole request since they connected or were answered last, oldest first."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._reply_timer: asyncio.TimerHandle | None = None
+        self._content_bytes = 0
+        """Of the body of the request that was begun last; beside it the framing of its chunks."""
+        self._framing_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.connections:
+            # Who connects and sends nothing, or a body without end, must not keep out who has a question.
+            oldest = next(iter(self.unfinished), None)
+            if oldest is not None:
+                del self.unfinished[oldest]
+                # Not counted from now on, although it is closed only in the next pass of the loop.
+                self.connections.discard(oldest)
+                oldest.transport.abort()
+        if len(self.connections) > 2 * self.limits.connections:
+            transport.abort()
+            return
+        self._watch_head()
+
+    def data_received(self, data: bytes) -> None:
+        # uvicorn counts requests that are being ended too; with 0 it answers 503.
+        self.limit_concurrency = 0 if len(self.connections) > self.limits.connections else None
+        view = memoryview(data)
+        for start in range(0, len(data), _STEP_BYTES):
+            if not self._take(bytes(view[start : start + _STEP_BYTES])):
+                self.transport.abort()
+                return
+        self._watch_head()
+
+    def _take(self, data: bytes) -> bool:
+        """Parse so much. False: a body that is nearly all framing, of which each chunk costs the parser 4 us."""
+        cycle = self.cycle
+        awaits_body = cycle is not None and cycle.more_body
+        before_bytes = len(cycle.body) if awaits_body else 0
+        super().data_received(data)
+        if self.cycle is not cycle:
+            self._content_bytes = self._framing_bytes = 0
+        elif awaits_body:
+            grown_bytes = len(cycle.body) - before_bytes
+            self._content_bytes += grown_bytes
+            self._framing_bytes += len(data) - grown_bytes
+        return self._framing_bytes <= _FRAMING_FREE_BYTES + self._content_bytes // _CONTENT_PER_FRAMING
+
+    def _watch_head(self) -> None:
+        """Run the clock exactly while a request's head is awaited. A second byte does not wind it up again."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_head_timer()
+            if not self.cycle.more_body:
+                self.unfinished.pop(self, None)
+        elif self._head_timer is None:
+            self.unfinished[self] = None
+            self._head_timer = self.loop.call_later(self.limits.head_s, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        # From here on uvicorn's own timer waits for the next request.
+        self._stop_head_timer()
+        self.unfinished.pop(self, None)
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._reply_timer is None:
+            self._reply_timer = self.loop.call_later(self.limits.reply_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_reply_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        self.unfinished.pop(self, None)
+        self._stop_reply_timer()
+        super().connection_lost(exc)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _stop_reply_timer(self) -> None:
+        if self._reply_timer is not None:
+            self._reply_timer.cancel()
+            self._reply_timer = None
+
+
+def connection_class(limits: RestLimits) -> type[RestConnection]:
+    """The class of connections under these limits; uvicorn makes them itself, from a class."""
+    return type("BoundedRestConnection", (RestConnection,), {"limits": limits, "unfinished": {}})

@@ -1,0 +1,230 @@
+"""What every HTTP request passes before a route sees it: who may ask, how much, and for how long.
+
+A port on loopback can be reached by every web page that a browser on this machine shows. So a request must name this
+machine (``Host``: a page's own name may resolve to it), must not come from a page of another origin, and its body must be
+JSON, which no form can send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Set
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from penstock.model.callers import Caller, calling
+from penstock.model.errors import (
+    CorruptDataError,
+    DeadlineExceededError,
+    InternalError,
+    NotFoundError,
+    UnavailableError,
+)
+from penstock.net.http.http_errors import Refusal, refusal_of, refusal_response, refused
+from penstock.net.http.http_limits import RestLimits
+
+log = logging.getLogger(__name__)
+
+_SMALL_BYTES = 64 << 10
+
+WHO_HEADER = "penstock-who"
+WHY_HEADER = "penstock-why"
+"""Headers of a request, UTF-8: who makes it, and why. Both may be absent."""
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Guard:
+    """An ASGI application around another one. It alone turns errors into answers.
+
+    Args:
+        hosts: Lower-case names, without ports, by which this server may be addressed; None: any.
+    """
+
+    def __init__(self, app: ASGIApp, *, limits: RestLimits, hosts: Set[str] | None) -> None:
+        self._app = app
+        self._limits = limits
+        self._bodies = _Bodies()
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise InternalError("not an HTTP request", type=scope["type"])
+        headers = Headers(scope=scope)
+        body = _Body(receive, headers, self._limits, self._bodies)
+        reply = _Reply(send, body)
+        if scope["path"].startswith("/v1/"):
+            # Jersey takes both spellings, and so do scripts made for it.
+            scope["path"] = scope["path"].rstrip("/")
+        scope["app"] = self  # what makes starlette's routes raise their refusals instead of answering in plain text
+        limit = asyncio.timeout(self._limits.request_s)
+        refused_with: Response | None = None
+        try:
+            try:
+                self._check(headers, body)
+                _check_path(scope)
+                with calling(_caller_of(scope, headers)):
+                    async with limit:
+                        await self._app(scope, body.receive, reply.send)
+            except ClientDisconnect:
+                return
+            except Exception as error:
+                if reply.started:
+                    raise  # half an answer is out: the connection is closed, and nothing else would be honest
+                late = DeadlineExceededError("the request took too long", limit_s=self._limits.request_s)
+                refused_with = refusal_response(self._refusal(late if limit.expired() else error, scope["path"]))
+            if refused_with is not None:
+                # No name keeps the error beyond the handler above: its frames hold the body, and a cycle through them
+                # would hold it until the next collection.
+                body.let_go()
+                await body.drain()
+                await refused_with(scope, receive, reply.send)
+        finally:
+            body.let_go()
+
+    def _refusal(self, error: Exception, path: str) -> Refusal:
+        refusal = refusal_of(error)
+        if refusal is not None:
+            if isinstance(error, InternalError | CorruptDataError):
+                log.error("request failed", extra={"path": path}, exc_info=error)
+            return refusal
+        log.error("request failed unexpectedly", extra={"path": path}, exc_info=error)
+        return Refusal(500, InternalError("the server failed; its log says why"))
+
+    def _check(self, headers: Headers, body: _Body) -> None:
+        # The parser bounds a head that it waits for; one that came in a single piece is measured here.
+        if sum(len(name) + len(value) for name, value in headers.raw) > self._limits.head_bytes:
+            raise refused(431, "the headers are too large", limit_bytes=self._limits.head_bytes)
+        host = headers.get("host", "")
+        if self._hosts is not None and _name_of(host) not in self._hosts:
+            raise refused(403, "this server does not go by that name", host=host[:120])
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            raise refused(403, "pages of another origin may not use this server", origin=origin[:120])
+        if body.declared and headers.get("content-type") and not is_json(headers["content-type"]):
+            raise refused(415, "the body of a request is JSON", content_type=headers["content-type"][:120])
+
+
+def _caller_of(scope: Scope, headers: Headers) -> Caller:
+    """Who makes the request, by its headers and its connection. Raises InvalidArgumentError."""
+    who, why = (headers.get(name, "").encode("latin-1").decode("utf-8", "replace") for name in (WHO_HEADER, WHY_HEADER))
+    client = scope.get("client")
+    return Caller(who=who, why=why, via="http", peer=str(client[0]) if client else "")
+
+
+def _check_path(scope: Scope) -> None:
+    """Refuse a slash that was hidden within a name: the router sees the path decoded, and would split the name there."""
+    if scope["path"].startswith("/v1/"):
+        # Only subscribers have names with a slash.
+        names = scope.get("raw_path", b"").lower().partition(b"/subscribers/")[0]
+        if b"%2f" in names:
+            raise NotFoundError("no such path: a name holds no slash", path=scope["path"][:200])
+
+
+def is_json(content_type: str) -> bool:
+    """Whether a Content-Type is JSON or a form of it."""
+    media = content_type.partition(";")[0].strip().lower()
+    return media == "application/json" or (media.startswith("application/") and media.endswith("+json"))
+
+
+def _name_of(host: str) -> str:
+    """The name in a ``Host`` header, without port and brackets."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+class _Bodies:
+    """What bodies of requests take together."""
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+
+
+class _Body:
+    """A request's body, of bounded size and in bounded time."""
+
+    def __init__(self, receive: Receive, headers: Headers, limits: RestLimits, bodies: _Bodies) -> None:
+        self._receive = receive
+        self._bodies = bodies
+        self._held_bytes = 0
+        self._limits = limits
+        self._deadline = asyncio.get_running_loop().time() + limits.body_s
+        length = headers.get("content-length", "")
+        self._length = int(length) if length.isdecimal() else 0
+        self._read = 0
+        self.declared = self._length > 0 or "transfer-encoding" in headers
+        self.complete = not self.declared
+
+    async def receive(self) -> Message:
+        if self.complete:
+            return await self._receive()
+        if self._length > self._limits.body_bytes:
+            raise self._too_large()
+        message = await self._next()
+        if self._read > self._limits.body_bytes:
+            raise self._too_large()
+        self._hold(len(message.get("body", b"")))
+        return message
+
+    def _hold(self, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
+        self._bodies.held_bytes += size_bytes
+        # Small ones always get through: hundreds that stop half way must not keep out who has a question.
+        if self._bodies.held_bytes > self._limits.bodies_bytes and self._held_bytes > _SMALL_BYTES:
+            raise UnavailableError("too many large bodies at a time; try again", limit_bytes=self._limits.bodies_bytes)
+
+    def let_go(self) -> None:
+        """The request is over."""
+        self._bodies.held_bytes -= self._held_bytes
+        self._held_bytes = 0
+
+    async def _next(self) -> Message:
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError as error:
+            raise refused(408, "the body did not arrive in time", limit_s=self._limits.body_s) from error
+        self._read += len(message.get("body", b""))
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            self.complete = True
+        return message
+
+    def _too_large(self) -> Refusal:
+        return refused(413, "the body is too large", limit_bytes=self._limits.body_bytes)
+
+    async def drain(self) -> None:
+        """Read and forget the rest, within limits. A peer that still sends would not hear the answer."""
+        if self._length > self._limits.drained_bytes:
+            return
+        try:
+            while not self.complete and self._read <= self._limits.drained_bytes:
+                await self._next()
+        except Refusal:
+            return  # late: the connection is closed behind the answer
+
+
+class _Reply:
+    """The answer, as it goes out."""
+
+    def __init__(self, send: Send, body: _Body) -> None:
+        self._send = send
+        self._body = body
+        self.started = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            headers = MutableHeaders(scope=message)
+            headers.setdefault("cache-control", "no-store")
+            headers.setdefault("x-content-type-options", "nosniff")
+            if not self._body.complete:
+                # Else the server would go on reading, for as long as the peer goes on sending.
+                headers["connection"] = "close"
+        await self._send(message)

@@ -1,0 +1,214 @@
+"""The HTTP port: Pravega's REST interface, Pulsar's admin interface, Penstock's own calls, and whatever the process adds.
+
+uvicorn and starlette do HTTP; ``rest_guard`` and ``rest_connection`` bound what a peer may cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Generator, Mapping, Sequence
+from importlib import resources
+from types import TracebackType
+from typing import Self
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, Router
+from uvicorn import Config, Server
+
+from penstock.model.errors import InternalError, InvalidArgumentError
+from penstock.net.http.connections import connection_class
+from penstock.net.http.erasure_routes import ErasureRest
+from penstock.net.http.guard import LOOPBACK_NAMES, Guard
+from penstock.net.http.health import Checks, Health
+from penstock.net.http.http_errors import JSON
+from penstock.net.http.http_limits import RestLimits
+from penstock.net.http.pravega_routes import PravegaRest, ReadersOf
+from penstock.net.http.pulsar.api import pulsar_routes
+from penstock.net.http.reading_requests import no_such_path, path_route
+from penstock.net.http.retention_routes import RetentionRest
+from penstock.net.listening import listen_on
+from penstock.ports.clock import Clock
+from penstock.ports.controller_service import ControllerService, EpochHistory
+from penstock.ports.segment_service import SegmentService
+
+log = logging.getLogger(__name__)
+
+DEFAULT_PORT = 9091
+_BACKLOG = 512
+_RECEIVE_BYTES = 16 << 10
+"""Of the kernel, for each connection. It bounds what one pass of the loop takes from a peer, which is 8 MiB otherwise."""
+# The page's own script and style are inline; it loads nothing but the description beside it.
+_PAGE_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"
+
+
+async def _not_known(_scope: str, _group: str) -> None:
+    return None
+
+
+class RestServer:
+    """Serves from ``__aenter__`` to ``__aexit__``; the services are borrowed. Port 0 takes a free one, told by ``port``.
+
+    Args:
+        hosts: Names, beside those of loopback and ``host``, by which requests may address this server. None: any name, for
+            a port that may be reached from elsewhere.
+        readers_of: Who reads in a group, for ``onlineReaderIds``.
+        checks: Parts of the process, for ``/v1/health``.
+        routes: Further routes of the process; they go before ours.
+    """
+
+    def __init__(
+        self,
+        controller: ControllerService,
+        segments: SegmentService,
+        *,
+        epochs: EpochHistory,
+        clock: Clock,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        hosts: Sequence[str] | None = (),
+        readers_of: ReadersOf = _not_known,
+        checks: Checks | None = None,
+        routes: Sequence[BaseRoute] = (),
+        limits: RestLimits | None = None,
+    ) -> None:
+        """Raises InvalidArgumentError: a port that is none."""
+        if not 0 <= port < 1 << 16:
+            raise InvalidArgumentError("a port is 0 to 65535", port=port)
+        self._host = host
+        self._wanted_port = port
+        self._limits = limits or RestLimits()
+        self._routes = (
+            *routes,
+            *PravegaRest(controller, epochs=epochs, readers_of=readers_of).routes(),
+            *RetentionRest(controller).routes(),
+            *ErasureRest(controller).routes(),
+            *pulsar_routes(controller, segments, clock, readers_of=None if readers_of is _not_known else readers_of),
+            *Health(checks or Checks()).routes(),
+            *_documentation(),
+        )
+        names = {name.strip("[]").lower() for name in (host, *(hosts or ()))}
+        self._guard = Guard(
+            Router(self._routes, redirect_slashes=False, default=no_such_path),
+            limits=self._limits,
+            hosts=None if hosts is None else LOOPBACK_NAMES | names,
+        )
+        self._server: _Server | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._port: int | None = None
+
+    @property
+    def port(self) -> int:
+        """The port bound. Raises InternalError before the server was entered."""
+        if self._port is None:
+            raise InternalError("the HTTP server is not started")
+        return self._port
+
+    @property
+    def connections(self) -> int:
+        """How many connections there are now."""
+        return 0 if self._server is None else len(self._server.server_state.connections)
+
+    @property
+    def routes(self) -> Sequence[BaseRoute]:
+        """All routes, in the order in which they are tried."""
+        return self._routes
+
+    async def __aenter__(self) -> Self:
+        """Raises AddressInUseError."""
+        sockets = await listen_on(
+            self._host, self._wanted_port, what="HTTP", backlog=_BACKLOG, receive_bytes=_RECEIVE_BYTES
+        )
+        config = Config(
+            self._guard,
+            http=connection_class(self._limits),
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            loop="none",
+            workers=1,  # else the environment may say
+            log_config=None,
+            # Its records tell of peers' mistakes and of each start; ours are written by the guard.
+            log_level=logging.ERROR,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=self._limits.idle_s,
+            timeout_graceful_shutdown=self._limits.drain_s,
+            h11_max_incomplete_event_size=self._limits.head_bytes,
+        )
+        self._server = _Server(config)
+        self._task = asyncio.create_task(self._server.serve(sockets), name="http server")
+        started = asyncio.create_task(self._server.listening.wait())
+        try:
+            await asyncio.wait({self._task, started}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            started.cancel()
+        if self._task.done():
+            self._task.result()
+            raise InternalError("the HTTP server ended at its start")
+        self._task.add_done_callback(self._ended)
+        self._port = int(sockets[0].getsockname()[1])
+        log.info("HTTP server listens", extra={"host": self._host, "port": self._port})
+        return self
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if self._server is not None and not task.cancelled():
+            log.error("HTTP server ended by itself", exc_info=task.exception())
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take no more requests, and end those in flight after two seconds at most."""
+        server, task = self._server, self._task
+        if server is None or task is None:
+            return
+        self._server = None
+        server.should_exit = True
+        try:
+            await task
+        finally:
+            for connection in list(server.server_state.connections):
+                if connection.transport is not None:
+                    connection.transport.abort()
+        log.info("HTTP server closed", extra={"host": self._host, "port": self._port})
+
+
+class _Server(Server):
+    """uvicorn's server as a part of a process that has its own signals, and tells when it listens."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+
+def _documentation() -> Sequence[Route]:
+    package = resources.files("penstock.net")
+    description = package.joinpath("openapi_v1.json").read_bytes()
+    page = package.joinpath("rest_docs.html").read_bytes()
+    return [
+        _static("/openapi.json", description, JSON, {}),
+        _static("/docs", page, "text/html; charset=utf-8", {"content-security-policy": _PAGE_POLICY}),
+    ]
+
+
+def _static(path: str, content: bytes, media_type: str, headers: Mapping[str, str]) -> Route:
+    async def handle(_request: Request) -> Response:
+        return Response(content, media_type=media_type, headers=headers)
+
+    return path_route(path, {"GET": handle})
+
+
+__all__ = ["DEFAULT_PORT", "RestLimits", "RestServer"]

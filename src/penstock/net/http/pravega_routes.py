@@ -1,0 +1,197 @@
+"""Pravega's REST interface: ``/v1`` and ``/ping``, answered by a ``ControllerService``.
+
+Paths, fields and statuses are those of Pravega's controller, so that its scripts work here. Two answers follow what that
+server sends rather than what its description says: scaling events are a bare array, and a maximum is never answered.
+Source: docs/rest.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from penstock.model.errors import InvalidArgumentError, NotFoundError, ScopeNotFoundError
+from penstock.model.names import StreamName, check_name
+from penstock.net.http import pravega_documents as mapping
+from penstock.net.http.reading_requests import Handler, Query, json_body, json_response, nothing, path_route, stream_of
+from penstock.net.removal_plan import plan_removal
+from penstock.net.tasks import together
+from penstock.ports.controller_service import ControllerService, EpochHistory
+
+ReadersOf = Callable[[str, str], Awaitable[Sequence[str] | None]]
+"""The readers of a group that are online (by scope and name), or None where that is not known."""
+
+_AT_ONCE = 16
+_SEALED = "SEALED"
+_LONG_MAX_DIGITS = 19
+
+
+class PravegaRest:
+    """Scopes, streams and reader groups."""
+
+    def __init__(
+        self,
+        controller: ControllerService,
+        *,
+        epochs: EpochHistory,
+        readers_of: ReadersOf,
+    ) -> None:
+        self._controller = controller
+        self._epochs = epochs
+        self._readers_of = readers_of
+
+    def routes(self) -> Sequence[Route]:
+        scope = "/v1/scopes/{scope}"
+        stream = f"{scope}/streams/{{stream}}"
+        paths: Mapping[str, Mapping[str, Handler]] = {
+            "/v1/scopes": {"GET": self.list_scopes, "POST": self.create_scope},
+            scope: {"GET": self.get_scope, "DELETE": self.delete_scope},
+            f"{scope}/streams": {"GET": self.list_streams, "POST": self.create_stream},
+            stream: {"GET": self.get_stream, "PUT": self.update_stream, "DELETE": self.delete_stream},
+            f"{stream}/state": {"PUT": self.update_state},
+            f"{stream}/scaling-events": {"GET": self.scaling_events},
+            f"{scope}/readergroups": {"GET": self.list_groups},
+            f"{scope}/readergroups/{{group}}": {"GET": self.get_group, "DELETE": self.delete_group},
+        }
+        return [path_route(path, handlers) for path, handlers in paths.items()]
+
+    # --- scopes ------------------------------------------------------------------------------------------------
+
+    async def list_scopes(self, _request: Request) -> Response:
+        names: list[str] = []
+        while page := await self._controller.list_scopes(after=names[-1] if names else ""):
+            names.extend(page)
+        return json_response({"scopes": [{"scopeName": name} for name in names]})
+
+    async def create_scope(self, request: Request) -> Response:
+        body = await json_body(request)
+        name = check_name("scope", body.need_text("scopeName"))
+        body.finish()
+        await self._controller.create_scope(name)
+        return json_response({"scopeName": name}, 201)
+
+    async def get_scope(self, request: Request) -> Response:
+        scope = await self._scope(request)
+        return json_response({"scopeName": scope})
+
+    async def delete_scope(self, request: Request) -> Response:
+        Query(request)
+        scope = await self._scope(request)
+        await self._controller.delete_scope(scope)
+        return nothing()
+
+    async def _scope(self, request: Request) -> str:
+        """The scope that the path names. Raises ScopeNotFoundError."""
+        scope = str(request.path_params["scope"])
+        if not await self._controller.scope_exists(scope):
+            raise ScopeNotFoundError("no such scope", scope=scope[:80])
+        return scope
+
+    # --- streams -----------------------------------------------------------------------------------------------
+
+    async def list_streams(self, request: Request) -> Response:
+        """``filter_type=showInternalStreams`` lists the internal ones instead; ``filter_type=tag`` takes a
+        ``filter_value``. Older servers have the first as ``showInternalStreams=true``."""
+        kind, value = request.query_params.get("filter_type"), request.query_params.get("filter_value")
+        if kind not in (None, "showInternalStreams", "tag"):
+            raise InvalidArgumentError("filter_type is showInternalStreams or tag", filter_type=kind[:60])
+        if kind == "tag" and not value:
+            raise InvalidArgumentError("filter_type=tag needs a filter_value")
+        internal = kind == "showInternalStreams" or request.query_params.get("showInternalStreams") == "true"
+        scope, tag = await self._scope(request), value if kind == "tag" else None
+        found: list[mapping.Document] = []
+        after = ""
+        while page := await self._controller.list_streams(scope, tag=tag, after=after):
+            after = page[-1]
+            shown = [name for name in page if tag is not None or name.startswith("_") == internal]
+            found.extend(await self._documents([StreamName(scope, name) for name in shown]))
+        return json_response({"streams": found})
+
+    async def _documents(self, streams: Sequence[StreamName]) -> Sequence[mapping.Document]:
+        """Their documents, in order, without those that were deleted meanwhile."""
+        found: list[mapping.Document | None] = []
+        for start in range(0, len(streams), _AT_ONCE):
+            found += await together([self._document(item) for item in streams[start : start + _AT_ONCE]])
+        return [document for document in found if document is not None]
+
+    async def _document(self, stream: StreamName) -> mapping.Document | None:
+        try:
+            return mapping.stream_document(stream, await self._controller.get_config(stream))
+        except NotFoundError:
+            return None
+
+    async def create_stream(self, request: Request) -> Response:
+        body = await json_body(request)
+        stream = StreamName(request.path_params["scope"], body.need_text("streamName"))
+        check_name("stream", stream.stream)
+        said = body.text("scopeName")
+        if said is not None and said != stream.scope:
+            body.refuse("the name in the body is not the one in the path", "scopeName", said)
+        config = mapping.config_of(body, None)
+        await self._controller.create_stream(stream, config)
+        return json_response(mapping.stream_document(stream, config), 201)
+
+    async def get_stream(self, request: Request) -> Response:
+        stream = stream_of(request)
+        return json_response(mapping.stream_document(stream, await self._controller.get_config(stream)))
+
+    async def update_stream(self, request: Request) -> Response:
+        """Replaces the whole configuration: what the body leaves out is no longer set."""
+        stream = stream_of(request)
+        body = await json_body(request)
+        config = mapping.config_of(body, stream, await self._controller.get_config(stream))
+        await self._controller.update_stream(stream, config)
+        return json_response(mapping.stream_document(stream, config))
+
+    async def delete_stream(self, request: Request) -> Response:
+        """Deletes a sealed stream; with ``dry_run`` the answer is what would be deleted, and nothing happens."""
+        stream = stream_of(request)
+        if Query(request, "dry_run").flag("dry_run"):
+            return json_response(await plan_removal(self._controller, stream, None))
+        await self._controller.delete_stream(stream)
+        return nothing()
+
+    async def update_state(self, request: Request) -> Response:
+        body = await json_body(request)
+        state = body.need_text("streamState")
+        if state != _SEALED:
+            body.refuse(f"streamState is {_SEALED}", "streamState", state)
+        body.finish()
+        await self._controller.seal_stream(stream_of(request))
+        return json_response({"streamState": _SEALED})
+
+    async def scaling_events(self, request: Request) -> Response:
+        start_ms, end_ms = _time(request, "from"), _time(request, "to")
+        mapping.check_span(start_ms, end_ms)
+        epochs = await self._epochs.list_epochs(stream_of(request))
+        return json_response(mapping.scaling_events(epochs, start_ms=start_ms, end_ms=end_ms))
+
+    # --- reader groups -----------------------------------------------------------------------------------------
+
+    async def list_groups(self, request: Request) -> Response:
+        scope = await self._scope(request)
+        names = sorted(await self._controller.list_reader_groups(scope))
+        return json_response({"readerGroups": [{"readerGroupName": name} for name in names]})
+
+    async def get_group(self, request: Request) -> Response:
+        scope, name = request.path_params["scope"], request.path_params["group"]
+        group = await self._controller.get_reader_group(scope, name)
+        return json_response(mapping.group_document(group, await self._readers_of(scope, name)))
+
+    async def delete_group(self, request: Request) -> Response:
+        Query(request)
+        await self._controller.delete_reader_group(request.path_params["scope"], request.path_params["group"])
+        return nothing()
+
+
+def _time(request: Request, name: str) -> int:
+    """Milliseconds since the epoch, from the query; others may stand beside it. Raises InvalidArgumentError."""
+    text = request.query_params.get(name)
+    if text is None:
+        raise InvalidArgumentError("parameter is missing", parameter=name)
+    if not (text.isascii() and text.isdecimal() and len(text) <= _LONG_MAX_DIGITS):
+        raise InvalidArgumentError("parameter is not a time in milliseconds", parameter=name, value=text[:60])
+    return int(text)

@@ -1,0 +1,1 @@
+"""Pulsar's admin REST API, version 2. Start reading at ``api``."""

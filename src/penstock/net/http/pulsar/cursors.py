@@ -1,0 +1,296 @@
+"""Subscriptions of a topic: reader groups that subscribe to its stream, and where each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import (
+    GenerationMismatchError,
+    InvalidCutError,
+    NotFoundError,
+    ReaderGroupNotFoundError,
+    SubscriberNotFoundError,
+)
+from penstock.model.names import StreamName
+from penstock.model.policies import ReaderGroupRetention
+from penstock.model.retention import Combine, Idle, Measure, PolicyDocument, Retain
+from penstock.model.segments import SegmentId, make_segment_id
+from penstock.net.http.pulsar.bodies import AdminError
+from penstock.net.http.pulsar.context import Admin, Topic, lifted
+from penstock.net.http.pulsar.names import subscriber_of, subscription_of
+from penstock.net.http.pulsar.positions import Ledger, Position, with_offset
+from penstock.ports.controller_service import ReaderGroupConfig, SubscriberInfo
+
+_TRIES_MAX = 16
+_MADE_HERE = 5
+"""Version of the ids of groups that subscriptions are. Those of all other clients are random: version 4."""
+
+
+class Cursors:
+    """Makes, moves and removes subscriptions."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    async def all(self, topic: Topic) -> dict[str, SubscriberInfo]:
+        """Subscriptions by name, sorted, with their lags."""
+        found = await self._admin.controller.describe_subscribers(topic.stream)
+        return dict(sorted((subscription_of(topic.scope, item.name), item) for item in found))
+
+    async def names(self, topic: Topic) -> list[str]:
+        found = await self._admin.controller.list_subscribers(topic.stream)
+        return sorted(subscription_of(topic.scope, name) for name in found)
+
+    async def get(self, topic: Topic, subscription: str) -> SubscriberInfo:
+        """Raises AdminError 404."""
+        found = (await self.all(topic)).get(subscription)
+        if found is None:
+            raise _not_found(topic, subscription)
+        return found
+
+    async def cut_of(self, topic: Topic, info: SubscriberInfo) -> StreamCut:
+        """What is acknowledged: never behind the head, for what lies there is lost to it; the head where nothing is."""
+        head = await self._admin.controller.head(topic.stream)
+        if info.cut is None or info.cut.is_unbounded:
+            return head
+        try:
+            await self._admin.controller.segments_between(topic.stream, head, info.cut)
+        except InvalidCutError:
+            return head
+        return info.cut
+
+    async def create(self, topic: Topic, subscription: str, start: StreamCut) -> None:
+        """Subscribe from ``start`` on. Raises AdminError 409 where it is there already."""
+        subscriber = subscriber_of(topic.scope, subscription)
+        scope, _, group = subscriber.partition("/")
+        if scope != topic.scope:
+            raise AdminError(412, "A subscription of another namespace cannot be created here")
+        async with self._admin.lock(f"group/{subscriber}"):
+            if subscriber in await self._admin.controller.list_subscribers(topic.stream):
+                raise AdminError(409, "Subscription already exists for topic")
+            await self._change_group(scope, group, topic.stream, start)
+
+    async def remove(self, topic: Topic, subscription: str) -> None:
+        """Raises AdminError 404."""
+        controller = self._admin.controller
+        subscriber = subscriber_of(topic.scope, subscription)
+        scope, _, group = subscriber.partition("/")
+        async with self._admin.lock(f"group/{subscriber}"):
+            try:
+                await controller.remove_subscriber(topic.stream, subscriber)
+            except SubscriberNotFoundError as error:
+                raise _not_found(topic, subscription) from error
+            # From here on it holds nothing; what is left is the group, which may subscribe to other topics.
+            await self._change_group(scope, group, topic.stream, None)
+
+    async def forget(self, topic: Topic, subscription: str) -> None:
+        """Remove the deleted topic from the subscription's group; a group without topics is deleted."""
+        subscriber = subscriber_of(topic.scope, subscription)
+        scope, _, group = subscriber.partition("/")
+        async with self._admin.lock(f"group/{subscriber}"):
+            await self._change_group(scope, group, topic.stream, None)
+
+    async def tidy(self, scope: str) -> None:
+        """Remove the scope's groups that only subscribe to streams which are gone."""
+        controller = self._admin.controller
+        for group in await controller.list_reader_groups(scope):
+            with suppress(ReaderGroupNotFoundError):
+                known = await controller.get_reader_group(scope, group)
+                streams = [await controller.stream_exists(name) for name in known.start_cuts]
+                if known.retention is not ReaderGroupRetention.NONE and streams and not any(streams):
+                    await controller.delete_reader_group(scope, group, group_id=known.id)
+
+    async def _change_group(self, scope: str, group: str, stream: StreamName, start: StreamCut | None) -> None:
+        """Add the stream to the group with that start, or take it out; make and remove the group as that needs."""
+        controller = self._admin.controller
+        for _ in range(_TRIES_MAX):
+            try:
+                known = await controller.get_reader_group(scope, group)
+            except ReaderGroupNotFoundError:
+                if start is None:
+                    return
+                unique = f"{scope}/{group}/{stream}/{self._admin.clock.now_ms()}"
+                made = ReaderGroupConfig(
+                    scope=scope,
+                    name=group,
+                    id=uuid5(NAMESPACE_URL, unique),
+                    retention=ReaderGroupRetention.MANUAL,
+                    start_cuts={stream: start},
+                )
+                if (await controller.create_reader_group(made)).start_cuts.get(stream) == start:
+                    return
+                continue  # somebody else was first: join what he made
+            if known.id.version != _MADE_HERE:
+                # Its readers would read the topic too: what another client has made is his.
+                if start is None:
+                    return
+                raise AdminError(409, "A reader group of that name was made by another client")
+            starts = await self._still_subscribed(known, stream)
+            if start is not None:
+                starts[stream] = start
+            try:
+                if starts:
+                    await controller.update_reader_group(replace(known, start_cuts=starts))
+                else:
+                    await controller.delete_reader_group(scope, group, group_id=known.id)
+            except (GenerationMismatchError, ReaderGroupNotFoundError):
+                continue
+            return
+        raise AdminError(409, "Concurrent modification")
+
+    async def _still_subscribed(self, known: ReaderGroupConfig, leaving: StreamName) -> dict[StreamName, StreamCut]:
+        starts: dict[StreamName, StreamCut] = {}
+        for name, cut in known.start_cuts.items():
+            try:
+                subscribers = await self._admin.controller.list_subscribers(name)
+            except NotFoundError:
+                continue
+            if name != leaving and known.full_name in subscribers:
+                starts[name] = cut
+        return starts
+
+    async def move(self, topic: Topic, info: SubscriberInfo, cut: StreamCut) -> Mapping[str, Any]:
+        """Acknowledge what lies before ``cut``, and nothing behind it."""
+        return await self._admin.controller.move_subscriber(topic.stream, info.name, cut)
+
+    async def clear(self, topic: Topic, info: SubscriberInfo) -> None:
+        """Acknowledge all there is, in the partition or in all."""
+        await self.move(topic, info, await self.end(topic, await self.cut_of(topic, info)))
+
+    async def end(self, topic: Topic, cut: StreamCut) -> StreamCut:
+        """The tail; for a partition, ``cut`` with that partition at its end."""
+        tail = await self._admin.controller.tail(topic.stream)
+        if topic.partition is None:
+            return tail
+        current = await self._current(topic)
+        segment = current[topic.partition]
+        return with_offset(cut, current, segment, tail.positions[segment])
+
+    async def _current(self, topic: Topic) -> list[SegmentId]:
+        return [item.segment for item in await self._admin.controller.current_segments(topic.stream)]
+
+    async def skip(self, topic: Topic, info: SubscriberInfo, events: int) -> None:
+        """Acknowledge the next ``events`` of one partition."""
+        only = topic.only
+        if only is None:
+            raise AdminError(405, "Skip messages on a partitioned topic is not allowed")
+        if events <= 0:
+            return
+        positions = self._admin.positions
+        layout = await positions.layout(topic.stream)
+        cut = await self.cut_of(topic, info)
+        unread, _ = await positions.backlog(layout, cut, only)
+        if events >= unread:
+            await self.move(topic, info, await self.end(topic, cut))
+            return
+        ledger, entry = await positions.next_entry(layout, cut, only)
+        offset = await positions.offset_of(topic.stream, ledger, entry)
+        target = await positions.walk(topic.stream, ledger, offset, events)
+        await self.move(topic, info, self._at(topic, layout.current, cut, ledger, target))
+
+    def _at(self, topic: Topic, current: Sequence[SegmentId], cut: StreamCut, ledger: Ledger, offset: int) -> StreamCut:
+        if len(current) == 1 and ledger.segment == current[0]:
+            return StreamCut(topic.stream, {ledger.segment: offset})
+        if ledger.segment not in current:
+            raise AdminError(412, "The position is from before the number of partitions was changed")
+        return with_offset(cut, current, ledger.segment, offset)
+
+    async def resolve(
+        self, topic: Topic, cut: StreamCut, position: Position, *, behind: bool = False
+    ) -> StreamCut | None:
+        """``cut`` with the topic or partition moved to the position (``behind``: past the event there).
+
+        None for a position that is none: of no ledger of the topic, or past its end. One before the head is the head.
+        """
+        positions = self._admin.positions
+        if position.is_latest:
+            return await self.end(topic, cut)
+        if position.is_earliest:
+            return await self._start(topic, cut)
+        layout = await positions.layout(topic.stream)
+        found = layout.of(position.ledger)
+        if found is None or (topic.only is not None and found[0] != topic.only):
+            return None
+        ledger = found[1]
+        if position.entry > ledger.info.event_count:
+            return None
+        entry = max(0, position.entry) + (1 if behind and position.entry >= 0 else 0)
+        offset = await positions.offset_of(topic.stream, ledger, entry)
+        return self._at(topic, layout.current, cut, ledger, offset)
+
+    async def _start(self, topic: Topic, cut: StreamCut) -> StreamCut:
+        head = await self._admin.controller.head(topic.stream)
+        if topic.partition is None:
+            return head
+        current = await self._current(topic)
+        if set(head.positions) != set(current):
+            raise AdminError(412, "The topic holds data from before the number of partitions was changed")
+        segment = current[topic.partition]
+        return with_offset(cut, current, segment, head.positions[segment])
+
+    async def expire(self, topic: Topic, info: SubscriberInfo, older_than_s: int) -> None:
+        """Acknowledge what is older: exactly what a time-to-live of that many seconds would."""
+        cut = await self.cut_of(topic, info)
+        if older_than_s <= 0:
+            await self.move(topic, info, await self.end(topic, cut))
+            return
+        change = PolicyDocument(backlog=replace(lifted(), ttl_s=older_than_s), idle=_NEVER_IDLE)
+        plan = await self._admin.controller.plan_retention(topic.stream, change=change)
+        for advance in plan.get("expire", ()):
+            if advance["subscriber"] == info.name:
+                target = _cut(topic.stream, advance["to"])
+                await self.move(topic, info, await self._component(topic, cut, target))
+
+    async def at_time(self, topic: Topic, cut: StreamCut, at_ms: int) -> StreamCut:
+        """The last recorded place before which everything is older than ``at_ms``; the head where none is recorded."""
+        age_ms = self._admin.clock.now_ms() - at_ms
+        if age_ms < 0:
+            return await self.end(topic, cut)
+        age_s = age_ms // 1000 if age_ms % 1000 == 0 else age_ms / 1000
+        # A minimum that is also the maximum: what it would leave begins at the newest record of at least that age.
+        retain = Retain(
+            min_bytes=0, min_age_s=age_s, combine=Combine.ALL, max_bytes=None, max_age_s=age_s, measure=Measure.STREAM
+        )
+        change = PolicyDocument(retain=retain, backlog=lifted(), idle=_NEVER_IDLE)
+        plan = await self._admin.controller.plan_retention(topic.stream, change=change)
+        start = await self._start(topic, cut)
+        if plan.get("candidate") is None:
+            return start
+        target = _cut(topic.stream, plan["candidate"])
+        head = await self._admin.controller.head(topic.stream)
+        try:
+            await self._admin.controller.segments_between(topic.stream, head, target)
+        except InvalidCutError:
+            return start
+        return await self._component(topic, cut, target)
+
+    async def _component(self, topic: Topic, cut: StreamCut, target: StreamCut) -> StreamCut:
+        """All of ``target``, or ``cut`` with the partition's part of it."""
+        if topic.partition is None:
+            return target
+        current = await self._current(topic)
+        if set(target.positions) != set(current):
+            raise AdminError(412, "The topic holds data from before the number of partitions was changed")
+        segment = current[topic.partition]
+        return with_offset(cut, current, segment, target.positions[segment])
+
+
+_NEVER_IDLE = Idle(subscriber_s=None, stream_s=None)
+
+
+def _not_found(topic: Topic, subscription: str) -> AdminError:
+    return AdminError(404, f"Subscription {subscription} not found for topic {topic}")
+
+
+def _cut(stream: StreamName, positions: Mapping[str, int]) -> StreamCut:
+    """A cut as the planner writes it: ``number#epoch`` to offset."""
+    found: dict[SegmentId, int] = {}
+    for text, offset in positions.items():
+        number, _, epoch = text.partition("#")
+        found[make_segment_id(int(epoch), int(number))] = offset
+    return StreamCut(stream, found)

@@ -1,0 +1,131 @@
+"""What the Pulsar facade itself remembers: tenants, namespaces and topics as they were made, bodies as they were given.
+
+One table of the store, one JSON object for each key, changed by compare-and-set.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from penstock.model.errors import (
+    AlreadyExistsError,
+    BadKeyVersionError,
+    CorruptDataError,
+    KeyNotFoundError,
+)
+from penstock.net.http.pulsar.bodies import AdminError
+from penstock.net.http.pulsar.names import NamespaceName, TopicName
+from penstock.ports.segment_service import KEY_ABSENT, SegmentService, TablePut, TableRemoval
+
+TABLE = "_system/_tables/pulsar"
+_TRIES_MAX = 32
+_PAGE = 256
+
+Record = dict[str, Any]
+
+
+STARTED = b"started"
+"""There once what every Pulsar has was made."""
+
+
+def tenant_key(name: str) -> bytes:
+    return f"tenant/{name}".encode()
+
+
+def namespace_key(name: NamespaceName) -> bytes:
+    return f"namespace/{name}".encode()
+
+
+def topics_key(name: NamespaceName) -> bytes:
+    """Prefix of the keys of all topics of the namespace."""
+    return f"topic/{name}/".encode()
+
+
+def topic_key(name: TopicName) -> bytes:
+    return topics_key(name.namespace) + name.local.encode()
+
+
+class Records:
+    """The table."""
+
+    def __init__(self, segments: SegmentService) -> None:
+        self._segments = segments
+        self._opened = False
+
+    async def open(self) -> None:
+        """Make the table where it is missing."""
+        if not self._opened:
+            with suppress(AlreadyExistsError):
+                await self._segments.create_table(TABLE)
+            self._opened = True
+
+    async def get(self, key: bytes) -> Record | None:
+        return (await self._entry(key))[0]
+
+    async def _entry(self, key: bytes) -> tuple[Record | None, int]:
+        await self.open()
+        (entry,) = await self._segments.table_get(TABLE, [key])
+        return (None if entry.version == KEY_ABSENT else _decode(entry.value, key)), entry.version
+
+    async def create(self, key: bytes, record: Record) -> bool:
+        """Whether it was absent and now is there."""
+        await self.open()
+        try:
+            await self._segments.table_update(TABLE, [TablePut(key=key, value=_encode(record), version=KEY_ABSENT)])
+        except BadKeyVersionError:
+            return False
+        return True
+
+    async def change(self, key: bytes, change: Callable[[Record], Record]) -> Record:
+        """Replace the record (``{}`` where absent) by what ``change`` makes of it. Raises AdminError 409 where others keep
+        changing it."""
+        for _ in range(_TRIES_MAX):
+            record, version = await self._entry(key)
+            changed = change(record or {})
+            if changed == record:
+                return changed
+            try:
+                await self._segments.table_update(TABLE, [TablePut(key=key, value=_encode(changed), version=version)])
+            except (BadKeyVersionError, KeyNotFoundError):
+                continue
+            return changed
+        raise AdminError(409, "Concurrent modification")
+
+    async def remove(self, key: bytes) -> None:
+        await self.open()
+        await self._segments.table_remove(TABLE, [TableRemoval(key=key)])
+
+    async def under(self, prefix: bytes) -> list[tuple[str, Record]]:
+        """All records whose keys begin so, by the rest of the key, sorted."""
+        await self.open()
+        found: list[tuple[str, Record]] = []
+        after: bytes | None = None
+        while True:
+            page = await self._segments.table_scan(
+                TABLE, after=after, limit=_PAGE, first=prefix, last=prefix + b"\xff" * 8
+            )
+            # A key that is not text is shown with escapes: it must not hide the others.
+            found.extend(
+                (entry.key[len(prefix) :].decode("utf-8", "backslashreplace"), _decode(entry.value, entry.key))
+                for entry in page
+            )
+            if not page:
+                return found
+            after = page[-1].key
+
+
+def _encode(record: Record) -> bytes:
+    return json.dumps(record, separators=(",", ":"), sort_keys=True).encode()
+
+
+def _decode(value: bytes, key: bytes) -> Record:
+    try:
+        record = json.loads(value)
+    except ValueError as error:
+        raise CorruptDataError("record of the Pulsar facade is damaged", key=key.decode(errors="replace")) from error
+    if not isinstance(record, dict):
+        raise CorruptDataError("record of the Pulsar facade is damaged", key=key.decode(errors="replace"))
+    return record

@@ -1,0 +1,1 @@
+"""Pravega's wire protocol over TCP: the segment store's port."""

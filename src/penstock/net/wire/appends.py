@@ -1,0 +1,512 @@
+"""The appends of one connection: writers bound to segments, blocks put together, acknowledgements in order.
+
+An AppendMany is taken apart, and each of its appends goes the way of one that came alone; only the answer is one for all.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+from uuid import UUID
+
+from penstock.codec.events import HEADER_BYTES
+from penstock.codec.wire import commands as c
+from penstock.codec.wire.frames import (
+    BLOCK_END_DATA_AT,
+    Command,
+    block_trailer,
+    data_appended,
+    decode,
+    decode_block_end,
+    decode_many,
+    encode,
+    many_appended,
+)
+from penstock.model.errors import (
+    ConditionFailedError,
+    PenstockError,
+    ProtocolError,
+    QuotaHeldError,
+    SegmentSealedError,
+    StorageFullError,
+    ThrottledError,
+    WriterFencedError,
+)
+from penstock.net.wire.frames import FrameReceiver
+from penstock.net.wire.wire_errors import reply_of
+from penstock.ports.files import Buffer
+from penstock.ports.segment_service import APPEND_MAX_BYTES, Append, Appended, LocalSegmentService
+
+_OVERHEAD_BYTES = 128
+_HELD_DOUBLINGS = 4
+_FAILURES_BYTES = 8 << 20
+_RETRIES_MIN = 32
+_RETRIES_MAX = 4096
+_NOT_STORED = -1
+_WITHOUT_PREDECESSOR = (WriterFencedError, ConditionFailedError)
+
+
+class AppendHost(Protocol):
+    """The connection, as its appends see it."""
+
+    @property
+    def must_copy(self) -> bool:
+        """Whether memory is so short that a view, which keeps the whole buffer it came in, is to be copied."""
+        ...
+
+    def release(self, size_bytes: int) -> None:
+        """Count bytes as answered that ``AppendSide.taken_bytes`` told of."""
+        ...
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call in the next pass of the loop."""
+        ...
+
+    def after_pause(self, call: Callable[[], None], times: int) -> None:
+        """Call once the store may have room again: after the usual pause, so many times."""
+        ...
+
+    def send(self, frame: bytes) -> None:
+        """Queue one encoded frame."""
+        ...
+
+    def reply(self, command: Command) -> None: ...
+
+    def fail(self, error: PenstockError) -> None:
+        """Send what is queued, log the reason, close the connection."""
+        ...
+
+
+class _Binding:
+    """One writer on one segment. Numbers: received here, given to the store, acknowledged."""
+
+    __slots__ = (
+        "acked",
+        "failed",
+        "gate",
+        "handle",
+        "held",
+        "id",
+        "in_flight",
+        "knows_full",
+        "received",
+        "replaced",
+        "segment",
+        "stalled",
+        "submitted",
+        "waiting",
+        "writer",
+    )
+
+    def __init__(
+        self, writer: bytes, segment: str, last_number: int, *, knows_full: bool, handle: int | None = None
+    ) -> None:
+        self.writer = writer
+        self.handle = handle
+        self.knows_full = knows_full
+        self.id = UUID(bytes=writer)
+        # Sixteen thousand writers of a connection may share a name of 4 KiB.
+        self.segment = sys.intern(segment)
+        self.received = self.submitted = self.acked = last_number
+        self.failed = False
+        self.replaced = False
+        # The append for whose outcome all later ones wait: one with a condition, or one that found no room.
+        self.gate: _InFlight | None = None
+        self.in_flight = 0
+        self.held = 0
+        self.waiting: deque[_InFlight] = deque()
+        self.stalled: list[_InFlight] = []
+
+
+class _Many:
+    """Appends that came in one frame, and are answered in one, once all of them are decided.
+
+    ``lengths`` are those of their segments, ``failures`` the frames that say why one is not stored: one without is not for
+    want of one before it.
+    """
+
+    __slots__ = ("failure_bytes", "failures", "left", "lengths", "rid")
+
+    def __init__(self, rid: int, count: int) -> None:
+        self.rid = rid
+        self.left = count
+        self.lengths = [_NOT_STORED] * count
+        self.failures: list[tuple[int, bytes]] = []
+        self.failure_bytes = 0
+
+    def failed(self, index: int, reply: bytes) -> None:
+        # Beyond the bound it is as if one before it had failed: the client sets up again, and is told then.
+        self.failure_bytes += len(reply)
+        if self.failure_bytes <= _FAILURES_BYTES:
+            self.failures.append((index, reply))
+
+
+class _InFlight:
+    """One append on its way through the store; called with its outcome. ``many``: what it came with, and its place there."""
+
+    __slots__ = ("binding", "count", "data", "expected", "index", "many", "number", "previous", "rid", "side", "size")
+
+    def __init__(
+        self,
+        side: AppendSide,
+        binding: _Binding,
+        data: Buffer,
+        count: int,
+        number: int,
+        rid: int,
+        expected: int | None,
+        many: _Many | None = None,
+        index: int = 0,
+    ) -> None:
+        self.many = many
+        self.index = index
+        self.side = side
+        self.binding = binding
+        self.data = data
+        self.size = len(data) + _OVERHEAD_BYTES
+        self.count = count
+        self.number = number
+        self.rid = rid
+        self.expected = expected
+        self.previous = 0
+
+    def __call__(self, outcome: Appended | PenstockError) -> None:
+        self.side.finished(self, outcome)
+
+
+class AppendSide:
+    """Takes append frames, hands them to the store as views, and answers them in order."""
+
+    def __init__(self, host: AppendHost, store: LocalSegmentService) -> None:
+        self._host = host
+        self._store = store
+        # None: a SetupAppend is on its way.
+        self._bindings: dict[bytes, _Binding | None] = {}
+        self._handles: dict[int, _Binding] = {}
+        self._last_handle = 0
+        self._open: tuple[c.AppendBlock, int, memoryview] | None = None
+        self._crowd: deque[_Binding] = deque()
+        """Those whose appends found no room in the store, in the order in which they are to try again."""
+        self._retries = _RETRIES_MIN
+        self._no_room = False
+        self._retry_comes = False
+        self._closed = False
+        self._answered_bytes = 0
+        self.taken_bytes = 0
+        """Bytes taken in and not counted by the host yet; it sets this back to 0."""
+        self.throttled = 0
+        self.appends = 0
+        self.appended_bytes = 0
+
+    @property
+    def block_open(self) -> bool:
+        """Whether the next frame must be the end of a block."""
+        return self._open is not None
+
+    @property
+    def open_bytes(self) -> int:
+        """What is held of a block whose end has not come."""
+        return len(self._open[0].data) if self._open is not None else 0
+
+    @property
+    def writers(self) -> int:
+        return len(self._bindings)
+
+    def begin_setup(self, writer: bytes) -> None:
+        """Forget the writer's binding; it sends nothing before its AppendSetup.
+
+        What the store has is still answered; what waits behind a condition is dropped, for the client to send again.
+        """
+        binding = self._bindings.get(writer)
+        if binding is not None:
+            binding.replaced = True
+            if binding.handle is not None:
+                self._handles.pop(binding.handle, None)
+            self._drop_waiting(binding)
+        self._bindings[writer] = None
+
+    def finish_setup(self, writer: bytes, segment: str, last_number: int, *, is_own: bool = False) -> int | None:
+        """Take the writer's appends. ``is_own``: it is told of a full disk, and of a quota that lets it wait, which others
+        feel as a store that is slow; and it may send many appends in a frame, where it goes by the number returned."""
+        handle = None
+        if is_own:
+            self._last_handle = handle = self._last_handle + 1
+        binding = _Binding(writer, segment, last_number, knows_full=is_own, handle=handle)
+        self._bindings[writer] = binding
+        if handle is not None:
+            self._handles[handle] = binding
+        return handle
+
+    def abandon_setup(self, writer: bytes) -> None:
+        if self._bindings.get(writer, self) is None:
+            del self._bindings[writer]
+
+    def close(self) -> None:
+        """Answer nothing more. What the store already has may or may not become durable; what waits here is dropped."""
+        self._closed = True
+        self._open = None
+        for binding in self._bindings.values():
+            if binding is not None:
+                self._drop_waiting(binding)
+        self._bindings.clear()
+        self._handles.clear()
+
+    def block(self, receiver: FrameReceiver) -> None:
+        """Keep an AppendBlock until its end comes. Raises ProtocolError."""
+        command = decode(receiver.code, receiver.payload)
+        if not isinstance(command, c.AppendBlock):
+            raise ProtocolError("a block was expected", code=receiver.code)
+        self._known(command.writer)
+        self._open = command, receiver.at + 16, receiver.view
+
+    def block_end(self, receiver: FrameReceiver) -> None:
+        """Append a block. Raises ProtocolError."""
+        end = decode_block_end(receiver.payload)
+        binding = self._bindings.get(end.writer) or self._known(end.writer)
+        data: Buffer = end.data
+        if self._open is not None:
+            data = self._assembled(receiver, end, *self._open)
+            self._open = None
+        self._take(binding, data, end.event_count, end.event_number, end.rid, None)
+
+    def many(self, payload: memoryview) -> None:
+        """Append what an AppendMany holds, in its order. Raises ProtocolError: then nothing before the fault is undone."""
+        rid, heads, at = decode_many(payload)
+        if self._open is not None:
+            raise ProtocolError("a block was not ended")
+        handles = self._handles
+        many = _Many(rid, len(heads))
+        for index, (handle, count, number, size) in enumerate(heads):
+            binding = handles.get(handle)
+            if binding is None:
+                raise ProtocolError("append of a writer that is not set up", handle=handle)
+            self._take(binding, payload[at : at + size], count, number, rid, None, many, index)
+            at += size
+
+    def conditional(self, command: c.ConditionalAppend | c.ConditionalBlockEnd) -> None:
+        """Append if the segment has the expected length. Raises ProtocolError.
+
+        The protocol's holds one event. One of ours may hold many: as many as its number is above the one before.
+        """
+        data = command.event if isinstance(command, c.ConditionalAppend) else command.data
+        binding = self._known(command.writer)
+        number, count = command.event_number, 1
+        if binding.knows_full:
+            count = max(1, min(number - max(0, binding.received), len(data) // HEADER_BYTES))
+        self._take(binding, data, count, number, command.rid, command.expected_offset)
+
+    def _known(self, writer: bytes) -> _Binding:
+        binding = self._bindings.get(writer)
+        if binding is None:
+            raise ProtocolError("append of a writer that is not set up", writer=writer.hex())
+        return binding
+
+    @staticmethod
+    def _assembled(
+        receiver: FrameReceiver, end: c.AppendBlockEnd, block: c.AppendBlock, at: int, view: memoryview
+    ) -> Buffer:
+        if block.writer != end.writer:
+            raise ProtocolError("block is ended by another writer", writer=end.writer.hex())
+        whole = end.whole_bytes
+        trailer = block_trailer(memoryview(block.data), whole)
+        size = len(end.data)
+        if not size and not len(trailer):
+            return block.data[:whole]
+        if view is not receiver.view:
+            return b"".join((block.data[:whole], trailer, end.data))
+        # Both frames lie behind each other in one arena, and only these bytes are missing at the block's end: moving
+        # them down over frame headers that were read already saves copying the block.
+        to = at + whole
+        view[to : to + len(trailer)] = trailer
+        to += len(trailer)
+        source = receiver.at + BLOCK_END_DATA_AT
+        view[to : to + size] = view[source : source + size]
+        return view[at : to + size]
+
+    def _take(
+        self,
+        binding: _Binding,
+        data: Buffer,
+        count: int,
+        number: int,
+        rid: int,
+        expected: int | None,
+        many: _Many | None = None,
+        index: int = 0,
+    ) -> None:
+        if binding.failed:
+            # Sent before the client saw the error; it will set up again and send what is missing.
+            if many is not None:
+                self._decided(many)
+            return
+        if count <= 0:
+            raise ProtocolError("append holds no events", event_count=count, event_number=number)
+        if number <= binding.received:
+            raise ProtocolError("event number does not grow", event_number=number, last=binding.received)
+        if len(data) > APPEND_MAX_BYTES:
+            raise ProtocolError("append is too large", size_bytes=len(data), limit_bytes=APPEND_MAX_BYTES)
+        binding.received = number
+        if self._host.must_copy:
+            data = bytes(data)
+        item = _InFlight(self, binding, data, count, number, rid, expected, many, index)
+        self.taken_bytes += item.size
+        if binding.gate is not None:
+            binding.waiting.append(item)
+        else:
+            self._submit(item)
+
+    def _submit(self, item: _InFlight) -> None:
+        binding = item.binding
+        item.previous = binding.submitted
+        binding.submitted = item.number
+        # What follows a condition waits for its outcome: only then is it known which number comes before.
+        if item.expected is not None:
+            binding.gate = item
+        request = Append(
+            segment=binding.segment,
+            writer=binding.id,
+            data=item.data,
+            event_number=item.number,
+            event_count=item.count,
+            previous=item.previous,
+            expected_offset=item.expected,
+        )
+        binding.in_flight += 1
+        self._store.submit_append(request, item)
+
+    def finished(self, item: _InFlight, outcome: Appended | PenstockError) -> None:
+        """Take an outcome from the store, in order of submission for each writer."""
+        binding = item.binding
+        binding.in_flight -= 1
+        if self._closed or binding.failed:
+            self._answered(item)
+            return
+        if isinstance(outcome, Appended):
+            if item.many is not None:
+                item.many.lengths[item.index] = outcome.end_offset
+            else:
+                self._host.send(data_appended(binding.writer, item.number, binding.acked, item.rid, outcome.end_offset))
+            binding.acked = item.number
+            binding.held = 0
+            self.appends += 1
+            self.appended_bytes += item.size - _OVERHEAD_BYTES
+        elif self._must_wait(binding, outcome):
+            if isinstance(outcome, QuotaHeldError):
+                binding.held += 1
+            self._stall(item)
+            return
+        elif item.expected is not None and isinstance(outcome, ConditionFailedError):
+            binding.submitted = item.previous
+            if not binding.waiting:
+                binding.received = item.previous
+            self._host.reply(c.ConditionalCheckFailed(binding.writer, item.number, item.rid))
+        else:
+            self._refuse(item, outcome)
+        self._answered(item)
+        if binding.gate is item:
+            binding.gate = None
+            while binding.waiting and binding.gate is None:
+                self._submit(binding.waiting.popleft())
+
+    @staticmethod
+    def _must_wait(binding: _Binding, error: PenstockError) -> bool:
+        return (
+            isinstance(error, ThrottledError)
+            or (isinstance(error, StorageFullError | QuotaHeldError) and not binding.knows_full)
+            or (bool(binding.stalled) and isinstance(error, _WITHOUT_PREDECESSOR))
+        )
+
+    def _stall(self, item: _InFlight) -> None:
+        """Keep an append that the store has no room for, and all behind it: they fail for want of their predecessor.
+
+        Their bytes stay held, so that the socket is not read further: this is how a writer feels a slow store.
+        """
+        binding = item.binding
+        if binding.replaced:
+            self._answered(item)
+            return
+        if not binding.stalled:
+            binding.submitted = item.previous
+            binding.gate = item
+        binding.stalled.append(item)
+        self.throttled += 1
+        if binding.in_flight:
+            return
+        if binding.held:
+            # A quota may hold very many writers for hours: those that wait for long ask less often.
+            times = 1 << min(_HELD_DOUBLINGS, binding.held - 1)
+            self._host.after_pause(lambda: self._retry(binding), times)
+            return
+        self._no_room = True
+        self._crowd.append(binding)
+        self._retry_soon()
+
+    def _retry_soon(self) -> None:
+        if not self._retry_comes:
+            self._retry_comes = True
+            self._host.after_pause(self._retry_some, 1)
+
+    def _retry_some(self) -> None:
+        """Try again those that have waited longest for room in the store: twice as many as the last time if there was room
+        for all of those, else half. Ten thousand that all ask every time would leave the store no time to make room."""
+        self._retry_comes = False
+        self._retries = max(_RETRIES_MIN, self._retries // 2) if self._no_room else min(_RETRIES_MAX, self._retries * 2)
+        self._no_room = False
+        for _ in range(len(self._crowd) if self._closed else min(self._retries, len(self._crowd))):
+            self._retry(self._crowd.popleft())
+        if self._crowd:
+            self._retry_soon()
+
+    def _retry(self, binding: _Binding) -> None:
+        if self._closed or binding.failed or binding.replaced:
+            self._drop_waiting(binding)
+            return
+        binding.waiting.extendleft(reversed(binding.stalled))
+        binding.stalled.clear()
+        # One alone asks whether there is room: the others follow its acknowledgement.
+        binding.gate = binding.waiting.popleft()
+        self._submit(binding.gate)
+
+    def _refuse(self, item: _InFlight, error: PenstockError) -> None:
+        binding = item.binding
+        binding.failed = True
+        self._drop_waiting(binding)
+        if isinstance(error, WriterFencedError):
+            self._host.reply(c.InvalidEventNumber(binding.writer, item.rid, "", item.number))
+            self._host.fail(error)
+            return
+        # A sealed segment is answered with the event number, anything else without a place.
+        place = item.number if isinstance(error, SegmentSealedError) else c.NO_OFFSET
+        reply = reply_of(error, item.rid, binding.segment, offset=place)
+        if reply is None:
+            self._host.fail(error)
+        elif item.many is not None:
+            item.many.failed(item.index, encode(reply))
+        else:
+            self._host.reply(reply)
+
+    def _drop_waiting(self, binding: _Binding) -> None:
+        for item in (*binding.stalled, *binding.waiting):
+            self._answered(item)
+        binding.stalled.clear()
+        binding.waiting.clear()
+
+    def _answered(self, item: _InFlight) -> None:
+        """The append is over, however it ended."""
+        if item.many is not None:
+            self._decided(item.many)
+        # Counted once a pass: acknowledgements come in thousands.
+        if not self._answered_bytes:
+            self._host.soon(self._settle)
+        self._answered_bytes += item.size
+
+    def _decided(self, many: _Many) -> None:
+        many.left -= 1
+        if not many.left and not self._closed:
+            self._host.send(many_appended(many.rid, many.lengths, many.failures))
+
+    def _settle(self) -> None:
+        size_bytes, self._answered_bytes = self._answered_bytes, 0
+        self._host.release(size_bytes)

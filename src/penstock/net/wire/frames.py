@@ -1,0 +1,222 @@
+"""Both ends of a connection: frames parsed in place where they were received, and frames written once per loop pass."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+
+from penstock.codec.wire.frames import FRAME_MAX_BYTES, HEADER, check_header
+from penstock.net.wire.arena import LARGE_BYTES, MEDIUM_BYTES, SMALL_BYTES, Arena, ArenaPool
+from penstock.ports.files import Buffer
+
+_ROOM_MIN = 2048
+_BUSY_BYTES = 64 << 10
+_BIG_FRAME_BYTES = 256 << 10
+_REWIND_BYTES = 16 << 10
+_UNPACED = (b"cubic", b"reno")
+_LOCAL = ("127.", "::1", "::ffff:127.")
+_JOIN_BYTES = 64 << 10
+
+
+class FrameReceiver:
+    """Cuts what a socket delivers into frames, without copying.
+
+    ``advance`` moves to the next whole frame and sets ``code``, ``at`` (where its payload begins in the arena) and
+    ``payload`` (a view, which keeps its arena from being recycled). Bytes before the end of what was received are never
+    written again, except by the owner through ``view``.
+    """
+
+    __slots__ = ("_allowed", "_arena", "_end", "_pool", "_start", "_wanted", "at", "code", "payload", "view")
+
+    def __init__(self, pool: ArenaPool, allowed: frozenset[int]) -> None:
+        self._pool = pool
+        self._allowed = allowed
+        self._wanted = SMALL_BYTES
+        self._arena: Arena | None = None
+        self._start = 0
+        self._end = 0
+        self.view = memoryview(b"")
+        self.code = 0
+        self.at = 0
+        self.payload = self.view
+
+    def buffer(self) -> memoryview:
+        """Where to receive next. Moves a frame that would straddle the end to a new arena that holds it whole."""
+        held = self._end - self._start
+        if not held and self._start > _REWIND_BYTES:
+            self._rewind()
+        need = self._frame_bytes(held)
+        room = len(self.view) - self._end
+        if self._start + need > len(self.view) or room < min(_ROOM_MIN, need):
+            self._turn(held, max(need, held + _ROOM_MIN))
+        return self.view[self._end :]
+
+    def _frame_bytes(self, held: int) -> int:
+        if held < HEADER.size:
+            return _ROOM_MIN
+        # A header that was not checked yet may claim anything.
+        length = int(HEADER.unpack_from(self.view, self._start)[1])
+        return HEADER.size + min(max(length, 0), FRAME_MAX_BYTES)
+
+    def _rewind(self) -> None:
+        """Begin the arena again where no one looks at it: small frames then stay on its first pages for ever, and a
+        connection that is mostly idle holds no more than those."""
+        if self._arena is not None and self._arena.size == SMALL_BYTES:
+            self.view = self.payload = memoryview(b"")
+            if self._arena.idle:
+                self._start = self._end = 0
+            self.view = self._arena.open()
+
+    def _turn(self, held: int, need: int) -> None:
+        if need > _BIG_FRAME_BYTES:
+            # Four frames of the size to an arena: then three of four are received without a move.
+            wanted = LARGE_BYTES if 4 * need > MEDIUM_BYTES else MEDIUM_BYTES
+        else:
+            wanted = self._wanted
+        arena = self._pool.acquire(need, wanted)
+        view = arena.open()
+        view[:held] = self.view[self._start : self._end]
+        self.payload = view[:0]
+        self._let_go()
+        self._arena, self.view, self._start, self._end = arena, view, 0, held
+
+    def received(self, size: int) -> None:
+        """Count ``size`` bytes that were put at the beginning of ``buffer()``."""
+        # A connection that fills its buffer well is worth a larger one; idle ones keep the smallest.
+        self._wanted = MEDIUM_BYTES if size >= _BUSY_BYTES else self._wanted
+        self._end += size
+
+    def advance(self) -> bool:
+        """Move to the next frame; False until it has arrived whole. Raises ProtocolError once its header is wrong."""
+        start = self._start
+        held = self._end - start
+        if held < HEADER.size:
+            return False
+        code, length = HEADER.unpack_from(self.view, start)
+        check_header(code, length, self._allowed)
+        at = start + HEADER.size
+        if held < HEADER.size + length:
+            return False
+        self._start = at + length
+        self.code = code
+        self.at = at
+        self.payload = self.view[at : self._start]
+        return True
+
+    @property
+    def partial_bytes(self) -> int:
+        """Received, and no frame yet."""
+        return self._end - self._start
+
+    @property
+    def missing_bytes(self) -> int:
+        """Number of bytes that the incomplete frame still needs."""
+        held = self._end - self._start
+        return max(0, self._frame_bytes(held) - held) if held >= HEADER.size else 0
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Another one for each frame that is awaited."""
+        return id(self._arena), self._start
+
+    def rest(self, place: tuple[int, int]) -> None:
+        """Hold nothing while nothing comes: give the arena back if all is parsed, and ``place`` was so at an earlier look."""
+        if self._arena is not None and self._start == self._end and place == self.place:
+            self.close()
+
+    def close(self) -> None:
+        """Give the arena back. Views of it stay valid."""
+        self.payload = memoryview(b"")
+        self._let_go()
+        self._start = self._end = 0
+
+    def _let_go(self) -> None:
+        self.view = memoryview(b"")
+        if self._arena is not None:
+            self._pool.retire(self._arena)
+            self._arena = None
+
+
+def tune(transport: asyncio.Transport) -> None:
+    """Send to peers on this host without pacing: it halves the rate of large transfers over loopback.
+
+    Does nothing where the transport has no socket, or the system no such algorithm.
+    """
+    peer = transport.get_extra_info("peername")
+    held = transport.get_extra_info("socket")
+    if held is None or not isinstance(peer, tuple) or not str(peer[0]).startswith(_LOCAL):
+        return
+    for algorithm in _UNPACED:
+        with suppress(OSError):  # not there, or not allowed: the system's own stays, slower but not wrong
+            held.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, algorithm)
+            return
+
+
+class Outbox:
+    """Frames to send, handed to the transport once per pass of the loop, large parts as views."""
+
+    __slots__ = ("_loop", "_parts", "_scheduled", "_transport", "data_bytes", "sent_bytes")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
+        self._loop = loop
+        self._transport = transport
+        self._parts: list[Buffer] = []
+        self._scheduled = False
+        self.sent_bytes = 0
+        self.data_bytes = 0
+        """Of frames put in parts, which hold data, and not written yet."""
+
+    def put(self, frame: Buffer) -> None:
+        self._parts.append(frame)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self.flush)
+
+    def put_parts(self, parts: Iterable[Buffer]) -> None:
+        before = len(self._parts)
+        self._parts.extend(parts)
+        self.data_bytes += sum(map(len, self._parts[before:]))
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write what is queued now. Dropped where the connection is closing: no one is left to read it."""
+        self._scheduled = False
+        parts, self._parts = self._parts, []
+        self.data_bytes = 0
+        if not parts or self._transport.is_closing():
+            return
+        size = sum(map(len, parts))
+        self.sent_bytes += size
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+        elif size <= _JOIN_BYTES:
+            # One small copy is cheaper than a vector of tiny parts.
+            self._transport.write(b"".join(parts))
+        else:
+            self._transport.writelines(_gathered(parts))
+
+
+def _gathered(parts: list[Buffer]) -> list[Buffer]:
+    """The same bytes with runs of small parts joined, so that large parts travel uncopied in a short vector."""
+    out: list[Buffer] = []
+    run: list[Buffer] = []
+    run_bytes = 0
+    for part in parts:
+        if len(part) >= _JOIN_BYTES // 8:
+            if run:
+                out.append(b"".join(run))
+                run, run_bytes = [], 0
+            out.append(part)
+            continue
+        run.append(part)
+        run_bytes += len(part)
+        if run_bytes >= 4 * _JOIN_BYTES:
+            out.append(b"".join(run))
+            run, run_bytes = [], 0
+    if run:
+        out.append(b"".join(run))
+    return out

@@ -1,0 +1,178 @@
+"""Errors as replies of the wire protocol, and back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from penstock.codec.wire import commands as c
+from penstock.codec.wire import table_commands as t
+from penstock.codec.wire.frames import Command
+from penstock.model.errors import (
+    AlreadyExistsError,
+    BadKeyVersionError,
+    ConditionFailedError,
+    ContainerOfflineError,
+    CorruptDataError,
+    FencedError,
+    InternalError,
+    InvalidArgumentError,
+    KeyNotFoundError,
+    NotEmptyError,
+    NotFoundError,
+    PenstockError,
+    QuotaExceededError,
+    QuotaHeldError,
+    RetentionHoldError,
+    SegmentNotFoundError,
+    SegmentSealedError,
+    StorageFullError,
+    ThrottledError,
+    TruncatedError,
+    UnsupportedError,
+    WriterFencedError,
+    WriterForgottenError,
+)
+
+ILLEGAL_ARGUMENT = 0
+DAMAGED = 64
+"""Our own code of an ErrorMessage. Pravega's clients take a code that they do not know for "unspecified"."""
+STORAGE_FULL = 65
+"""Likewise, and only for ``OWN_TOKEN``: Pravega's clients take no error about an append but those they know."""
+QUOTA_HELD = 66
+"""Likewise, and only for ``OWN_TOKEN``: what the quota of any other client lets wait is kept here."""
+QUOTA_EXCEEDED = 67
+"""For every client. The message is a sentence, and behind a line end the error's fields as a JSON object."""
+RETENTION_HOLD = 68
+"""Likewise: a hold forbids the removal."""
+WRITER_FORGOTTEN = 69
+"""Likewise, only as the answer to a setup: what the writer has sent may or may not be stored."""
+OWN_TOKEN = "penstock"
+"""In the field of a request that is empty without authorization: the client knows our own codes."""
+_MESSAGE_MAX = 1000
+_FIELDS_MAX = 30_000
+
+
+def reply_of(error: PenstockError, rid: int, segment: str, *, offset: int = c.NO_OFFSET) -> Command | None:
+    """The reply that says ``error`` about ``segment``, spelled as the client spelled it.
+
+    ``offset`` is the read offset, or the event number of a failed append. None: the protocol has no words for the error;
+    the connection is closed, and the client connects again and retries.
+    """
+    reply: Command | None = None
+    match error:
+        case SegmentSealedError():
+            reply = c.SegmentIsSealed(rid, segment, "", offset)
+        case KeyNotFoundError():
+            reply = t.TableKeyDoesNotExist(rid, segment)
+        case BadKeyVersionError():
+            reply = t.TableKeyBadVersion(rid, segment)
+        case NotFoundError():
+            reply = c.NoSuchSegment(rid, segment, "", offset)
+        case AlreadyExistsError():
+            reply = c.SegmentAlreadyExists(rid, segment)
+        case NotEmptyError():
+            reply = t.TableSegmentNotEmpty(rid, segment)
+        case TruncatedError():
+            reply = c.SegmentIsTruncated(rid, segment, error.start_offset, "", offset)
+        case FencedError():
+            # Another owner serves it, or will: the client asks the controller again.
+            reply = c.WrongHost(rid, segment, "")
+        case UnsupportedError():
+            reply = c.OperationUnsupported(rid, error.message)
+        case CorruptDataError():
+            reply = c.ErrorMessage(rid, segment, str(error)[:_MESSAGE_MAX], DAMAGED)
+        case StorageFullError():
+            reply = c.ErrorMessage(rid, segment, str(error)[:_MESSAGE_MAX], STORAGE_FULL)
+        case QuotaHeldError():
+            reply = c.ErrorMessage(rid, segment, _with_fields(error), QUOTA_HELD)
+        case QuotaExceededError():
+            reply = c.ErrorMessage(rid, segment, _with_fields(error), QUOTA_EXCEEDED)
+        case RetentionHoldError():
+            reply = c.ErrorMessage(rid, segment, _with_fields(error), RETENTION_HOLD)
+        case WriterForgottenError():
+            reply = c.ErrorMessage(rid, segment, _with_fields(error), WRITER_FORGOTTEN)
+        case InvalidArgumentError():
+            reply = c.ErrorMessage(rid, segment, str(error)[:_MESSAGE_MAX], ILLEGAL_ARGUMENT)
+    return reply
+
+
+def is_own(request: Command) -> bool:
+    """Whether the client that asks knows our own codes."""
+    return getattr(request, "token", None) == OWN_TOKEN
+
+
+def must_wait(error: PenstockError, request: Command) -> bool:
+    """Whether the error cannot be told: the request is tried again here, and then by a client that connects again."""
+    return isinstance(error, ThrottledError) or (
+        isinstance(error, StorageFullError | QuotaHeldError) and not is_own(request)
+    )
+
+
+def _with_fields(error: PenstockError) -> str:
+    fields = json.dumps(error.fields, default=str)
+    text = str(error)[:_MESSAGE_MAX].replace("\n", " ")
+    return f"{text}\n{fields}" if len(fields) <= _FIELDS_MAX else text
+
+
+def _fields_of(message: str, segment: str) -> dict[str, Any]:
+    text, _, encoded = message.partition("\n")
+    try:
+        fields = json.loads(encoded)
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict):
+        fields = {"reason": text}
+    fields.pop("message", None)  # Of no error of ours, and the name of an argument.
+    return fields | {"segment": segment}
+
+
+def error_of(reply: Command, segment: str) -> PenstockError:
+    """The error that a reply stands for. Anything but an error reply gives InternalError: the peer answered a question
+    that was not asked."""
+    error: PenstockError
+    match reply:
+        case c.SegmentIsSealed():
+            error = SegmentSealedError("segment is sealed", segment=segment, length_bytes=None)
+        case c.NoSuchSegment():
+            error = SegmentNotFoundError("no such segment", segment=segment)
+        case c.SegmentAlreadyExists():
+            error = AlreadyExistsError("segment exists", segment=segment)
+        case c.SegmentIsTruncated(start_offset=start, offset=offset):
+            error = TruncatedError("data is truncated", segment=segment, start_offset=start, offset=offset)
+        case c.WrongHost():
+            error = ContainerOfflineError("segment is not served by this store", segment=segment)
+        case c.OperationUnsupported(operation=operation):
+            error = UnsupportedError("operation is not offered", operation=operation, segment=segment)
+        case c.AuthTokenCheckFailed(code=code):
+            error = InvalidArgumentError("token was refused", code=code, segment=segment)
+        case c.ErrorMessage(message=message, code=0):
+            error = InvalidArgumentError("store refused the request", reason=message, segment=segment)
+        case c.ErrorMessage(message=message, code=64):
+            error = CorruptDataError("stored data is damaged", reason=message, segment=segment)
+        case c.ErrorMessage(message=message, code=65):
+            error = StorageFullError("disk of the store is full", reason=message, segment=segment)
+        case c.ErrorMessage(message=message, code=66):
+            error = QuotaHeldError("backlog quota is reached, the append has to wait", **_fields_of(message, segment))
+        case c.ErrorMessage(message=message, code=67):
+            error = QuotaExceededError("backlog quota is reached", **_fields_of(message, segment))
+        case c.ErrorMessage(message=message, code=68):
+            error = RetentionHoldError("a hold forbids the removal", **_fields_of(message, segment))
+        case c.ErrorMessage(message=message, code=69):
+            fields = _fields_of(message, segment)
+            error = WriterForgottenError("writer was silent for so long that its last number was forgotten", **fields)
+        case c.ErrorMessage(message=message):
+            error = InternalError("store failed", reason=message, segment=segment)
+        case t.TableSegmentNotEmpty():
+            error = NotEmptyError("table is not empty", segment=segment)
+        case t.TableKeyDoesNotExist():
+            error = KeyNotFoundError("key does not exist", segment=segment)
+        case t.TableKeyBadVersion():
+            error = BadKeyVersionError("key has another version", segment=segment)
+        case c.InvalidEventNumber(event_number=number):
+            error = WriterFencedError("another writer took over", segment=segment, event_number=number)
+        case c.ConditionalCheckFailed(event_number=number):
+            error = ConditionFailedError("segment has another length", segment=segment, event_number=number)
+        case _:
+            error = InternalError("reply does not fit the request", reply=type(reply).__name__, segment=segment)
+    return error

@@ -1,0 +1,96 @@
+"""The server's side of the line to one worker: which line is up now, and calls that wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from penstock.model.errors import ContainerOfflineError, NotConnectedError, PenstockError
+from penstock.net.workers.link import Answer, LinkDownError, WorkerLink
+
+PATIENCE_S = 30.0
+"""How long a call waits for a worker that is away, where its caller sets no earlier deadline."""
+
+
+class WorkerLine:
+    """Calls to the worker ``number``, whichever process it is now.
+
+    Calls that never left wait for the next process; so do those that may be repeated and whose process died, or stopped
+    because it could not write. Others then raise NotConnectedError: they may or may not have happened.
+    """
+
+    def __init__(self, number: int, *, patience_s: float = PATIENCE_S) -> None:
+        self.number = number
+        self._patience_s = patience_s
+        self._link: WorkerLink | None = None
+        self._changed: asyncio.Future[None] | None = None
+        self._failure: PenstockError | None = None
+
+    @property
+    def link(self) -> WorkerLink | None:
+        """The line that is up, or None while the worker is away."""
+        return self._link if self._link is not None and self._link.is_open else None
+
+    def attach(self, link: WorkerLink | None) -> None:
+        """From now on the worker is reached over ``link``; None: it is away."""
+        self._link = link
+        self._wake()
+
+    def give_up(self, failure: PenstockError) -> None:
+        """The worker does not come back: all calls raise ``failure``."""
+        self._link = None
+        self._failure = failure
+        self._wake()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set_result(None)
+
+    async def call(self, method: str, *arguments: object, repeat: bool) -> Any:
+        """The worker's answer. Raises what the worker raises; NotConnectedError, see above."""
+        refused: WorkerLink | None = None
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        deadline = began + self._patience_s
+        while True:
+            link = await self._up(refused, deadline)
+            try:
+                return await link.call(method, *arguments)
+            except NotConnectedError as error:
+                if not repeat and not isinstance(error, LinkDownError):
+                    raise
+            except ContainerOfflineError as error:
+                # It stops, and another process recovers: for whoever calls, the store is away for a moment.
+                if not repeat:
+                    raise NotConnectedError("worker has stopped", worker=self.number, reason=str(error)) from error
+            refused, now = link, loop.time()
+            if now - began > self._patience_s:
+                # An attempt that lasted long, as a read that waits does, found the worker alive: patience begins anew.
+                deadline = now + self._patience_s
+            began = now
+
+    async def _up(self, refused: WorkerLink | None, deadline: float) -> WorkerLink:
+        """The line, once there is another one than was ``refused``."""
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            link = self.link
+            if link is not None and link is not refused:
+                return link
+            if self._changed is None:
+                self._changed = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await asyncio.shield(self._changed)
+            except TimeoutError:
+                raise NotConnectedError("worker is away", worker=self.number, patience_s=self._patience_s) from None
+
+    def start(self, answer: Answer, method: str, *arguments: object) -> None:
+        """Send now; ``answer`` is called once, later, also where the worker is away."""
+        link = self.link
+        if link is None:
+            error = self._failure or NotConnectedError("worker is away", worker=self.number)
+            asyncio.get_running_loop().call_soon(answer, error)
+            return
+        link.start(answer, method, *arguments)

@@ -1,0 +1,245 @@
+"""The line between a server and one of its worker processes: calls in both directions over one connected pair of sockets.
+
+The pair is made by the server, and the worker inherits its end. Nobody else can reach it, so nobody has to prove who he is;
+and the end of either process ends the line for the other.
+
+A frame is a header, a text and the bytes beside it (``worker_values``). Frames arrive in the order in which they were sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, cast
+
+from penstock.model.errors import InternalError, NotConnectedError, PenstockError, ProtocolError, ThrottledError
+from penstock.net.workers.values import decode_error, decode_value, encode_error, encode_value
+from penstock.ports.files import Buffer
+
+log = logging.getLogger(__name__)
+
+_HEADER = struct.Struct(">IIBQ")
+_CALL, _ANSWER, _ERROR, _CANCEL = range(4)
+_FRAME_MAX_BYTES = 1 << 30
+_WRITE_BUFFER_BYTES = 8 << 20
+_JOIN_BYTES = 64 << 10
+_CALLS_MAX = 8192
+
+Answer = Callable[[object], None]
+"""Takes the result of a call, or the PenstockError that it failed with; called once, from the event loop."""
+Handler = Callable[..., Awaitable[Any]]
+Taker = Callable[..., None]
+"""Takes a call at once, in the order of the frames; its first argument is the ``Answer`` to give."""
+
+
+class LinkDownError(NotConnectedError):
+    """The other process is gone, and the call was never sent to it."""
+
+
+class WorkerLink(asyncio.Protocol):
+    """One end. ``handlers`` answer the other end's calls, each in a task; ``takers`` take theirs at once.
+
+    ``closed`` is done once the other end is gone or ``close`` was called; what was in flight then failed with
+    NotConnectedError. Made by ``open_link``.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        name: str,
+        handlers: Mapping[str, Handler],
+        takers: Mapping[str, Taker],
+    ) -> None:
+        self.name = name
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self._loop = loop
+        self._handlers = handlers
+        self._takers = takers
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._last_id = 0
+        self._owed: dict[int, Answer] = {}
+        self._serving: dict[int, asyncio.Task[None]] = {}
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    # --- the transport's calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclasses of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._writable.set()
+        for task in self._serving.values():
+            task.cancel()
+        owed, self._owed = self._owed, {}
+        for answer in owed.values():
+            answer(self._lost())
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        received = self._received
+        received += data
+        start = 0
+        try:
+            while len(received) - start >= _HEADER.size:
+                size, text_size, kind, number = _HEADER.unpack_from(received, start)
+                if size > _FRAME_MAX_BYTES or text_size > size:
+                    raise ProtocolError("frame between processes is out of bounds", size_bytes=size)
+                first = start + _HEADER.size
+                if len(received) < first + size:
+                    break
+                start = first + size
+                with memoryview(received) as view:
+                    self._take(kind, number, view[first : first + text_size], view[first + text_size : start])
+        except ProtocolError as error:
+            log.error("line between processes is broken", extra={"line": self.name, "reason": str(error)})
+            self.close()
+        # A view may still be held by a traceback: a new buffer costs less than to look for it.
+        self._received = bytearray(memoryview(received)[start:]) if start else received
+
+    def _take(self, kind: int, number: int, text: memoryview, rest: memoryview) -> None:
+        if kind == _CALL:
+            self._called(number, decode_value(text, rest))
+        elif kind == _CANCEL:
+            task = self._serving.get(number)
+            if task is not None:
+                task.cancel()
+        elif kind in (_ANSWER, _ERROR):
+            answer = self._owed.pop(number, None)
+            if answer is not None:
+                answer(decode_error(text, rest) if kind == _ERROR else decode_value(text, rest))
+        else:
+            raise ProtocolError("no such frame between processes", kind=kind)
+
+    # --- calls of the other end ---
+
+    def _called(self, number: int, call: Any) -> None:
+        method, *arguments = call
+        taker = self._takers.get(method)
+        if taker is not None:
+            taker(lambda outcome: self._reply(number, outcome), *arguments)
+            return
+        handler = self._handlers.get(method)
+        if handler is None:
+            self._reply(number, InternalError("no such call between processes", call=method))
+        elif len(self._serving) >= _CALLS_MAX:
+            # To stop reading would also keep back the answers that calls under way wait for.
+            self._reply(number, ThrottledError("too many calls at a time", resource="calls", limit=_CALLS_MAX))
+        else:
+            task = self._loop.create_task(self._serve(number, handler, arguments))
+            self._serving[number] = task
+            task.add_done_callback(lambda _: self._serving.pop(number, None))
+
+    async def _serve(self, number: int, handler: Handler, arguments: Sequence[Any]) -> None:
+        outcome: object
+        try:
+            outcome = await handler(*arguments)
+        except PenstockError as error:
+            outcome = error
+        except OSError as error:
+            outcome = InternalError("system call failed", reason=str(error))
+        except Exception as error:
+            log.error("call between processes failed", extra={"line": self.name}, exc_info=error)
+            outcome = InternalError("call failed", reason=repr(error)[:500])
+        try:
+            await self._writable.wait()
+            self._reply(number, outcome)
+        finally:
+            del outcome  # An error's traceback holds this frame, and the frame would hold the error, and the arguments.
+
+    def _reply(self, number: int, outcome: object) -> None:
+        try:
+            if isinstance(outcome, PenstockError):
+                self._send(_ERROR, number, *encode_error(outcome))
+            else:
+                self._send(_ANSWER, number, *encode_value(outcome))
+        except InternalError as error:
+            self._send(_ERROR, number, *encode_error(error))
+
+    # --- calls to the other end ---
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing() and not self.closed.done()
+
+    def start(self, answer: Answer, method: str, *arguments: object) -> int:
+        """Send a call now, and return its number. Raises LinkDownError: nothing was sent."""
+        if not self.is_open:
+            raise LinkDownError("the other process is gone", line=self.name)
+        text, beside = encode_value([method, *arguments])
+        self._last_id += 1
+        self._owed[self._last_id] = answer
+        self._send(_CALL, self._last_id, text, beside)
+        return self._last_id
+
+    async def call(self, method: str, *arguments: object) -> Any:
+        """The result. Raises what the other end raised, and NotConnectedError where it went away: the call may or may not
+        have happened, unless it is a LinkDownError. Cancelled: the other end is told to stop."""
+        await self._writable.wait()
+        reply: asyncio.Future[Any] = self._loop.create_future()
+
+        def resolve(outcome: object) -> None:
+            if reply.done():
+                return
+            if isinstance(outcome, PenstockError):
+                reply.set_exception(outcome)
+            else:
+                reply.set_result(outcome)
+
+        number = self.start(resolve, method, *arguments)
+        try:
+            return await reply
+        except asyncio.CancelledError:
+            if self._owed.pop(number, None) is not None and self.is_open:
+                self._send(_CANCEL, number, b"", ())
+            raise
+
+    def close(self) -> None:
+        """Send what is queued, then end the line."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _send(self, kind: int, number: int, text: bytes, beside: Sequence[Buffer]) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        rest = sum(item.nbytes if isinstance(item, memoryview) else len(item) for item in beside)
+        header = _HEADER.pack(len(text) + rest, len(text), kind, number)
+        if rest <= _JOIN_BYTES:
+            transport.write(b"".join((header, text, *beside)))
+        else:
+            transport.writelines([header, text, *beside])
+
+    def _lost(self) -> NotConnectedError:
+        return NotConnectedError("the other process is gone", line=self.name)
+
+
+async def open_link(
+    sock: socket.socket,
+    *,
+    name: str,
+    handlers: Mapping[str, Handler],
+    takers: Mapping[str, Taker] | None = None,
+) -> WorkerLink:
+    """A line over one end of a connected pair, which it closes in the end. ``name`` is for logs."""
+    loop = asyncio.get_running_loop()
+    link = WorkerLink(loop, name, handlers, takers or {})
+    sock.setblocking(False)
+    await loop.create_connection(lambda: link, sock=sock)
+    return link

@@ -1,0 +1,1 @@
+"""The log, the checkpoints, and recovery from both."""

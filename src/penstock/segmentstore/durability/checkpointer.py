@@ -1,0 +1,257 @@
+"""Checkpoints: all changed rows in one atomic commit, with the log address up to which they are complete."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from penstock.codec.store import rows as records
+from penstock.model.errors import PenstockError, StorageFullError, UnavailableError
+from penstock.ports.segment_service import NO_EVENT
+from penstock.segmentstore.tiering.flushed import write_flushed
+
+if TYPE_CHECKING:
+    from penstock.segmentstore.container import Container
+
+_log = logging.getLogger(__name__)
+Released: TypeAlias = tuple[dict[str, records.FreeRecord], dict[int, None]]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Point:
+    """A checkpoint: its batch in the catalogue, the lowest log address not tiered, and the chunks that were named no more.
+
+    ``next_frame``: the address of the container's first frame that its rows do not hold; None: there is none yet. What lies
+    between is of other containers: a container at rest for long must not keep it all for the first thing that it writes.
+    """
+
+    sequence: int
+    lowest_untiered: int | None
+    released: Released
+    next_frame: int | None = None
+
+    def needed_from(self) -> int | None:
+        """The lowest address that the container needs after this checkpoint; None: none that is durable."""
+        return min((one for one in (self.lowest_untiered, self.next_frame) if one is not None), default=None)
+
+
+class Checkpointer:
+    """Commits the changes of a container from time to time, then lets go of log frames and of files.
+
+    The order is the law: chunks are synced before a row names them, rows are durable, here and in the catalogue of tier 2,
+    before the log forgets, and rows that name a chunk no more are durable before its file goes.
+    """
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._wake = asyncio.Event()
+        self._asked = False
+        self._lock = asyncio.Lock()
+        self._complete_upto = 0
+        self._covered = _Point(sequence=0, lowest_untiered=None, released=({}, {}))
+        """The newest checkpoint that tier 2 alone gives back."""
+        self._next_frame: int | None = None
+        """The first frame since rows were last taken for a commit."""
+        self._points: deque[_Point] = deque()
+        self._committed = asyncio.Event()
+        """Set, and replaced, at the next commit of rows."""
+        self.truncate_log = self._no_log
+
+    async def _no_log(self) -> None:
+        """Until the store has wired the log of all its containers."""
+
+    def recovered(self, complete_upto: int, lowest_untiered: int | None) -> None:
+        """Take up after recovery."""
+        self._complete_upto = complete_upto
+        applied = self._container.applied_address
+        # As long as tier 2 does not give back what is there by now, the log keeps all of it.
+        self._covered.next_frame = 1 if applied else None
+        self._points.append(
+            _Point(
+                sequence=self._container.catalogue.sequence,
+                lowest_untiered=lowest_untiered,
+                released=({}, {}),
+                next_frame=complete_upto + 1 if applied > complete_upto else None,
+            )
+        )
+        self._settle()
+
+    # --- what the log must keep ---------------------------------------------------------------------------
+
+    def framed(self, address: int) -> None:
+        """A frame of the container has become durable at the address, above all earlier ones."""
+        if self._next_frame is None:
+            self._next_frame = address
+            for point in (*self._points, self._covered):
+                if point.next_frame is None:
+                    point.next_frame = address
+
+    def needed_from(self) -> int | None:
+        """Frames below this address are needed no more: their rows are committed, their bytes tiered. None: no frame is
+        needed that has become durable."""
+        return self._covered.needed_from()
+
+    # --- the loop -----------------------------------------------------------------------------------------
+
+    def nudge(self) -> None:
+        if self._container.rows.changed_bytes >= self._container.settings.checkpoint_rows_bytes:
+            self.ask()
+
+    def ask(self) -> None:
+        """Checkpoint soon."""
+        self._asked = True
+        self._wake.set()
+
+    async def next_commit(self) -> None:
+        """Ask for a checkpoint, and return once rows are committed, or the container has gone offline."""
+        self.ask()
+        await self._committed.wait()
+
+    def wake(self) -> None:
+        """Let go whoever waits for a commit."""
+        self._committed.set()
+        self._committed = asyncio.Event()
+
+    async def run(self) -> None:
+        container = self._container
+        settings = container.settings
+        pause_s = settings.checkpoint_interval_s
+        failures = 0
+        while True:
+            asked = await self._sleep(pause_s, interruptible=not failures)
+            try:
+                await self._checkpoint(everything=asked)
+                await container.reclaimer.free()
+                await container.reclaimer.forget_merges()
+                await container.writers.forget_some()
+            except (OSError, UnavailableError) as error:
+                container.log.shortage.settle(self, error)
+                failures += 1
+                container.telemetry.add("checkpoint_failures")
+                if failures == 1:
+                    _log.warning(
+                        "checkpoint failed, will be tried again", extra={"container": container.index}, exc_info=error
+                    )
+                # A part of chance, so that containers that failed together do not return together.
+                longest = min(settings.retry_max_s, settings.retry_min_s * 2 ** min(failures, 16))
+                pause_s = longest * (0.5 + container.rng.random() / 2)
+            else:
+                container.log.shortage.settle(self, None)
+                failures = 0
+                pause_s = settings.checkpoint_interval_s
+            container.segments.evict_idle(settings.max_loaded_segments)
+
+    async def _sleep(self, seconds: float, *, interruptible: bool) -> bool:
+        """Wait, or until asked. Returns whether somebody asked."""
+        if not interruptible:
+            await asyncio.sleep(seconds)
+            return True
+        if not self._asked:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass  # Nobody asked: the interval is over.
+        asked, self._asked = self._asked, False
+        self._wake.clear()
+        return asked
+
+    async def last(self) -> None:
+        """The checkpoint of an orderly close. Its failure costs time at the next start, nothing else."""
+        self._container.writers.put_if_old()
+        try:
+            await self.checkpoint()
+            await self._container.catalogue.tidy_outbox()
+        except (OSError, PenstockError) as error:
+            _log.warning("last checkpoint failed", extra={"container": self._container.index}, exc_info=error)
+
+    async def checkpoint(self) -> None:
+        """Commit what has changed, here and in tier 2, then let the log forget.
+
+        Raises what the key-value store, tier 2 and the log raise.
+        """
+        await self._checkpoint(everything=True)
+        if self._container.catalogue.safe < 0:
+            await self._container.catalogue.begin()
+            await self._checkpoint(everything=True)
+
+    async def _checkpoint(self, *, everything: bool) -> None:
+        catalogue = self._container.catalogue
+        async with self._lock:
+            await self._commit()
+            if everything or catalogue.is_due():
+                try:
+                    await catalogue.write()
+                except StorageFullError:
+                    # Space comes from the files that rows name no more. That the catalogue still names them, a rebuilt
+                    # store would take for damage: that is less than a disk that stays full.
+                    self._release_all()
+                    await self._container.reclaimer.free()
+                    raise
+            self._settle()
+            await self.truncate_log()
+
+    async def _commit(self) -> None:
+        container = self._container
+        if not container.dirty and not container.rows.changed and container.applied_address == self._complete_upto:
+            return
+        # No await from here to the commit's own first one: the rows are the state at this very address.
+        upto, self._next_frame = container.applied_address, None
+        lowest = container.tiering.lowest_address()
+        released = container.reclaimer.released_by_now()
+        self._write_rows(upto)
+        container.telemetry.add("checkpoints")
+        await container.rows.commit()
+        self.wake()
+        self._complete_upto = upto
+        self._points.append(
+            _Point(
+                sequence=container.catalogue.sequence,
+                lowest_untiered=lowest,
+                released=released,
+                next_frame=self._next_frame,
+            )
+        )
+
+    def _settle(self) -> None:
+        """Go by the newest checkpoint that tier 2 alone gives back."""
+        safe = self._container.catalogue.safe
+        while self._points and self._points[0].sequence <= safe:
+            self._covered = self._points.popleft()
+            self._container.reclaimer.committed(self._covered.released)
+
+    def _release_all(self) -> None:
+        for index, point in enumerate(self._points):
+            self._container.reclaimer.committed(point.released)
+            self._points[index] = replace(point, released=({}, {}))
+
+    def _write_rows(self, upto: int) -> None:
+        container = self._container
+        rows, index = container.rows, container.index
+        container.writers.put_if_old()
+        used_s = container.writers.age_s
+        for segment in container.dirty:
+            segment.stored = True
+            place, record = records.uid_key(records.TAG_SEGMENT, index, segment.uid), segment.record()
+            rows.put(place, records.encode_segment(record))
+            if segment.table is not None:
+                rows.put(records.copy_key(place), records.encode_segment(record))
+            for key in segment.dirty_attributes:
+                attribute = segment.attributes[key]
+                value = attribute.durable
+                row = container.segments.attribute_key(segment, key)
+                if value == NO_EVENT:
+                    rows.delete(row)
+                else:
+                    fixed = attribute.fixed
+                    rows.put(row, records.encode_int(value) if fixed else records.encode_writer(value, used_s))
+            segment.dirty_attributes.clear()
+            write_flushed(container, segment)
+            segment.dirty = False
+        container.dirty.clear()
+        state = records.encode_container(records.ContainerRecord(epoch=container.log.epoch, complete_upto=upto))
+        rows.put(records.prefix(records.TAG_CONTAINER, index), state)
+        rows.put(records.container_copy_key(index), state)

@@ -1,0 +1,403 @@
+"""Recovery: what the key-value store holds, and what the log adds to it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from penstock.codec.store import operation_frames as frames
+from penstock.codec.store import operations as codec
+from penstock.codec.store import rows as records
+from penstock.model.errors import CorruptDataError, DamagedRowError, InternalError, InvalidArgumentError
+from penstock.ports.durable_log import DurableLog
+from penstock.ports.keyvalue import KeyValueStore
+from penstock.ports.segment_service import NO_EVENT
+from penstock.segmentstore import transitions
+from penstock.segmentstore.repair.chunk_gaps import missing_ranges
+from penstock.segmentstore.repair.set_aside import SetAside
+from penstock.segmentstore.segment import AttributeState, Segment
+from penstock.segmentstore.tiering import imports
+
+if TYPE_CHECKING:
+    from penstock.segmentstore.container import Container
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """An append that the rows know already, whose bytes may live in the log alone. A merge brings no writer with it."""
+
+    offset: int
+    data: memoryview
+    count: int
+    address: int
+    time_ms: int
+    writer: int | None = None
+    number: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.data)
+
+
+async def recover(containers: Sequence[Container], total: int, *, log: DurableLog, keyvalue: KeyValueStore) -> None:
+    """Rebuild the containers of a store, of which there are ``total``, from its metadata and the frames of its log.
+
+    Raises: CorruptDataError, VersionTooNewError, InvalidArgumentError (another number of containers than the store was
+    created with).
+    """
+    is_new = await _check_total(total, keyvalue)
+    first = 0
+    recoveries = {container.index: Recovery(container) for container in containers}
+    for recovery in recoveries.values():
+        await recovery.begin()
+    async for address, frame in log.replay():
+        header = frames.decode_frame_header(frame)
+        if header.container not in recoveries:
+            raise CorruptDataError("log frame of an unknown container", container=header.container)
+        if is_new and first == 0 and address > 1:
+            # Frames before it were let go once the metadata held them. Without it no chunk has a name any more.
+            raise CorruptDataError("metadata is gone, and the log does not hold all of it", first_address=address)
+        first = address
+        await recoveries[header.container].replay(address, header, frame)
+    for container in containers:
+        _check_log_reaches(container, log)
+    for recovery in recoveries.values():
+        await recovery.finish()
+    if is_new or await _lacks_store_row(keyvalue):
+        row = records.encode_store(total)
+        await keyvalue.commit([(records.STORE_KEY, row), (records.STORE_COPY_KEY, row)])
+
+
+async def _row_or_copy(keyvalue: KeyValueStore, key: bytes, copy: bytes | None = None) -> bytes | None:
+    """A row, or its copy if the row is damaged or missing; None if neither exists. Raises DamagedRowError: the row is damaged
+    and there is no copy, or the row is missing and its copy is damaged."""
+    damage: DamagedRowError | None = None
+    try:
+        (row,) = await keyvalue.get_many([key])
+    except DamagedRowError as error:
+        row, damage = None, error
+    if row is None and copy is not None:
+        row = await _row_or_copy(keyvalue, copy)
+        if row is not None:
+            why = "missing" if damage is None else "damaged"
+            _log.error(f"row of the metadata is {why}, its copy is used", extra={"key": key.hex()})
+    if row is None and damage is not None:
+        raise damage
+    return row
+
+
+async def _lacks_store_row(keyvalue: KeyValueStore) -> bool:
+    """Whether the store's row or its copy is missing."""
+    for key in (records.STORE_KEY, records.STORE_COPY_KEY):
+        try:
+            (row,) = await keyvalue.get_many([key])
+        except DamagedRowError:
+            continue
+        if row is None:
+            return True
+    return False
+
+
+async def _check_total(total: int, keyvalue: KeyValueStore) -> bool:
+    """Whether the metadata is empty, as that of a new store."""
+    row = await _row_or_copy(keyvalue, records.STORE_KEY, records.STORE_COPY_KEY)
+    if row is None:
+        return True
+    if records.decode_store(row) != total:
+        raise InvalidArgumentError(
+            "number of containers is fixed when a store is created",
+            containers=total,
+            created_with=records.decode_store(row),
+        )
+    return False
+
+
+def _check_log_reaches(container: Container, log: DurableLog) -> None:
+    # Going on would delete the chunks that only the lost frames name, and use addresses a second time.
+    if container.applied_address > log.last:
+        raise CorruptDataError(
+            "log has lost its end: the metadata knows later frames",
+            container=container.index,
+            known_address=container.applied_address,
+            log_last=log.last,
+        )
+
+
+class Recovery:
+    """Rebuilds one container. Nothing is written: recovering twice is recovering once.
+
+    Frames up to the checkpoint's address give only bytes, of those segments that the rows say are not tiered there;
+    frames behind it are applied as they were at first.
+    """
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._complete_upto = 0
+        self._pieces: dict[int, list[_Piece]] = {}
+        self._settled = False
+        self._aside = SetAside(container)
+
+    async def begin(self) -> None:
+        """Load the checkpoint. Raises CorruptDataError where the log is not the one that the rows go with."""
+        container = self._container
+        key, copy = records.prefix(records.TAG_CONTAINER, container.index), records.container_copy_key(container.index)
+        row = await _row_or_copy(container.keyvalue, key, copy)
+        record = None if row is None else records.decode_container(row)
+        if record is not None:
+            if record.epoch >= container.log.epoch:
+                raise CorruptDataError(
+                    "metadata is newer than the log: it belongs to another one",
+                    container=container.index,
+                    epoch=record.epoch,
+                    log_epoch=container.log.epoch,
+                )
+            self._complete_upto = record.complete_upto
+        container.applied_address = self._complete_upto
+        await container.catalogue.recover(record)
+        await container.writers.recover()
+        await container.reclaimer.recover()
+        await self._aside.recover(self._complete_upto)
+
+    async def replay(self, address: int, header: frames.FrameHeader, frame: bytes) -> None:
+        """Take up one frame of the container; frames come in order."""
+        container = self._container
+        if address > self._complete_upto and not self._settled:
+            await self._settle()
+        if address <= self._complete_upto:
+            for operation in frames.decode_operations(frame):
+                await self._collect(operation, address, header.time_ms)
+        else:
+            for change in frames.decode_runs(frame):
+                if isinstance(change, frames.AppendRun):
+                    await self._append(change, address, header.time_ms)
+                else:
+                    await self._apply(change, header.time_ms)
+        self._aside.hold(address, header.time_ms, frame)
+        container.applied_address = max(container.applied_address, address)
+
+    async def finish(self) -> None:
+        """All frames were replayed: check that nothing is missing, and get ready to serve."""
+        container = self._container
+        if not self._settled:
+            await self._settle()
+        for segment in container.segments.loaded():
+            segment.forget_pending()
+            await self._check_complete(segment)
+        lowest = [address for address in (container.tiering.lowest_address(), self._aside.put_rows()) if address]
+        container.checkpointer.recovered(self._complete_upto, min(lowest, default=None))
+
+    async def _check_complete(self, segment: Segment) -> None:
+        """A gap before later bytes, or in what was all tiered, is a lost chunk row: the store starts, and refuses reads
+        of those bytes. Raises CorruptDataError where the log has lost the segment's end."""
+        gap = _first_gap(segment)
+        if gap is None:
+            return
+        where = {"segment": segment.name, "offset": gap, "length": segment.length}
+        starts = [*(chunk.start for chunk in segment.chunks.items), *(entry.start for entry in segment.cache.untiered)]
+        has_later = any(start > gap for start in starts)
+        if not has_later and not await missing_ranges(self._container.rows, self._container.index, segment.uid):
+            raise CorruptDataError("bytes are neither in the log nor in chunks", **where)
+        _log.error("bytes are neither in the log nor in chunks; reads of them are refused", extra=where)
+
+    # --- before the checkpoint's address ------------------------------------------------------------------
+
+    async def _collect(self, operation: codec.Operation, address: int, time_ms: int) -> None:
+        match operation:
+            case codec.AppendOperation():
+                piece = _Piece(
+                    offset=operation.offset,
+                    data=operation.data,
+                    count=operation.event_count,
+                    address=address,
+                    time_ms=time_ms,
+                    writer=operation.writer,
+                    number=operation.event_number,
+                )
+                await self._keep(operation.uid, piece)
+            case codec.MergeOperation():
+                target = await self._find(operation.uid)
+                if target is None and operation.uid in self._aside and await self._find(operation.source) is not None:
+                    return  # The target was already damaged at the merge, so the source still exists.
+                for piece in self._pieces.pop(operation.source, []):
+                    shifted = _Piece(
+                        offset=piece.offset + operation.offset,
+                        data=piece.data,
+                        count=piece.count,
+                        address=piece.address,
+                        time_ms=time_ms,
+                    )
+                    await self._keep(operation.uid, shifted)
+            case codec.DeleteOperation():
+                self._pieces.pop(operation.uid, None)
+            case _:
+                pass  # The rows hold all that the others did.
+
+    async def _keep(self, uid: int, piece: _Piece) -> None:
+        """Keep what is not tiered. Of a segment that the rows do not know all is kept: it was merged or deleted."""
+        segment = await self._find(uid)
+        if segment is None and uid in self._aside:
+            self._aside.hold_bytes(uid, piece.offset, piece.data, piece.count, piece.address, piece.time_ms)
+            return
+        if segment is not None and (piece.end <= segment.kept_offset or segment.chunks.covers(piece.offset, piece.end)):
+            return
+        self._pieces.setdefault(uid, []).append(piece)
+
+    async def _settle(self) -> None:
+        """The state is that of the checkpoint: put the bytes into their tail caches."""
+        self._settled = True
+        pieces, self._pieces = self._pieces, {}
+        for uid, items in pieces.items():
+            segment = await self._find(uid)
+            if segment is None:
+                raise CorruptDataError(
+                    "log holds bytes of an unknown segment", container=self._container.index, uid=uid
+                )
+            for piece in items:
+                if piece.data:
+                    self._container.tiering.add(segment)
+                    segment.cache.append(piece.offset, piece.data, piece.count, piece.address, piece.time_ms)
+                    if piece.writer is not None:
+                        before = await self._number_before(segment, piece.writer, piece.number - piece.count)
+                        segment.cache.wrote(piece.writer, piece.number, before)
+
+    async def _number_before(self, segment: Segment, writer: int, counted: int) -> int:
+        """The writer's last number in the bytes that were tiered at the checkpoint; ``counted`` if its row is damaged."""
+        known = segment.cache.behind.get(writer)
+        if known is not None:
+            return known
+        try:
+            row = await self._container.rows.get(records.flushed_key(self._container.index, segment.uid, writer))
+        except DamagedRowError:
+            return counted
+        return NO_EVENT if row is None else records.decode_int(row)
+
+    async def _find(self, uid: int) -> Segment | None:
+        """The segment; None if it does not exist or was set aside."""
+        known = self._container.segments.by_uid.get(uid)
+        if known is None and uid not in self._aside:
+            try:
+                known = await self._container.segments.load(uid)
+            except CorruptDataError as error:
+                self._aside.add(uid, error)
+            if known is not None:
+                self._container.segments.show(known)
+        return known
+
+    # --- behind it ----------------------------------------------------------------------------------------
+
+    async def _require(self, uid: int) -> Segment | None:
+        """The segment; None if it was set aside. Then the operation is held for it."""
+        segment = await self._find(uid)
+        if segment is None and uid not in self._aside:
+            raise CorruptDataError("log changes an unknown segment", container=self._container.index, uid=uid)
+        return segment
+
+    async def _append(self, run: frames.AppendRun, address: int, time_ms: int) -> None:
+        segments = self._container.segments
+        segment = segments.by_uid.get(run.uid) or await self._require(run.uid)
+        if segment is None:
+            return
+        for writer in run.last:
+            if segment.attributes.get(writer) is None:
+                before = next(number - count for _, count, who, number in run.items if who == writer)
+                await self._attribute(segment, writer, before)
+        if segments.by_uid.get(run.uid) is not segment:
+            raise InternalError("segment left memory while the log was replayed", segment=segment.name)
+        _expect(segment, run.offset)
+        transitions.append_run(self._container, segment, run, address, time_ms)
+
+    async def _attribute(self, segment: Segment, key: int, otherwise: int) -> AttributeState:
+        """State of an attribute that the log is about to change; ``otherwise`` if its row is damaged."""
+        try:
+            return await self._container.segments.attribute(segment, key)
+        except DamagedRowError:
+            state = segment.attributes[key] = AttributeState(otherwise)
+            return state
+
+    async def _apply(self, operation: codec.Change, time_ms: int) -> None:
+        container = self._container
+        if isinstance(operation, codec.CreateOperation):
+            _create(container, operation, time_ms)
+            return
+        segment = await self._require(operation.uid)
+        if segment is None:
+            if isinstance(operation, codec.DeleteOperation):
+                await self._aside.free_name(operation.uid)
+            return
+        match operation:
+            case codec.SealOperation():
+                transitions.seal(container, segment, time_ms)
+            case codec.TruncateOperation():
+                transitions.truncate(container, segment, operation.offset)
+            case codec.KeepOperation():
+                transitions.keep(container, segment, operation.offset)
+            case codec.ReleaseOperation():
+                transitions.release(container, segment, operation.offset)
+            case codec.RestoreOperation():
+                transitions.restore(container, segment, operation.offset)
+            case codec.DeleteOperation():
+                transitions.delete(container, segment)
+            case codec.AttributeOperation():
+                state = await self._attribute(segment, operation.attribute, NO_EVENT)
+                state.pending = operation.value
+                transitions.attribute(container, segment, state, operation.attribute, operation.value)
+            case codec.MergeOperation():
+                source = await self._require(operation.source)
+                _expect(segment, operation.offset)
+                if source is None:
+                    name = await self._aside.free_name(operation.source)
+                    transitions.merge_damaged(container, segment, operation.source, name, operation.length, time_ms)
+                    return
+                _expect(source, operation.length)
+                transitions.merge(container, segment, source, operation.offset, time_ms)
+            case codec.AdoptOperation():
+                _expect(segment, operation.offset)
+                imports.adopt(container, segment, operation, time_ms)
+            case codec.TableOperation():
+                _expect(segment, operation.position)
+                transitions.table_change(container, segment, operation, time_ms)
+            case _:
+                assert_never(operation)
+
+
+def _create(container: Container, operation: codec.CreateOperation, time_ms: int) -> None:
+    record = records.SegmentRecord(
+        name=operation.name,
+        kind=operation.kind,
+        key_bytes=operation.key_bytes,
+        rollover_bytes=operation.rollover_bytes,
+        start_offset=0,
+        length=0,
+        sealed=False,
+        modified_ms=time_ms,
+        event_count=0,
+        freed_bytes=0,
+        entry_count=0,
+        kept_offset=0,
+    )
+    transitions.create(container, Segment(operation.uid, record, container.memory), time_ms)
+
+
+def _expect(segment: Segment, offset: int) -> None:
+    if segment.length != offset:
+        raise CorruptDataError(
+            "log does not continue the segment", segment=segment.name, length=segment.length, offset=offset
+        )
+
+
+def _first_gap(segment: Segment) -> int | None:
+    """The first offset from the first byte kept to the tail that neither chunks nor log hold; None: they hold all."""
+    if segment.table is not None:
+        return None
+    position = segment.kept_offset
+    for entry in segment.cache.untiered:
+        if entry.start > position and not segment.chunks.covers(position, entry.start):
+            return position
+        position = max(position, entry.end)
+    if position < segment.length and not segment.chunks.covers(position, segment.length):
+        return position
+    return None

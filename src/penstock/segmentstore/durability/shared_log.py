@@ -1,0 +1,135 @@
+"""The durable log as the containers of a store share it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from penstock.codec.store import operation_frames as frames
+from penstock.codec.store import operations as codec
+from penstock.core.segments.append_rules import APPEND_MAX_BYTES
+from penstock.model.errors import PenstockError, StorageFullError
+from penstock.ports.durable_log import DurableLog, LogAddress
+from penstock.ports.files import Buffer
+from penstock.segmentstore.shortage import Shortage
+
+
+class Committer(Protocol):
+    """A container, as its log sees it."""
+
+    def take_frame(self) -> tuple[Sequence[Buffer], int] | None:
+        """What is queued, as one frame and its size; None: nothing is. It is in flight from here on."""
+        ...
+
+    def committed(self, address: int) -> None:
+        """The frame that was taken is durable at the address."""
+        ...
+
+    def commit_later(self) -> None:
+        """Append what is queued, or was taken, by the container's own task."""
+        ...
+
+    def go_offline(self, reason: str, error: BaseException | None) -> None: ...
+
+
+class SharedLog:
+    """Hands frames on, and knows the highest address that any container has seen become durable.
+
+    ``filled`` is called whenever another ``fill_bytes`` have been written, and when the log is full: time for everyone to
+    tier and checkpoint. ``shortage`` tells of a full disk; for ``pause_s`` after a refusal the log is not asked for appends.
+    """
+
+    def __init__(self, log: DurableLog, *, fill_bytes: int, pause_s: float) -> None:
+        self._log = log
+        self._fill_bytes = fill_bytes
+        self._since_bytes = 0
+        self._truncated = 0
+        self._due: dict[Committer, None] = {}
+        self.filled: Callable[[], None] | None = None
+        self.last_address = 0
+        self.operation_max_bytes = log.max_frame_bytes - frames.FRAME.size
+        """Size of the largest operation that may be queued. A larger one would fit no frame, and end its container."""
+        self.append_max_bytes = min(APPEND_MAX_BYTES, self.operation_max_bytes - codec.APPEND.size)
+        self.shortage = Shortage(log.refuse_waits, pause_s=pause_s)
+
+    def commit_soon(self, committer: Committer) -> None:
+        """Commit what the container has queued by the end of this pass of the loop, with what others have queued by then."""
+        if not self._due:
+            asyncio.get_running_loop().call_soon(self._commit_due)
+        self._due[committer] = None
+
+    def _commit_due(self) -> None:
+        """One write and one sync for all, here and now where the log can: a single append then costs no task and no hop."""
+        due, self._due = list(self._due), {}
+        taken: list[tuple[Committer, Sequence[Buffer], int]] = []
+        for committer in due:
+            frame = committer.take_frame()
+            if frame is None:
+                continue
+            taken.append((committer, *frame))
+        frames = [parts for _, parts, size_bytes in taken if size_bytes]
+        addresses: Sequence[int] | None = ()
+        if frames:
+            try:
+                addresses = self._log.append_in_place(frames)
+            except (OSError, PenstockError) as error:
+                for committer, _, _ in taken:
+                    committer.go_offline("log append failed", error)
+                return
+        if addresses is None:
+            for committer, _, _ in taken:
+                committer.commit_later()
+            return
+        left = iter(addresses)
+        for committer, _, size_bytes in taken:
+            if size_bytes:
+                address = next(left)
+                self._note(address, size_bytes)
+                committer.committed(address)
+            else:
+                committer.committed(0)
+
+    @property
+    def epoch(self) -> int:
+        return self._log.epoch
+
+    async def append(self, parts: Sequence[Buffer], size_bytes: int, *, vital: bool) -> int:
+        """Raises what ``DurableLog.append`` raises."""
+        try:
+            address = await self._log.append(parts, vital=vital)
+        except StorageFullError as error:
+            # The way out of a full log is to need less of it.
+            self._since_bytes = 0
+            self.shortage.log_refused(error)
+            if self.filled is not None:
+                self.filled()
+            raise
+        self._note(address, size_bytes)
+        return address
+
+    def _note(self, address: int, size_bytes: int) -> None:
+        self.last_address = max(self.last_address, address)
+        self._since_bytes += size_bytes
+        if self._since_bytes >= self._fill_bytes and self.filled is not None:
+            self._since_bytes = 0
+            self.filled()
+
+    async def begin_wipe(self, frame: Sequence[Buffer]) -> None:
+        """See ``DurableLog.begin_wipe``. ``frame``, which changes nothing, is the first of the new file: the newest file of
+        a log alone knows its last address, so that older ones cannot go before it holds one."""
+        await self._log.begin_wipe()
+        await self.append(frame, sum(map(len, frame)), vital=True)
+        # What was truncated up to here still lies in the file that was written then.
+        self._truncated = 0
+
+    async def end_wipe(self) -> bool:
+        """See ``DurableLog.end_wipe``."""
+        return await self._log.end_wipe()
+
+    async def truncate(self, upto: int) -> None:
+        """Forget the frames at and below ``upto``, unless that was done."""
+        if upto > self._truncated:
+            await self._log.truncate(LogAddress(upto))
+            self._truncated = upto
+            self.shortage.log_shrank()

@@ -1,0 +1,415 @@
+"""The catalogue of a container: its rows, repeated in tier 2, so that tier 2 alone gives a store back.
+
+Each checkpoint commits, with its rows, a batch that says what they change: the outbox. From there batches go to tier 2 in
+order, some at a time, and only then may the log forget what they rest on. From time to time all rows go there as a snapshot,
+and what it replaces is deleted. Source: docs/design/0015-integrity.md, docs/formats/catalogue.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.codec.store import catalogue as codec
+from penstock.codec.store import rows as records
+from penstock.model.errors import CorruptDataError, DamagedRowError, UnavailableError
+from penstock.segmentstore.metadata import MetadataRows
+
+if TYPE_CHECKING:
+    from penstock.ports.objects import Objects
+    from penstock.segmentstore.container import Container
+
+_log = logging.getLogger(__name__)
+_PAGE = 1000
+_PAGES_PER_REST = 4
+_ASIDE_PAGE = 4
+"""Rows of segments that were set aside are frames of the log, each of which may be megabytes."""
+
+_DAMAGED_PAUSE_S = 3600.0
+"""Pause between two attempts at a snapshot that a damaged row prevents: each attempt reads all rows before it."""
+
+Row = tuple[bytes, bytes]
+
+
+class Catalogue:
+    """Brings a container's batches to ``objects``. Without them it makes none, and the log waits for none.
+
+    A journal object is replaced by a longer one until it is ``catalogue_object_bytes`` long: objects are written whole, and
+    there should be few. No two objects ever have the same name.
+    """
+
+    def __init__(self, container: Container, objects: Objects | None) -> None:
+        self._container = container
+        self._objects = objects
+        self._sequence = 0
+        self._taken = 0
+        """As ``_sequence``, with the batch of a commit that is under way, or whose end nobody knows."""
+        self._taken_batch = b""
+        self._pending: deque[tuple[int, bytes]] = deque()
+        self._pending_bytes = 0
+        self._obsolete: list[int] = []
+        self._clearing = 0
+        self._written = 0
+        self._written_at = 0.0
+        self._open: list[tuple[int, bytes]] = []
+        self._open_name: str | None = None
+        self._surplus: list[str] = []
+        self._count = 0
+        self._journal_bytes = 0
+        self._journal_objects = 0
+        self._snapshot_bytes = 0
+        self._continues = self._looked = False
+        self._has_snapshot = False
+        """Whether tier 2 holds all that was written so far, as far as is known."""
+        self._complete_at: tuple[int, int, int] | None = None
+        """Of the newest snapshot: where it begins, up to which batch it needs the journal, and its run."""
+        self._is_whole = True
+        """Whether it lacks no damaged row. Otherwise the objects that it replaces are kept."""
+        self._wanted = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._snapshots = asyncio.Lock()
+
+    # --- life ---------------------------------------------------------------------------------------------
+
+    @property
+    def enabled(self) -> bool:
+        return self._objects is not None
+
+    async def recover(self, row: records.ContainerRecord | None) -> None:
+        """Take up where an earlier opening stopped. ``row``: the container's checkpoint."""
+        container = self._container
+        if self._objects is None:
+            return
+        damaged: list[bytes] = []
+        head = records.range_of(records.prefix(records.TAG_CATALOGUE, container.index))
+        stored = [value for _, value in await container.rows.scan(head, limit=1, damaged=damaged)]
+        bounds = records.range_of(records.prefix(records.TAG_OUTBOX, container.index))
+        waiting = [
+            (records.parse_number(key[-8:]), value)
+            for key, value in await container.rows.scan_all(bounds, damaged=damaged)
+        ]
+        known = records.decode_catalogue(stored[0]) if stored else None
+        if known is not None:
+            self._sequence = self._taken = known.sequence
+        if damaged:
+            self._restart(damaged, [sequence for sequence, _ in waiting])
+            return
+        for sequence, value in waiting:
+            self._queue(sequence, value)
+        self._written = self._pending[0][0] - 1 if self._pending else self._sequence
+        # Rows that an earlier version changed are in no batch.
+        self._continues = (
+            known is not None
+            and row is not None
+            and (known.epoch, known.complete_upto) == (row.epoch, row.complete_upto)
+        )
+        self._wanted.set()
+
+    def _restart(self, damaged: Sequence[bytes], waiting: Sequence[int]) -> None:
+        """Start again after damage to a row of the outbox. The catalogue in tier 2 cannot be continued, but a snapshot of all
+        rows can replace it. Until then the log keeps what it holds."""
+        _log.error(
+            "outbox of the catalogue is damaged, all rows are written to tier 2 again",
+            extra={"container": self._container.index, "key": damaged[0].hex()},
+        )
+        behind = records.prefix(records.TAG_OUTBOX, self._container.index)
+        self._obsolete = [*waiting, *(records.parse_number(key[-8:]) for key in damaged if key.startswith(behind))]
+        # Above every number that was ever used: numbers count from where an opening began.
+        self._sequence = self._taken = max(self._sequence, *self._obsolete, self._container.log.epoch << 32)
+        self._written = self._sequence
+        self._wanted.set()
+
+    async def _look(self) -> None:
+        """Find out whether what lies in tier 2 can be continued; if so no snapshot is wanted now."""
+        listed = await self._listed()
+        journals = [size for name, size in listed.items() if name.kind is codec.Kind.JOURNAL]
+        self._journal_objects, self._journal_bytes = len(journals), sum(journals)
+        self._snapshot_bytes = sum(listed.values()) - self._journal_bytes
+        self._looked = True
+        if self._continues and codec.covers(listed, self._written):
+            self._has_snapshot = True
+            self._wanted.clear()
+
+    async def _listed(self) -> Mapping[codec.ObjectName, int]:
+        """What lies in tier 2, and its bytes."""
+        found = await self._require().list(f"{codec.DIRECTORY}/{self._container.index:x}")
+        names = ((codec.parse_object_name(text), size) for text, size in found.items())
+        return {name: size for name, size in names if name is not None}
+
+    def _require(self) -> Objects:
+        if self._objects is None:
+            raise UnavailableError("store has no catalogue")
+        return self._objects
+
+    async def run(self) -> None:
+        """Write snapshots when they are wanted. Never ends; failures that pass are tried again."""
+        settings = self._container.settings
+        failures = 0
+        while True:
+            await self._wanted.wait()
+            try:
+                await self._satisfy()
+            except DamagedRowError as error:
+                # The catalogue in tier 2 holds the row as it was. A snapshot without that row must not replace it.
+                _log.error(
+                    "catalogue takes no new snapshot, because a row of the metadata is damaged",
+                    extra={"container": self._container.index, **error.fields},
+                )
+                self._wanted.clear()
+                await asyncio.sleep(_DAMAGED_PAUSE_S)
+                self._wanted.set()
+            except (OSError, UnavailableError, CorruptDataError) as error:
+                failures += 1
+                self._container.telemetry.add("catalogue_failures")
+                if failures == 1:
+                    _log.warning(
+                        "snapshot of the catalogue failed, will be tried again",
+                        extra={"container": self._container.index},
+                        exc_info=error,
+                    )
+                await asyncio.sleep(min(settings.retry_max_s, settings.retry_min_s * 2 ** min(failures, 16)))
+            else:
+                failures = 0
+                self._container.checkpointer.ask()
+
+    # --- the outbox ---------------------------------------------------------------------------------------
+
+    def take(
+        self, puts: Sequence[Row], deletes: Sequence[bytes], ranges: Sequence[Row]
+    ) -> tuple[Sequence[Row], Sequence[bytes]]:
+        """Rows to put and to delete in the commit that is about to change these."""
+        if self._objects is None:
+            return (), ()
+        container, index = self._container, self._container.index
+        head = records.prefix(records.TAG_CONTAINER, index)
+        row = next((records.decode_container(value) for key, value in puts if key == head), None)
+        if row is None:
+            row = records.ContainerRecord(epoch=container.log.epoch, complete_upto=0)
+        # A commit that failed may have happened: its number is taken again, by a batch that says all it said.
+        self._taken = self._sequence + 1
+        self._taken_batch = codec.encode_batch(
+            codec.Batch(
+                sequence=self._taken,
+                complete_upto=row.complete_upto,
+                time_ms=container.clock.now_ms(),
+                ranges=[item for item in ranges if item[0][0] in records.CATALOGUED],
+                deletes=[key for key in deletes if key[0] in records.CATALOGUED],
+                puts=[item for item in puts if item[0][0] in records.CATALOGUED],
+            )
+        )
+        state = records.CatalogueRecord(sequence=self._taken, epoch=row.epoch, complete_upto=row.complete_upto)
+        rows = [
+            (records.outbox_key(index, self._taken), self._taken_batch),
+            (records.prefix(records.TAG_CATALOGUE, index), records.encode_catalogue(state)),
+        ]
+        self._clearing = len(self._obsolete)
+        return rows, [records.outbox_key(index, sequence) for sequence in self._obsolete]
+
+    def taken(self) -> None:
+        """The commit is durable."""
+        if self._objects is not None:
+            self._sequence = self._taken
+            # More may have been written since: those rows are still there.
+            del self._obsolete[: self._clearing]
+            self._queue(self._sequence, self._taken_batch)
+            self._taken_batch = b""
+
+    def _queue(self, sequence: int, batch: bytes) -> None:
+        self._pending.append((sequence, batch))
+        self._pending_bytes += len(batch)
+
+    # --- the journal --------------------------------------------------------------------------------------
+
+    @property
+    def sequence(self) -> int:
+        """The last batch that is durable in the outbox."""
+        return self._sequence
+
+    @property
+    def safe(self) -> int:
+        """The last batch that tier 2 alone gives back, with all before it. -1: nothing, for want of a snapshot."""
+        if self._objects is None:
+            return self._sequence
+        return self._written if self._has_snapshot else -1
+
+    def is_due(self) -> bool:
+        """Whether what waits should be written without being asked for."""
+        settings = self._container.settings
+        waited = asyncio.get_running_loop().time() - self._written_at
+        return self._pending_bytes >= settings.catalogue_object_bytes or waited >= settings.catalogue_interval_s
+
+    async def write(self) -> None:
+        """Bring all batches to tier 2 that wait now. Raises what the objects raise."""
+        if self._objects is None:
+            return
+        async with self._lock:
+            limit = self._container.settings.catalogue_object_bytes
+            while self._pending:
+                taken, size = list(self._open), sum(len(batch) for _, batch in self._open)
+                count = 0
+                while count < len(self._pending) and (count == 0 or size < limit):
+                    taken.append(self._pending[count])
+                    size += len(self._pending[count][1])
+                    count += 1
+                await self._put_journal(taken, count, size)
+            await self._clear_surplus()
+            self._written_at = asyncio.get_running_loop().time()
+            settings = self._container.settings
+            if (
+                self._journal_bytes > max(settings.catalogue_growth_bytes, 2 * self._snapshot_bytes)
+                or self._journal_objects > settings.catalogue_objects
+            ):
+                self._wanted.set()
+
+    async def _put_journal(self, taken: list[tuple[int, bytes]], fresh: int, size: int) -> None:
+        name = codec.ObjectName(
+            kind=codec.Kind.JOURNAL,
+            container=self._container.index,
+            run=self._new_run(),
+            first=taken[0][0],
+            last=taken[-1][0],
+        )
+        await self._put(name, b"".join(batch for _, batch in taken), len(taken))
+        if self._open_name is not None:
+            self._surplus.append(self._open_name)
+        else:
+            self._journal_objects += 1
+        self._open, self._open_name = taken, str(name)
+        if size >= self._container.settings.catalogue_object_bytes:
+            self._open, self._open_name = [], None
+        self._written = taken[-1][0]
+        for _ in range(fresh):
+            sequence, batch = self._pending.popleft()
+            self._pending_bytes -= len(batch)
+            self._journal_bytes += len(batch)
+            self._obsolete.append(sequence)
+
+    def _new_run(self) -> int:
+        self._count += 1
+        return self._container.log.epoch << 32 | self._count
+
+    async def _put(self, name: codec.ObjectName, payload: bytes, count: int) -> None:
+        data = codec.encode_object(name, payload, containers=self._container.settings.containers, count=count)
+        await self._require().put(str(name), data)
+        self._container.telemetry.add("catalogue_bytes", len(data))
+
+    async def _clear_surplus(self) -> None:
+        """Delete what a longer journal, or a snapshot that is complete by now, replaces."""
+        objects = self._require()
+        if self._complete_at is not None and self._written >= self._complete_at[1]:
+            first, _, run = self._complete_at
+            self._has_snapshot = True
+            self._complete_at = None
+            listed = await self._listed()
+            obsolete = [name for name in listed if self._is_whole and _is_obsolete(name, first, run)]
+            self._journal_objects = sum(name.kind is codec.Kind.JOURNAL for name in listed.keys() - set(obsolete))
+            self._surplus = [str(name) for name in obsolete]
+            if self._open_name in self._surplus:
+                self._open, self._open_name = [], None
+        while self._surplus:
+            await objects.delete(self._surplus[-1])
+            self._surplus.pop()
+
+    async def tidy_outbox(self) -> None:
+        """Take what was written out of the outbox, where no further commit will."""
+        if self._obsolete:
+            index = self._container.index
+            taken = list(self._obsolete)
+            await self._container.keyvalue.commit([], [records.outbox_key(index, item) for item in taken])
+            del self._obsolete[: len(taken)]
+
+    async def begin(self) -> None:
+        """See to it that there is a snapshot. Raises what the key-value store and the objects raise."""
+        if self._objects is not None and not self._has_snapshot:
+            await self._satisfy()
+
+    async def _satisfy(self) -> None:
+        async with self._snapshots:
+            if not self._looked:
+                await self._look()
+            if self._wanted.is_set():
+                await self._snapshot()
+
+    # --- snapshots ----------------------------------------------------------------------------------------
+
+    async def _snapshot(self) -> None:
+        """Write all rows. Commits go on meanwhile, so that it is complete with the batches up to its end alone."""
+        self._wanted.clear()
+        parts: list[codec.ObjectName] = []
+        try:
+            # A snapshot that lacks damaged rows must not replace one that holds them. Where tier 2 has no usable one, it is
+            # better than none: until there is one, the log keeps everything, of all containers.
+            lacking: list[bytes] | None = None if self._has_snapshot else []
+            await self._write_snapshot(parts, lacking)
+        except DamagedRowError:
+            for name in parts:
+                await self._require().delete(str(name))
+            self._wanted.set()
+            raise
+        except BaseException:
+            self._wanted.set()
+            raise
+
+    async def _write_snapshot(self, parts: list[codec.ObjectName], lacking: list[bytes] | None) -> None:
+        """``parts`` receives the names of all objects except the last. ``lacking`` receives the keys of damaged rows,
+        which are left out and marked; without that list the first of them raises DamagedRowError."""
+        first, run = self._sequence, self._new_run()
+        index, limit = self._container.index, self._container.settings.catalogue_part_bytes
+        committed = MetadataRows(self._container.keyvalue)
+        # Encoded page by page: as rows they would take several times their bytes.
+        pieces: list[bytes] = []
+        rows = size = total = part = 0
+        for tag in sorted(records.CATALOGUED):
+            start, end = records.range_of(records.prefix(bytes([tag]), index))
+            pages = 0
+            while True:
+                # What is committed alone: the changes in memory come with a batch.
+                limit_rows = _ASIDE_PAGE if bytes([tag]) == records.TAG_ASIDE else _PAGE
+                page = await committed.scan((start, end), limit=limit_rows, damaged=lacking)
+                pieces.append(codec.encode_rows(page))
+                rows, size = rows + len(page), size + len(pieces[-1])
+                if size >= limit:
+                    parts.append(await self._put_part(b"".join(pieces), rows, run, first, part))
+                    total, part = total + size, part + 1
+                    pieces, rows, size = [], 0, 0
+                if len(page) < limit_rows:
+                    break
+                start = page[-1][0] + b"\0"
+                pages += 1
+                if pages % _PAGES_PER_REST == 0:
+                    await asyncio.sleep(0)
+        if lacking:
+            pieces.append(codec.encode_rows([(records.lacking_key(index, key), b"") for key in lacking]))
+            rows, size = rows + len(lacking), size + len(pieces[-1])
+            _log.error(
+                "snapshot of the catalogue lacks damaged rows",
+                extra={"container": index, "rows": len(lacking), "key": lacking[0].hex()},
+            )
+        last = self._taken
+        name = codec.ObjectName(
+            kind=codec.Kind.SNAPSHOT, container=index, run=run, first=first, last=last, part=part, end=True
+        )
+        await self._put(name, b"".join(pieces), rows)
+        async with self._lock:
+            self._complete_at, self._is_whole = (first, last, run), not lacking
+            self._snapshot_bytes, self._journal_bytes = total + size, sum(len(batch) for _, batch in self._pending)
+        self._container.telemetry.add("catalogue_snapshots")
+        if last <= self._sequence:
+            await self.write()
+
+    async def _put_part(self, payload: bytes, count: int, run: int, first: int, part: int) -> codec.ObjectName:
+        name = codec.ObjectName(
+            kind=codec.Kind.SNAPSHOT, container=self._container.index, run=run, first=first, last=0, part=part
+        )
+        await self._put(name, payload, count)
+        return name
+
+
+def _is_obsolete(name: codec.ObjectName, first: int, run: int) -> bool:
+    """Whether the complete snapshot of ``run``, which begins behind batch ``first``, replaces the object."""
+    if name.kind is codec.Kind.JOURNAL:
+        return name.last <= first
+    return name.run != run

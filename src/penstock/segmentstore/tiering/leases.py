@@ -1,0 +1,170 @@
+"""Leases: who holds the chunks of which segments, and until when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from penstock.codec.store import rows as records
+from penstock.model.errors import InvalidArgumentError, ThrottledError
+from penstock.ports.segment_service import HOLDER_MAX_BYTES, Lease
+
+if TYPE_CHECKING:
+    from penstock.segmentstore.container import Container
+    from penstock.segmentstore.segment import Segment
+
+Key = tuple[int, int]
+"""Id of the lease, and uid of the segment."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Held:
+    """End of a lease, by the wall clock and by the event loop, so that a clock that jumps ahead frees nothing."""
+
+    until_ms: int
+    loop_until: float
+    holder: str
+
+    def encoded(self) -> bytes:
+        return records.encode_lease(records.LeaseRecord(until_ms=self.until_ms, holder=self.holder))
+
+
+class Leases:
+    """The leases of one container.
+
+    Each change has one path. The leases in force change first, and at the same instant their row joins the container's
+    changes. Callers then wait until that row is durable. So rows become durable in the order in which leases changed, whether
+    by a call, by a merge or by time.
+    """
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._held: dict[Key, _Held] = {}
+        self._old: dict[Key, None] = {}
+        self._segments_of: dict[int, int] = {}
+        """How many segments each lease holds."""
+        self._done: dict[int, set[int]] = {}
+        """The parts of the work under a lease that are done, in memory only: without them the lease ends by time."""
+
+    async def recover(self) -> Sequence[bytes]:
+        """Load the leases of earlier openings. Called before replay. Returns the keys of damaged rows. The end of those
+        leases is unknown, so they hold for the longest time that any lease may."""
+        container = self._container
+        now = asyncio.get_running_loop().time()
+        now_ms = container.clock.now_ms()
+        bounds = records.range_of(records.prefix(records.TAG_LEASE, container.index))
+        damaged: list[bytes] = []
+        rows = await container.rows.scan_all(bounds, damaged=damaged)
+        longest = records.encode_lease(records.LeaseRecord(until_ms=now_ms + container.settings.max_lease_ms))
+        for key, value in [*rows, *((key, longest) for key in damaged)]:
+            row = records.decode_lease(value)
+            loop_until = now + max(0, row.until_ms - now_ms) / 1000
+            held = _Held(until_ms=row.until_ms, loop_until=loop_until, holder=row.holder)
+            self._hold(records.parse_lease_key(key), held)
+        self._old = dict.fromkeys(self._held)
+        return damaged
+
+    # --- what is in force ---------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._held)
+
+    @property
+    def has_recovered(self) -> bool:
+        """Whether a lease that recovery found is still in force."""
+        return any(key in self._held for key in self._old)
+
+    def segments(self) -> Mapping[int, None]:
+        """The segments that a lease holds."""
+        return {uid: None for _, uid in self._held}
+
+    def on(self, uids: Mapping[int, object]) -> Sequence[Lease]:
+        """The leases on any of the segments, each once, the one with the latest end first."""
+        found: dict[int, _Held] = {}
+        for (lease, uid), held in self._held.items():
+            if uid in uids and (lease not in found or found[lease].until_ms < held.until_ms):
+                found[lease] = held
+        order = sorted(found, key=lambda lease: (-found[lease].until_ms, lease))
+        return tuple(
+            Lease(id=UUID(int=lease), until_ms=found[lease].until_ms, holder=found[lease].holder) for lease in order
+        )
+
+    # --- changes ------------------------------------------------------------------------------------------
+
+    async def take(self, segment: Segment, lease: int, until_ms: int, holder: str) -> None:
+        """Hold the segment's chunks. In force at once, durable when this returns; repeating extends the lease.
+
+        Raises: InvalidArgumentError (the time or the holder's name is too long), ThrottledError (too many).
+        """
+        if len(holder.encode()) > HOLDER_MAX_BYTES:
+            raise InvalidArgumentError("holder of a lease has too many bytes", limit_bytes=HOLDER_MAX_BYTES)
+        container, settings = self._container, self._container.settings
+        now_ms = container.clock.now_ms()
+        if until_ms - now_ms > settings.max_lease_ms:
+            raise InvalidArgumentError("lease is too long", until_ms=until_ms, limit_ms=settings.max_lease_ms)
+        key = (lease, segment.uid)
+        if lease not in self._segments_of and len(self._segments_of) >= settings.max_leases:
+            raise ThrottledError("too many leases", resource="leases", limit=settings.max_leases)
+        if key not in self._held and len(self._held) >= settings.max_leased_segments:
+            raise ThrottledError("too many leased segments", resource="leases", limit=settings.max_leased_segments)
+        held = self._held.get(key)
+        until_ms = max(until_ms, held.until_ms if held else 0)
+        loop_until = asyncio.get_running_loop().time() + max(0, until_ms - now_ms) / 1000
+        holder = holder or (held.holder if held is not None else "")
+        self._put(key, _Held(until_ms=until_ms, loop_until=loop_until, holder=holder))
+        await self._durable([key])
+
+    async def release(self, lease: int) -> None:
+        """End a lease on all segments. It ends at once, and durably when this returns."""
+        keys = [key for key in self._held if key[0] == lease]
+        if keys:
+            for key in keys:
+                self._drop(key)
+            await self._durable(keys)
+            self._container.checkpointer.ask()
+
+    async def finish(self, lease: int, part: int, parts: int) -> None:
+        """Note that a part of the work under the lease is done. With the last one, as ``release``."""
+        if lease in self._segments_of:
+            done = self._done.setdefault(lease, set())
+            done.add(part)
+            if len(done) == parts:
+                await self.release(lease)
+
+    def follow(self, source: Segment, target: Segment) -> None:
+        """Move leases after a merge: the target now owns the source's chunks, and so the leases on them."""
+        for (lease, uid), held in list(self._held.items()):
+            if uid == source.uid:
+                own = self._held.get((lease, target.uid))
+                if own is None or own.until_ms < held.until_ms:
+                    self._put((lease, target.uid), held)
+
+    def drop_expired(self) -> None:
+        """End leases that have expired by both clocks. Durable with the next checkpoint: after a crash they expire again."""
+        now, now_ms = asyncio.get_running_loop().time(), self._container.clock.now_ms()
+        for key in [key for key, held in self._held.items() if held.until_ms <= now_ms and held.loop_until <= now]:
+            self._drop(key)
+
+    def _put(self, key: Key, held: _Held) -> None:
+        self._hold(key, held)
+        self._container.rows.put(records.lease_key(self._container.index, *key), held.encoded())
+
+    def _hold(self, key: Key, held: _Held) -> None:
+        if key not in self._held:
+            self._segments_of[key[0]] = self._segments_of.get(key[0], 0) + 1
+        self._held[key] = held
+
+    def _drop(self, key: Key) -> None:
+        del self._held[key]
+        lease = key[0]
+        self._segments_of[lease] -= 1
+        if not self._segments_of[lease]:
+            del self._segments_of[lease]
+            self._done.pop(lease, None)
+        self._container.rows.delete(records.lease_key(self._container.index, *key))
+
+    async def _durable(self, keys: Sequence[Key]) -> None:
+        await self._container.rows.commit_some([records.lease_key(self._container.index, *key) for key in keys])

@@ -1,0 +1,455 @@
+"""Giving space back: chunks that nothing names, heads that were truncated, leases that hold both."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.codec.store import rows as records
+from penstock.codec.store.chunk_index import index_name
+from penstock.core.segments.garbage import orphan_candidates, orphans
+from penstock.model.errors import (
+    CorruptDataError,
+    DamagedRowError,
+    UnavailableError,
+)
+from penstock.ports.segment_service import Lease, SegmentSpace
+from penstock.segmentstore.tiering.blocks import named_blocks
+from penstock.segmentstore.tiering.orphans import lost_rows, may_hold, named_chunks
+
+if TYPE_CHECKING:
+    from penstock.segmentstore.container import Container
+    from penstock.segmentstore.segment import Chunk, Segment
+
+_log = logging.getLogger(__name__)
+
+_PAGE = 1000
+_MERGES_PER_PASS = 1000
+
+
+class Reclaimer:
+    """Follows each chunk from the moment no segment names it to the removal of its file."""
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._released: dict[str, records.FreeRecord] = {}
+        self._freeable: dict[str, records.FreeRecord] = {}
+        self._pending_bytes: dict[str, dict[int, int]] = {}
+        """Bytes of chunks that nothing names, by the name and uid of the segment that named them last."""
+        self._to_wipe: dict[str, None] = {}
+        self._discarded: dict[str, None] = {}
+        self._orphans: dict[str, None] = {}
+        self._heads: dict[int, None] = {}
+        self._committed_heads: dict[int, None] = {}
+        self._moved: dict[str, None] | None = None
+        self.orphans_known = False
+        """Whether the search for orphans of earlier epochs has ended."""
+        self._scanned = asyncio.Event()
+        self._scan_failed = False
+        self._unscanned: CorruptDataError | None = None
+        self._doubtful: list[str] | None = None
+        """Chunks that no undamaged row names, where metadata is damaged. None: they are not known."""
+        self._reported: dict[str, None] = {}
+        self._lock = asyncio.Lock()
+        self._born: tuple[int, float] | None = None
+        """The wall clock and the loop's clock when this opening began."""
+
+    async def recover(self) -> None:
+        """Load what an earlier opening left to be freed, and the leases. Called before replay."""
+        container = self._container
+        index = container.index
+        bounds = records.range_of(records.prefix(records.TAG_FREE, index))
+        damaged: list[bytes] = []
+        for key, value in await container.rows.scan_all(bounds, damaged=damaged):
+            record = records.decode_free(value)
+            if not record.segment:
+                record = await self._with_name(record)
+            self._freeable[key[3:].decode()] = record
+            self._add_pending(record, record.size_bytes)
+        bounds = records.range_of(records.prefix(records.TAG_WIPE, index))
+        marks: list[bytes] = []
+        marks += [key for key, _ in await container.rows.scan_all(bounds, damaged=marks)]
+        self._to_wipe = {key[3:].decode(): None for key in marks}  # Such a row has no value.
+        self._born = container.clock.now_ms(), asyncio.get_running_loop().time()
+        leases = await container.leases.recover()
+        for key in (*damaged, *leases):
+            self._report(key.hex(), "row of the metadata is damaged")
+
+    async def _with_name(self, record: records.FreeRecord) -> records.FreeRecord:
+        """Rows of earlier versions do not tell the segment's name; if it is still there, its own row does."""
+        key = records.uid_key(records.TAG_SEGMENT, self._container.index, record.uid)
+        try:
+            row = await self._container.rows.get(key)
+        except DamagedRowError:
+            row = None
+        return record if row is None else replace(record, segment=records.decode_segment(row).name)
+
+    def _report(self, place: str, why: str) -> None:
+        """Log damage once for each place."""
+        if place not in self._reported:
+            self._reported[place] = None
+            self._container.telemetry.add("damage_met")
+            _log.error(
+                "damaged metadata prevents freeing of space; penstock scrub names the row",
+                extra={"container": self._container.index, "place": place, "why": why},
+            )
+
+    # --- told by transitions ------------------------------------------------------------------------------
+
+    def release(self, segment: Segment, chunk: str, size_bytes: int, *, wipe: bool = False) -> None:
+        """A segment names the chunk no more. Its file goes after the next checkpoint, and after leases.
+
+        ``wipe``: bytes in it were erased. It is overwritten before it goes, and no lease keeps it.
+        """
+        if wipe:
+            self._to_wipe[chunk] = None
+            self._container.rows.put(records.wipe_key(self._container.index, chunk), b"")
+        record = records.FreeRecord(uid=segment.uid, size_bytes=size_bytes, segment=segment.name)
+        self._released[chunk] = record
+        self._add_pending(record, size_bytes)
+        self._container.rows.put(records.free_key(self._container.index, chunk), records.encode_free(record))
+
+    def wipe_released(self, segment: str) -> list[str]:
+        """Mark all chunks for wiping that a segment of this name has released and that still exist, leased or not. Returns
+        their names. The next checkpoint and ``free`` delete them."""
+        released = {**self._released, **self._freeable}
+        # Rows of earlier versions do not hold the segment's name.
+        found = [chunk for chunk, record in released.items() if record.segment in (segment, "")]
+        for chunk in found:
+            self._to_wipe[chunk] = None
+            self._container.rows.put(records.wipe_key(self._container.index, chunk), b"")
+            self._container.blocks.forget(chunk)
+        return found
+
+    def is_pending(self, chunk: str) -> bool:
+        """Whether a chunk that was to be wiped is still there."""
+        return chunk in self._to_wipe
+
+    def _add_pending(self, record: records.FreeRecord, size_bytes: int) -> None:
+        by_uid = self._pending_bytes.setdefault(record.segment, {})
+        left = by_uid.get(record.uid, 0) + size_bytes
+        if left:
+            by_uid[record.uid] = left
+            return
+        by_uid.pop(record.uid, None)
+        if not by_uid:
+            del self._pending_bytes[record.segment]
+
+    def discard(self, chunk: str) -> None:
+        """A chunk that was never named, left by a failed or outrun write."""
+        self._discarded[chunk] = None
+
+    def head_moved(self, segment: Segment) -> None:
+        """The segment was truncated: part of its first chunk may be dead."""
+        self._heads[segment.uid] = None
+
+    def loaded(self, segment: Segment) -> None:
+        """The segment was loaded as it was committed: a dead head may have been forgotten when it last left memory."""
+        if segment.chunks.items and segment.kept_offset > segment.chunks.items[0].start:
+            self._committed_heads[segment.uid] = None
+
+    def chunk_moved(self, chunk: str) -> None:
+        """A merge moves the chunk's row while orphans are looked for: it may be seen in neither place."""
+        if self._moved is not None:
+            self._moved[chunk] = None
+
+    # --- told by the checkpointer -------------------------------------------------------------------------
+
+    def released_by_now(self) -> tuple[dict[str, records.FreeRecord], dict[int, None]]:
+        """What the checkpoint that begins now covers."""
+        return dict(self._released), dict(self._heads)
+
+    def committed(self, covered: tuple[dict[str, records.FreeRecord], dict[int, None]]) -> None:
+        released, heads = covered
+        for chunk in released:
+            # A later checkpoint covers what an earlier one did, where both waited for the catalogue.
+            record = self._released.pop(chunk, None)
+            if record is not None:
+                self._freeable[chunk] = record
+        for uid in heads:
+            self._heads.pop(uid, None)
+            self._committed_heads[uid] = None
+
+    # --- freeing ------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def quiet(self) -> AsyncIterator[None]:
+        """No file goes and no head is given back meanwhile."""
+        async with self._lock:
+            yield
+
+    async def free(self) -> None:
+        """Delete the files that may go by now. Raises what the chunk storage raises; the rest is for the next time.
+
+        Nothing goes while a backup holds the chunks.
+        """
+        async with self._lock:
+            with self._container.holds.chunks() as may_free:
+                if may_free:
+                    await self._free()
+
+    async def _free(self) -> None:
+        self._container.leases.drop_expired()
+        for chunk in [name for name in self._discarded if name not in self._container.tiering.writing]:
+            await self._delete(chunk)
+            self._discarded.pop(chunk, None)
+        await self._container.imports.free()
+        if not self._container.leases.has_recovered:
+            for chunk in list(self._orphans):
+                if chunk in self._to_wipe:  # The row that names its segment is damaged.
+                    await self._container.chunks.wipe(chunk)
+                await self._delete(chunk)
+                self._orphans.pop(chunk, None)
+        # A lease taken from here on is none on these: no segment names them any more.
+        leased = self._container.leases.segments()
+        for chunk, record in list(self._freeable.items()):
+            wipe = chunk in self._to_wipe
+            if chunk in self._container.tiering.writing or (record.uid in leased and not wipe):
+                continue
+            if wipe:
+                await self._container.chunks.wipe(chunk)
+            await self._delete(chunk)
+            self._freeable.pop(chunk, None)
+            if wipe:
+                self._to_wipe.pop(chunk, None)
+                self._container.rows.delete(records.wipe_key(self._container.index, chunk))
+            self._container.rows.delete(records.free_key(self._container.index, chunk))
+            self._add_pending(record, -record.size_bytes)
+            self._count_freed(record.uid, record.size_bytes)
+        for uid in [uid for uid in self._committed_heads if uid not in self._container.leases.segments()]:
+            del self._committed_heads[uid]
+            segment = self._container.segments.by_uid.get(uid)
+            if segment is not None:
+                try:
+                    await self._free_head(segment)
+                except BaseException:
+                    self._committed_heads[uid] = None
+                    raise
+
+    async def scanned(self) -> None:
+        """Return once what this opening found that nothing names is known."""
+        await self._scanned.wait()
+
+    async def sweep(self, uid: int | None) -> None:
+        """Overwrite and delete orphans that may hold erased bytes of this segment (None: of a deleted one). These are
+        remains of failed writes, chunks of earlier openings whose row a crash lost, and chunks written for an import that
+        was never adopted. No lease on the segment keeps them.
+
+        Raises what the chunk storage raises, UnavailableError where it could not be listed, CorruptDataError where metadata
+        is damaged and a chunk may hold bytes of the segment: a damaged row may name it for another one.
+        """
+        await self.scanned()
+        self._container.check_online()
+        if self._scan_failed:
+            await self.collect_orphans()
+        if self._unscanned is not None:
+            await self._check_doubtful(self._unscanned, uid)
+        if self._scan_failed:
+            raise UnavailableError("tier 2 cannot be listed, so what nothing names in it is not known; try again")
+        async with self._lock:
+            await self._wipe_each(self._discarded, list(self._discarded))
+            await self._wipe_each(
+                self._orphans,
+                [
+                    chunk
+                    for chunk in list(self._orphans)
+                    if await may_hold(self._container, self._container.leases, chunk, uid)
+                ],
+            )
+            await self._container.imports.sweep()
+            # Copies that went before, when nothing was to be erased yet, were not overwritten: a power loss must not bring
+            # their names back.
+            await self._container.chunks.sync_deletes(f"{self._container.index:x}")
+
+    async def _check_doubtful(self, why: CorruptDataError, uid: int | None) -> None:
+        if self._doubtful is None:
+            raise CorruptDataError(why.message, **why.fields)
+        for chunk in self._doubtful:
+            if await may_hold(self._container, self._container.leases, chunk, uid):
+                raise CorruptDataError(why.message, **why.fields, chunk=chunk)
+
+    async def _wipe_each(self, names: dict[str, None], chosen: Sequence[str]) -> None:
+        for chunk in chosen:
+            if chunk not in self._container.tiering.writing:
+                await self._container.chunks.wipe(chunk)
+                await self._delete(chunk)
+                names.pop(chunk, None)
+
+    async def _delete(self, chunk: str) -> None:
+        # The index first: an index without its chunk is found as an orphan, a chunk without index is not told apart.
+        await self._container.chunks.delete(index_name(chunk))
+        await self._container.chunks.delete(chunk)
+
+    def _count_freed(self, uid: int, size_bytes: int) -> None:
+        self._container.telemetry.add("freed_bytes", size_bytes)
+        segment = self._container.segments.by_uid.get(uid)
+        if segment is not None:
+            segment.freed_bytes += size_bytes
+            self._container.mark_dirty(segment)
+
+    async def _free_head(self, segment: Segment) -> None:
+        chunk = segment.chunks.items[0] if segment.chunks.items else None
+        if chunk is None:
+            return
+        # If the segment left memory and was loaded again, it may have released the chunk: its row would name a deleted file.
+        with segment.pinned():
+            upto = await self._dead_bytes(segment, chunk)
+            if upto == chunk.freed or not segment.chunks.holds(chunk):
+                return
+            if segment.uid in self._container.leases.segments():
+                self._committed_heads[segment.uid] = None
+                return
+            await self._container.chunks.free_head(chunk.name, upto)
+            freed, chunk.freed = upto - chunk.freed, upto
+            if segment.chunks.holds(chunk):
+                row = records.chunk_key(self._container.index, segment.uid, chunk.start)
+                self._container.rows.put(row, records.encode_chunk(chunk.record()))
+                self._count_freed(segment.uid, freed)
+
+    async def _dead_bytes(self, segment: Segment, chunk: Chunk) -> int:
+        """Up to where the chunk's head can be given back: the beginning of the block that holds the first kept byte, for
+        whole blocks are verified, so whole blocks must stay; no further than it was, where that is too little."""
+        least_bytes = self._container.settings.free_head_bytes
+        if not self._container.chunks.mutable:
+            return chunk.freed  # An object goes whole, or not at all.
+        if segment.kept_offset - chunk.start - chunk.freed < least_bytes:
+            return chunk.freed
+        dead, head = chunk.freed, segment.kept_offset - chunk.start
+        try:
+            blocks = await named_blocks(self._container, segment, chunk)
+        except CorruptDataError as error:
+            self._report(chunk.name, str(error))
+            return chunk.freed  # Block bounds are unknown, so nothing more is freed until the whole chunk is deleted.
+        for block in blocks or ():
+            if block.end_offset > head:
+                break
+            dead = max(dead, block.end_offset)
+        return dead if dead - chunk.freed >= least_bytes else chunk.freed
+
+    # --- accounts -----------------------------------------------------------------------------------------
+
+    async def space(self, segment: Segment) -> SegmentSpace:
+        """See ``SegmentService.spaces``."""
+        first = segment.chunks.items[0] if segment.chunks.items else None
+        dead: int | None = None
+        with segment.pinned():
+            if first is not None and first.start + first.freed < segment.kept_offset:
+                dead = await self._dead_bytes(segment, first)
+            return self._space(segment, first, dead)
+
+    def _space(self, segment: Segment, first: Chunk | None, dead: int | None) -> SegmentSpace:
+        """Accounts of one instant. ``dead``: the offset up to which the first chunk's head can be freed; None: no head."""
+        head_bytes = partial_bytes = 0
+        # If the segment no longer names the chunk, the chunk counts among those released.
+        if first is not None and dead is not None and segment.chunks.holds(first):
+            head_bytes = min(segment.kept_offset, first.end) - first.start - first.freed
+            partial_bytes = head_bytes - max(0, dead - first.freed)
+        kept = tiered = 0
+        for chunk in segment.chunks.items:
+            tiered += chunk.end - min(chunk.end, max(chunk.start, segment.start_offset))
+            kept += max(0, min(chunk.end, segment.start_offset) - max(chunk.start, segment.kept_offset))
+        released, leased, leases = self._released_bytes(segment.name)
+        if segment.uid in self._container.leases.segments():
+            leased += head_bytes - partial_bytes
+            leases = self._container.leases.on(
+                {segment.uid: 0} | dict.fromkeys(self._pending_bytes.get(segment.name, ()))
+            )
+        if not leased:
+            leases = ()
+        return SegmentSpace(
+            name=segment.name,
+            live_bytes=segment.length - segment.start_offset,
+            tiered_bytes=tiered,
+            pending_free_bytes=released + head_bytes + kept,
+            freed_bytes=segment.freed_bytes,
+            kept_bytes=kept,
+            leased_bytes=leased,
+            leased_until_ms=leases[0].until_ms if leases else None,
+            partial_bytes=partial_bytes,
+            leases=leases,
+        )
+
+    def space_of_deleted(self, name: str) -> SegmentSpace | None:
+        """What is still on disk of segments of that name that were deleted, or None where nothing is."""
+        released, leased, leases = self._released_bytes(name)
+        if not released:
+            return None
+        return SegmentSpace(
+            name=name,
+            live_bytes=0,
+            tiered_bytes=0,
+            pending_free_bytes=released,
+            freed_bytes=0,
+            leased_bytes=leased,
+            leased_until_ms=leases[0].until_ms if leases else None,
+            leases=leases,
+        )
+
+    def _released_bytes(self, name: str) -> tuple[int, int, Sequence[Lease]]:
+        """Bytes of chunks that nothing names; how many of them leases hold, and which."""
+        by_uid = self._pending_bytes.get(name, {})
+        held = self._container.leases.segments()
+        leased = {uid: size for uid, size in by_uid.items() if uid in held}
+        return sum(by_uid.values()), sum(leased.values()), self._container.leases.on(leased)
+
+    # --- merges and orphans -------------------------------------------------------------------------------
+
+    async def forget_merges(self) -> None:
+        """Forget merges that nobody will repeat any more."""
+        container = self._container
+        start, _ = records.range_of(records.prefix(records.TAG_MERGED_TIME, container.index))
+        now_ms = container.clock.now_ms()
+        if self._born is not None:
+            # If the clock was set ahead, a merge must not look older than it is.
+            now_ms = min(now_ms, self._born[0] + int((asyncio.get_running_loop().time() - self._born[1]) * 1000))
+        before_ms = max(0, now_ms - container.settings.merge_memory_ms)
+        end = records.merged_time_key(container.index, before_ms, 0, "")
+        damaged: list[bytes] = []
+        for key, _value in await container.rows.scan((start, end), limit=_MERGES_PER_PASS, damaged=damaged):
+            uid, source = records.parse_merged_time_key(key)
+            container.rows.delete(key)
+            container.rows.delete(records.uid_key(records.TAG_MERGED, container.index, uid, source))
+
+    async def collect_orphans(self) -> None:
+        """Find the chunks of earlier epochs that nothing names: a crash came between their write and their row.
+
+        They go with the next ``free``, but not before the leases that recovery found have ended: a chunk is handed out as
+        soon as it is synced, so a holder may read one whose row the crash took.
+        Raises what the chunk storage raises but for failures that pass: then they wait for the next start.
+        """
+        container = self._container
+        # From here on moves are noted; what is in memory now is noted as well, for its rows may not be written yet.
+        self._scan_failed = False
+        self._moved = {chunk.name: None for segment in container.segments.loaded() for chunk in segment.chunks.items}
+        try:
+            listed = await container.chunks.list()
+            candidates = [
+                *orphan_candidates(listed, container=container.index, epoch=container.log.epoch),
+                *await container.imports.orphan_candidates(listed),
+            ]
+            if candidates:
+                named, doubt = await named_chunks(container)
+                found = list(orphans(candidates, named, self._moved, self._released, self._freeable))
+                if found and doubt is None:
+                    doubt = await lost_rows(container)
+                if doubt is not None:
+                    self._unscanned, self._doubtful = doubt, found
+                    self._report("chunks", str(doubt))
+                    return
+                for chunk in found:
+                    self._orphans[chunk] = None
+                    container.telemetry.add("orphan_chunks")
+        except CorruptDataError as error:
+            self._unscanned = error
+            self._report("chunks", str(error))
+        except (OSError, UnavailableError):
+            container.telemetry.add("orphan_scan_failures")
+            self._scan_failed = True
+        finally:
+            self._moved = None
+            self.orphans_known = True
+            self._scanned.set()

@@ -1,0 +1,351 @@
+"""The tail cache: bytes that are not tiered yet, and those tiered lately.
+
+Large appends are kept as the views they came in. Small ones are copied into shared blocks, so that they neither pin a
+receive buffer nor cost an object each. An entry begins and ends at append boundaries.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from penstock.codec.store.operation_frames import AppendRun
+from penstock.core.segments.rolling import block_cut
+from penstock.ports.files import Buffer
+
+LARGE_BYTES = 16 << 10
+"""From this size on an append's own buffer is kept: below, copying is cheaper than pinning."""
+
+_BLOCK_MIN = 512
+_BLOCK_MAX = 64 << 10
+_COMPACT_MIN = 1024
+
+
+class Entry:
+    """Bytes ``start <= offset < end`` of a segment. ``address`` is the lowest log address that holds any of them.
+
+    ``numbers``: the last event number in it of each writer; None where nobody asks, as for bytes that a merge brought.
+    ``first_ms``, ``last_ms``: the wall clock when the segment got its first and its last append.
+    """
+
+    __slots__ = ("address", "capacity", "data", "end", "events", "first_ms", "last_ms", "numbers", "start", "tiered")
+
+    def __init__(
+        self, start: int, end: int, data: Buffer, *, capacity: int, events: int, address: int, time_ms: int
+    ) -> None:
+        self.first_ms = self.last_ms = time_ms
+        self.start = start
+        self.end = end
+        self.data: Buffer | None = data
+        self.capacity = capacity
+        self.events = events
+        self.address = address
+        self.tiered = False
+        self.numbers: dict[int, int] | None = None
+
+    def view(self, start: int, end: int) -> memoryview:
+        """A view of part of the entry, by segment offsets."""
+        return memoryview(self.data or b"")[start - self.start : end - self.start]
+
+
+class CacheMemory:
+    """What all tail caches of a store hold, in bytes; evicts what is tiered, oldest first, above ``limit_bytes``.
+
+    Both limits may be moved while the store runs. ``unflushed_limit_bytes`` is where appends are throttled.
+    """
+
+    __slots__ = (
+        "_compact_at",
+        "_evictable",
+        "cached_bytes",
+        "limit_bytes",
+        "queued_bytes",
+        "unflushed_bytes",
+        "unflushed_limit_bytes",
+    )
+
+    def __init__(self, limit_bytes: int, unflushed_limit_bytes: int = 256 << 20) -> None:
+        self.limit_bytes = limit_bytes
+        self.unflushed_limit_bytes = unflushed_limit_bytes
+        self.cached_bytes = 0
+        self.unflushed_bytes = 0
+        self.queued_bytes = 0
+        self._evictable: deque[tuple[TailCache, Entry]] = deque()
+        self._compact_at = _COMPACT_MIN
+
+    def tiered(self, cache: TailCache, entry: Entry) -> None:
+        """The entry may go when memory is short."""
+        self._evictable.append((cache, entry))
+        if len(self._evictable) >= self._compact_at:
+            # Truncated entries stay listed behind a live one; without this the list would grow for ever.
+            self._evictable = deque(item for item in self._evictable if item[1].data is not None)
+            self._compact_at = max(_COMPACT_MIN, 2 * len(self._evictable))
+
+    def trim(self) -> None:
+        while self._evictable and (self.cached_bytes > self.limit_bytes or self._evictable[0][1].data is None):
+            cache, entry = self._evictable.popleft()
+            if entry.data is not None:
+                cache.discard(entry)
+
+
+class TailCache:
+    """Entries of one segment in order of offset. There may be gaps: what was evicted, and what a merge spliced in.
+
+    ``behind``: of each writer with bytes not tiered, its last number before those.
+    """
+
+    __slots__ = ("_entries", "_memory", "_open", "_starts", "behind", "untiered", "untiered_bytes")
+
+    def __init__(self, memory: CacheMemory) -> None:
+        self._memory = memory
+        self._starts: list[int] = []
+        self._entries: list[Entry] = []
+        self._open: Entry | None = None
+        self.untiered: deque[Entry] = deque()
+        self.untiered_bytes = 0
+        self.behind: dict[int, int] = {}
+
+    def append(self, offset: int, data: Buffer, events: int, address: int, time_ms: int) -> None:
+        """Keep an append that has become durable. Its offset is the segment's length before."""
+        size = len(data)
+        if size >= LARGE_BYTES:
+            # A bytearray may be changed or resized by its owner later; a view of one forbids the resizing only.
+            kept = bytes(data) if type(data) is bytearray else data
+            self._add(
+                Entry(offset, offset + size, kept, capacity=size, events=events, address=address, time_ms=time_ms)
+            )
+            self._open = None
+        else:
+            entry = self._room_for(offset, size, address, time_ms)
+            at = offset - entry.start
+            entry.data[at : at + size] = data  # type: ignore[index]
+            entry.end = offset + size
+            entry.events += events
+            entry.last_ms = time_ms
+        self.untiered_bytes += size
+        self._memory.unflushed_bytes += size
+
+    def _room_for(self, offset: int, size: int, address: int, time_ms: int) -> Entry:
+        """The block that takes the next ``size`` bytes."""
+        entry = self._open
+        if entry is None or entry.end != offset or entry.capacity - (offset - entry.start) < size:
+            # Blocks double, so that a segment that got ten bytes does not hold 64 KiB.
+            capacity = min(_BLOCK_MAX, max(_BLOCK_MIN, 2 * size, 2 * entry.capacity if entry else 0))
+            entry = Entry(
+                offset, offset, bytearray(capacity), capacity=capacity, events=0, address=address, time_ms=time_ms
+            )
+            self._add(entry)
+            self._open = entry
+        return entry
+
+    def append_run(self, run: AppendRun, address: int, before: Mapping[int, int], time_ms: int) -> None:
+        """As ``append`` and ``wrote`` of each that has bytes. ``before``: the last number of its writers until then."""
+        offset = run.offset
+        items = iter([item for item in run.items if item[0]])
+        item = next(items, None)
+        while item is not None:
+            data, events, writer, number = item
+            if len(data) >= LARGE_BYTES:
+                self.append(offset, data, events, address, time_ms)
+                self.wrote(writer, number, before[writer])
+                offset += len(data)
+                item = next(items, None)
+                continue
+            entry = self._room_for(offset, len(data), address, time_ms)
+            entry.last_ms = time_ms
+            room = entry.capacity - (offset - entry.start)
+            parts, size = [], 0
+            numbers = entry.numbers = entry.numbers or {}
+            while item is not None:
+                data, events, writer, number = item
+                if len(data) > room - size or len(data) >= LARGE_BYTES:
+                    break
+                parts.append(data)
+                numbers[writer] = number
+                size += len(data)
+                entry.events += events
+                item = next(items, None)
+            at = offset - entry.start
+            entry.data[at : at + size] = b"".join(parts)  # type: ignore[index]
+            offset += size
+            entry.end = offset
+            self.untiered_bytes += size
+            self._memory.unflushed_bytes += size
+            for writer in numbers:
+                if writer not in self.behind:
+                    self.behind[writer] = before[writer]
+
+    def wrote(self, writer: int, number: int, before: int) -> None:
+        """The last append was this writer's, up to its event ``number``; ``before`` was its last number until then."""
+        if self.untiered:
+            if writer not in self.behind:
+                self.behind[writer] = before
+            entry = self.untiered[-1]
+            if entry.numbers is None:
+                entry.numbers = {writer: number}
+            else:
+                entry.numbers[writer] = number
+
+    def _passed(self, entry: Entry) -> None:
+        """The oldest entry not tiered is tiered, or is not needed any more."""
+        if not self.untiered:
+            self.behind.clear()
+        elif entry.numbers:
+            self.behind.update(entry.numbers)
+        entry.numbers = None
+
+    def waiting_writers(self) -> dict[int, int]:
+        """``behind``, of those writers alone that still have bytes not tiered."""
+        waiting: dict[int, None] = {}
+        for entry in self.untiered:
+            if entry.numbers:
+                waiting.update(dict.fromkeys(entry.numbers))
+        if len(waiting) < len(self.behind):
+            self.behind = {writer: number for writer, number in self.behind.items() if writer in waiting}
+        return self.behind
+
+    def _add(self, entry: Entry) -> None:
+        self._starts.append(entry.start)
+        self._entries.append(entry)
+        self.untiered.append(entry)
+        self._memory.cached_bytes += entry.capacity
+
+    def adopt(self, other: TailCache, shift: int, time_ms: int) -> None:
+        """Take over all entries of another cache, ``shift`` bytes further on, behind the own; they came at ``time_ms``."""
+        self._open = None
+        for entry in other._entries:
+            entry.numbers = None  # The source's writers are none of the target's.
+            entry.start += shift
+            entry.end += shift
+            entry.first_ms = entry.last_ms = time_ms
+            self._starts.append(entry.start)
+            self._entries.append(entry)
+            if not entry.tiered:
+                self.untiered.append(entry)
+            else:
+                self._memory.tiered(self, entry)
+        self.untiered_bytes += other.untiered_bytes
+        other._starts, other._entries, other._open = [], [], None
+        other.untiered, other.untiered_bytes = deque(), 0
+        other.behind = {}
+
+    def views(self, offset: int, max_bytes: int) -> list[memoryview]:
+        """Views of what is here without a gap from ``offset`` on; empty where ``offset`` is not here."""
+        index = bisect_right(self._starts, offset) - 1
+        found: list[memoryview] = []
+        while 0 <= index < len(self._entries) and max_bytes > 0:
+            entry = self._entries[index]
+            if not entry.start <= offset < entry.end:
+                break
+            end = min(entry.end, offset + max_bytes)
+            found.append(entry.view(offset, end))
+            max_bytes -= end - offset
+            offset = end
+            index += 1
+        return found
+
+    def entry_at(self, offset: int) -> Entry | None:
+        """The entry that holds the byte at ``offset``."""
+        index = bisect_right(self._starts, offset) - 1
+        entry = self._entries[index] if index >= 0 else None
+        return entry if entry is not None and offset < entry.end else None
+
+    def boundary(self, offset: int) -> int | None:
+        """The smallest end of an entry at or behind ``offset``, or its start where that is ``offset``."""
+        index = bisect_right(self._starts, offset) - 1
+        if index >= 0:
+            entry = self._entries[index]
+            if entry.start == offset:
+                return offset
+            if offset <= entry.end:
+                return entry.end
+        return self._starts[index + 1] if index + 1 < len(self._starts) else None
+
+    def next_blocks(self, block_bytes: int, run_bytes: int) -> Sequence[Sequence[Entry]]:
+        """The oldest bytes not tiered, without a gap, cut to blocks: one, and as many more as ``run_bytes`` hold.
+
+        No append joins these entries afterwards.
+        """
+        run: list[Entry] = []
+        total = 0
+        whole = True
+        for entry in self.untiered:
+            if run and entry.start != run[-1].end:
+                break
+            if total > max(run_bytes, block_bytes):
+                whole = False
+                break
+            run.append(entry)
+            total += entry.end - entry.start
+        sizes = [entry.end - entry.start for entry in run]
+        blocks: list[Sequence[Entry]] = []
+        at = 0
+        while at < len(run):
+            count = block_cut(sizes[at:], block_bytes)
+            if not run[at].events:
+                # The rest of a large event: what follows begins a block of its own, for blocks tell where events begin.
+                count = next((index for index, entry in enumerate(run[at : at + count]) if entry.events), count)
+            blocks.append(run[at : at + count])
+            at += count
+        if not whole and len(blocks) > 1:
+            # Cut by the bound of a run, not by its own size: it is left for the next one.
+            blocks.pop()
+        if blocks and blocks[-1][-1] is self._open:
+            self._open = None
+        return blocks
+
+    def mark_tiered(self, upto: int) -> None:
+        """The first entries not tiered, up to this offset, are durable in a chunk."""
+        while self.untiered and self.untiered[0].end <= upto:
+            entry = self.untiered.popleft()
+            self._settled(entry)
+            entry.tiered = True
+            self._passed(entry)
+            self._memory.tiered(self, entry)
+        self._memory.trim()
+
+    def drop_before(self, offset: int) -> None:
+        """Forget the entries that lie wholly before ``offset``, tiered or not."""
+        count = bisect_right(self._starts, offset)
+        while count and self._entries[count - 1].end > offset:
+            count -= 1
+        for entry in self._entries[:count]:
+            self._forget(entry)
+        del self._entries[:count], self._starts[:count]
+        while self.untiered and self.untiered[0].end <= offset:
+            self._passed(self.untiered.popleft())
+
+    def clear(self) -> None:
+        for entry in self._entries:
+            self._forget(entry)
+        self._entries, self._starts, self._open = [], [], None
+        self.untiered.clear()
+        self.behind.clear()
+
+    def discard(self, entry: Entry) -> None:
+        """Forget one tiered entry."""
+        index = bisect_left(self._starts, entry.start)
+        if index < len(self._entries) and self._entries[index] is entry:
+            del self._entries[index], self._starts[index]
+            self._forget(entry)
+
+    def drop_tiered(self, start: int, end: int) -> None:
+        """Forget the tiered entries that hold a byte of ``start <= offset < end``."""
+        low = max(0, bisect_right(self._starts, start) - 1)
+        high = bisect_left(self._starts, end)
+        for entry in [item for item in self._entries[low:high] if item.tiered and item.end > start]:
+            self.discard(entry)
+
+    def _forget(self, entry: Entry) -> None:
+        if not entry.tiered:
+            self._settled(entry)
+        if entry is self._open:
+            self._open = None
+        self._memory.cached_bytes -= entry.capacity
+        entry.data = None
+
+    def _settled(self, entry: Entry) -> None:
+        size = entry.end - entry.start
+        self.untiered_bytes -= size
+        self._memory.unflushed_bytes -= size

@@ -1,0 +1,1 @@
+"""The audit job: counts and checksums of a stream, and what differs between two."""

@@ -1,0 +1,334 @@
+"""The audit stream as a table: who lost what, when, by which rule, and what stood in the way.
+
+As a data frame, as a Parquet table that each run brings up to now, and as sums. Source: docs/spark.md, "audit".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from penstock.client.moments import cut_at
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import ConflictError, InvalidArgumentError, NotFoundError
+from penstock.model.names import segment_name
+from penstock.model.segments import SegmentId
+from penstock.spark.connect import Connector, Services, dial, link
+from penstock.spark.jobs.audit.files import RUN, AuditDirectory, AuditRun
+from penstock.spark.jobs.audit.rows import ALL, SCHEMA, Choice, batches
+from penstock.spark.jobs.audit.sums import AuditSums, sums_of
+from penstock.spark.jobs.job_files import literal
+from penstock.spark.jobs.progress import Told, beside, tasks_of, untold
+from penstock.spark.options import AUDIT_STREAM, ReadOptions, parse_read, plain_name
+from penstock.spark.reading.losses import say
+from penstock.spark.reading.planning import batch_ranges, left_of
+from penstock.spark.reading.positions import Loss
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_OURS = ("scope", "stream", "path", "columns", "startstreamcut", "endstreamcut", "starttimestamp", "endtimestamp")
+_SLACK_MS = 86_400_000
+"""An entry is found by when it was appended, and chosen by when it was decided: earlier, unless a clock was set back."""
+
+_PORTIONS = {"target_partition_bytes": "32m", "batch_rows": "2000"}
+"""Smaller than those of other reads: an entry has up to 64 KiB, and costs more to parse than its bytes to read."""
+
+_TELL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRequest:
+    """What to read of the audit stream, and where to.
+
+    read: Options of the source: ``controller``, ``fail_on_data_loss``, …; the stream and its range are ours.
+    choice: Which entries.
+    output: Directory of the table, on a disk that driver and executors share; its parent is there. None: only sums.
+    """
+
+    read: Mapping[str, str]
+    choice: Choice = ALL
+    output: Path | None = None
+
+    def checked(self) -> AuditRequest:
+        """Itself. Raises InvalidArgumentError, InvalidNameError."""
+        self.choice.checked()
+        for name in self.read:
+            if plain_name(name) in _OURS:
+                raise InvalidArgumentError("the job chooses stream, range and columns itself", option=name)
+        self.options()
+        return self
+
+    def options(self) -> ReadOptions:
+        return parse_read(self.source())
+
+    def source(self) -> dict[str, str]:
+        """Options of the source, without a range."""
+        ours = {"path": str(AUDIT_STREAM), "columns": "event,offset"}
+        given = {plain_name(name) for name in self.read}
+        return {
+            **{name: value for name, value in _PORTIONS.items() if plain_name(name) not in given},
+            **self.read,
+            **ours,
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """What all runs of one table agree on."""
+        return {**asdict(self.choice), "kinds": sorted(self.choice.kinds)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """What a run has read between the cuts ``start`` and ``end``; both are empty where there is no audit stream yet.
+
+    ``run``: its number in the table, 0 where nothing was written. ``lost``: what had been truncated before it was read, and
+    why. With ``dry_run`` ``entries`` are all of the range, whatever was chosen, and ``sums`` are empty.
+    """
+
+    start: str
+    end: str
+    read_bytes: int
+    entries: int
+    output: str | None
+    run: int
+    lost: Sequence[Mapping[str, Any]]
+    dry_run: bool
+    sums: AuditSums = field(default_factory=AuditSums)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def audit(
+    spark: Any, request: AuditRequest, *, told: Told = untold, dry_run: bool = False, connector: Connector = dial
+) -> AuditReport:
+    """Read the audit stream up to its tail of now: into a table, if one is named, and as sums.
+
+    A table gets what came since its last run, whole or not at all; so it may be kept up to date for longer than the store
+    keeps its entries, and a run that was ended is begun again without leaving anything out or having it twice. The sums are
+    those of what this run has read. ``spark`` may be None for a dry run.
+
+    Raises: AlreadyExistsError, ConflictError (the table was begun with another choice, or of another store),
+    DirectoryInUseError, InvalidArgumentError, TruncatedError (entries went before they were read), UnavailableError,
+    OSError; what Spark raises where a task failed.
+    """
+    request = request.checked()
+    directory = None if request.output is None else AuditDirectory(request.output, uuid4().hex)
+    job = _Job(spark, request, directory, connector)
+    if dry_run:
+        return job.look()
+    # Before anything is made in a directory that is another one's.
+    job.begun()
+    with nullcontext() if directory is None else directory.held():
+        return job.run(told)
+
+
+def audit_frame(spark: Any, request: AuditRequest, *, connector: Connector = dial) -> DataFrame:
+    """The chosen entries up to the tail of now as a data frame, one row each, in no order. Raises as ``audit``."""
+    request = request.checked()
+    found = link(connector, request.options().controller).served().ask(partial(_bounds, request, None))
+    if found is None:
+        return spark.createDataFrame([], _schema())
+    return _frame(spark, request, found)
+
+
+def entries(events: DataFrame, choice: Choice = ALL) -> DataFrame:
+    """The rows of a frame with the columns ``event`` and ``offset`` of ``_system/audit``, a streaming one as well."""
+    return events.select("event", "offset").mapInArrow(partial(batches, choice.checked()), _schema())
+
+
+def read_audit(spark: Any, directory: Path) -> DataFrame:
+    """All runs of a table as one data frame. Raises NotFoundError, AlreadyExistsError."""
+    files = AuditDirectory(directory, "")
+    if files.latest() is None:
+        raise NotFoundError("there is no audit table in this directory", directory=files.path)
+    return spark.read.schema(_schema().add(RUN, "integer")).parquet(literal(files.path)).drop(RUN)
+
+
+def _schema() -> Any:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(SCHEMA)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bounds:
+    """What is to be read. ``ranges``: of segments; ``lost``: what has gone of it already."""
+
+    start: StreamCut
+    end: StreamCut
+    ranges: Sequence[tuple[SegmentId, int, int]]
+    lost: Sequence[Loss]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(high - low for _, low, high in self.ranges)
+
+
+class _Job:
+    def __init__(
+        self, spark: Any, request: AuditRequest, directory: AuditDirectory | None, connector: Connector
+    ) -> None:
+        self._spark = spark
+        self._request = request
+        self._directory = directory
+        self._link = link(connector, request.options().controller).served()
+
+    def begun(self) -> AuditRun | None:
+        """The last run of the table. Raises ConflictError where it was asked for something else."""
+        known = None if self._directory is None else self._directory.latest()
+        if known is None:
+            return None
+        wanted = self._request.identity()
+        differing = [name for name, value in wanted.items() if known.request.get(name) != value]
+        if differing:
+            raise ConflictError(
+                "the table was begun with another choice; give that, or name another directory",
+                differing=", ".join(differing),
+            )
+        return known
+
+    def look(self) -> AuditReport:
+        found = self._bounds(self.begun())
+        count = 0 if found is None else self._link.ask(partial(_count, found))
+        return self._report(found, entries=count, run=0, dry_run=True)
+
+    def run(self, told: Told) -> AuditReport:
+        known = self.begun()  # another run may have ended since
+        found = self._bounds(known)
+        if found is None or not found.ranges:
+            return self._report(found, entries=0, run=0)
+        say(AUDIT_STREAM, found.lost)
+        with beside(tasks_of(self._spark, told, "tasks"), every_s=_TELL_S):
+            frame = _frame(self._spark, self._request, found).persist()
+            try:
+                if self._directory is not None:
+                    frame.write.option("compression", "zstd").parquet(str(self._directory.making))
+                sums = sums_of(frame)
+            finally:
+                frame.unpersist()
+        number = 0
+        if self._directory is not None:
+            number = 1 if known is None else known.number + 1
+            self._publish(self._directory, number, found, sums.entries)
+        return self._report(found, entries=sums.entries, run=number, sums=sums)
+
+    def _bounds(self, known: AuditRun | None) -> _Bounds | None:
+        return self._link.ask(partial(_bounds, self._request, known))
+
+    def _publish(self, directory: AuditDirectory, number: int, found: _Bounds, count: int) -> None:
+        run = AuditRun(
+            number=number,
+            request=self._request.identity(),
+            start=found.start.to_text(),
+            end=found.end.to_text(),
+            entries=count,
+            last=self._link.ask(partial(_last, found.ranges[-1])),
+            lost=[item.to_json() for item in found.lost],
+        )
+        directory.publish(run)
+
+    def _report(
+        self,
+        found: _Bounds | None,
+        *,
+        entries: int,
+        run: int,
+        dry_run: bool = False,
+        sums: AuditSums | None = None,
+    ) -> AuditReport:
+        return AuditReport(
+            start="" if found is None else found.start.to_text(),
+            end="" if found is None else found.end.to_text(),
+            read_bytes=0 if found is None else found.size_bytes,
+            entries=entries,
+            output=None if self._directory is None else str(self._directory.path),
+            run=run,
+            lost=() if found is None else [item.to_json() for item in found.lost],
+            dry_run=dry_run,
+            sums=sums or AuditSums(),
+        )
+
+
+def _frame(spark: Any, request: AuditRequest, found: _Bounds) -> DataFrame:
+    cuts = {"start_stream_cut": found.start.to_text(), "end_stream_cut": found.end.to_text()}
+    return entries(spark.read.format("penstock").options(**request.source(), **cuts).load(), request.choice)
+
+
+# --- questions to the store ----------------------------------------------------------------------------------------
+
+
+async def _bounds(request: AuditRequest, known: AuditRun | None, services: Services) -> _Bounds | None:
+    """From where the last run ended, or from the time that is asked for, to the tail; None where there is no stream yet."""
+    try:
+        end = await services.controller.tail(AUDIT_STREAM)
+        if known is not None:
+            await _check_same(services, known)
+            start = StreamCut.from_text(known.end)
+        elif request.choice.since_ms is not None:
+            since_ms = max(0, request.choice.since_ms - _SLACK_MS)
+            start = await cut_at(services, AUDIT_STREAM, since_ms, end=False)
+        else:
+            start = await services.controller.head(AUDIT_STREAM)
+    except NotFoundError:
+        if known is not None:
+            raise
+        return None
+    ranges = await batch_ranges(services, AUDIT_STREAM, start, end)
+    kept, lost = await left_of(services, AUDIT_STREAM, ranges, fail=request.options().fail_on_data_loss)
+    return _Bounds(start=start, end=end, ranges=kept, lost=lost)
+
+
+async def _count(found: _Bounds, services: Services) -> int:
+    counts = [
+        await services.segments.count_events(segment_name(AUDIT_STREAM, segment), low, high)
+        for segment, low, high in found.ranges
+    ]
+    return sum(counts)
+
+
+_TRAIL_BYTES = 256
+
+
+async def _last(read: tuple[SegmentId, int, int], services: Services) -> Mapping[str, Any] | None:
+    """Where the last bytes that were read lie, and their digest; None where they have gone meanwhile."""
+    segment, low, high = read
+    return await _digest(services, segment, max(low, high - _TRAIL_BYTES), high)
+
+
+async def _digest(services: Services, segment: SegmentId, low: int, high: int) -> Mapping[str, Any] | None:
+    name = segment_name(AUDIT_STREAM, segment)
+    info = (await services.segments.infos([name])).get(name)
+    if info is None or info.start_offset > low or info.length < high:
+        return None
+    found = hashlib.sha256()
+    at = low
+    while at < high:
+        parts = (await services.segments.read(name, at, high - at)).parts
+        for part in parts:
+            found.update(part)
+            at += len(part)
+        if not parts:
+            return None
+    return {"segment": segment, "from": low, "to": high, "sha256": found.hexdigest()}
+
+
+async def _check_same(services: Services, known: AuditRun) -> None:
+    """Raises ConflictError where the stream is not the one that the last run has read."""
+    last = known.last
+    if last is None:
+        return
+    segment, low, high = SegmentId(last["segment"]), last["from"], last["to"]
+    name = segment_name(AUDIT_STREAM, segment)
+    info = (await services.segments.infos([name])).get(name)
+    if info is not None and low < info.start_offset and high <= info.length:
+        return  # It has gone by age: nobody can tell any more.
+    if await _digest(services, segment, low, high) != last:
+        raise ConflictError("the table is of another store; name another directory", stream=AUDIT_STREAM)

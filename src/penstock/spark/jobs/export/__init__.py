@@ -1,0 +1,1 @@
+"""The export job: a stream's events as files."""

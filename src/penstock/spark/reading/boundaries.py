@@ -1,0 +1,164 @@
+"""How far a micro-batch goes: event boundaries within a limit of bytes or events, looked up on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.codec.events import HEADER_BYTES, event_bounds, missing_bytes
+from penstock.model.errors import UnavailableError
+from penstock.model.names import StreamName, segment_name
+from penstock.model.segments import SegmentId
+from penstock.ports.segment_service import READ_MAX_BYTES, ChunkBlock, SegmentService
+from penstock.spark.reading.positions import Positions
+
+_LOOK_BYTES = 64 << 20
+_SHARE_BYTES_MIN = 64 << 10
+_SHARE_EVENTS_MIN = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """The most that may still be taken; None is no limit."""
+
+    bytes: int | None = None
+    events: int | None = None
+
+    @property
+    def is_none(self) -> bool:
+        return self.bytes is None and self.events is None
+
+    @property
+    def is_used(self) -> bool:
+        return self.bytes == 0 or self.events == 0
+
+    def takes(self, size_bytes: int, events: int) -> bool:
+        """Whether this much fits."""
+        return (self.bytes is None or size_bytes <= self.bytes) and (self.events is None or events <= self.events)
+
+    def less(self, size_bytes: int, events: int) -> Limit:
+        """What is left after taking this much."""
+        return Limit(
+            bytes=None if self.bytes is None else max(0, self.bytes - size_bytes),
+            events=None if self.events is None else max(0, self.events - events),
+        )
+
+    def share(self, parts: int) -> Limit:
+        """An even share, but one that is worth a look."""
+        return Limit(
+            bytes=None if self.bytes is None else min(self.bytes, max(_SHARE_BYTES_MIN, self.bytes // parts)),
+            events=None if self.events is None else min(self.events, max(_SHARE_EVENTS_MIN, self.events // parts)),
+        )
+
+
+class Boundaries:
+    """Event boundaries of one stream, found in the chunks' block lists, by asking the store, or by reading headers."""
+
+    def __init__(self, segments: SegmentService, stream: StreamName) -> None:
+        self._segments = segments
+        self._stream = stream
+
+    async def advance(self, start: Positions, ends: Mapping[SegmentId, int], limit: Limit, *, turn: int) -> Positions:
+        """Where a batch from ``start`` ends: at event boundaries, at most at ``ends``, within ``limit``.
+
+        Segments share the limit evenly; what some do not need goes to the others. ``turn`` says which is served first, so
+        that a small limit starves none. At least one event goes through, however large.
+        """
+        if limit.is_none:
+            return {**start, **ends}
+        result = dict(start)
+        moved = True
+        while moved and not limit.is_used:
+            open_ones = self._open(result, ends, turn)
+            share = limit.share(max(1, len(open_ones)))
+            moved = False
+            for segment in open_ones:
+                room = Limit(bytes=_least(share.bytes, limit.bytes), events=_least(share.events, limit.events))
+                reached, events = await self.reach(segment, result[segment], ends[segment], room)
+                moved = moved or reached > result[segment]
+                limit = limit.less(reached - result[segment], events)
+                result[segment] = reached
+                if limit.is_used:
+                    break
+        if result == start:
+            for segment in self._open(result, ends, turn)[:1]:
+                result[segment], _ = await self._read_on(segment, start[segment], ends[segment], Limit(events=1))
+        return result
+
+    def _open(self, at: Positions, ends: Mapping[SegmentId, int], turn: int) -> Sequence[SegmentId]:
+        found = [segment for segment in sorted(ends) if at[segment] < ends[segment]]
+        first = turn % len(found) if found else 0
+        return [*found[first:], *found[:first]]
+
+    async def reach(self, segment: SegmentId, start: int, end: int, limit: Limit) -> tuple[int, int]:
+        """The last event boundary from ``start`` to ``end`` that is known to lie within ``limit``, and the events up to it
+        (counted only where they are limited)."""
+        at, events = start, 0
+        if limit.events is None and limit.takes(end - start, 0):
+            return end, 0
+        for block in await self._blocks(segment, start, end, limit):
+            left = limit.less(at - start, events)
+            # Where a batch began inside a block, the count of the block says too much, which stops early, not late.
+            if not left.takes(block.end_offset - at, block.event_count):
+                break
+            at, events = block.end_offset, events + block.event_count
+        left = limit.less(at - start, events)
+        if left.events is None and left.bytes is not None:
+            at = await self._asked(segment, at, end, left.bytes)
+            left = limit.less(at - start, events)
+        if at < end and not left.is_used and (left.events is not None or at == start):
+            at, more = await self._read_on(segment, at, end, left)
+            events += more
+        return at, events
+
+    async def _blocks(self, segment: SegmentId, start: int, end: int, limit: Limit) -> Sequence[ChunkBlock]:
+        look = min(end, start + (_LOOK_BYTES if limit.bytes is None else limit.bytes))
+        chunks = await self._segments.chunk_ranges(segment_name(self._stream, segment), start, look)
+        blocks = [item for chunk in chunks for item in chunk.blocks if start < item.end_offset <= end]
+        # A hole between blocks is not tiered: its events are not counted, so nothing behind it may be skipped.
+        usable: list[ChunkBlock] = []
+        at = start
+        for block in blocks:
+            if block.start_offset > at:
+                break
+            usable.append(block)
+            at = block.end_offset
+        return usable
+
+    async def _asked(self, segment: SegmentId, at: int, end: int, room_bytes: int) -> int:
+        """A boundary that the store knows in the last part of the room, or ``at``."""
+        if end - at <= room_bytes:
+            return end
+        wanted = max(at + 1, at + room_bytes - room_bytes // 8)
+        found = await self._segments.next_event_boundary(segment_name(self._stream, segment), wanted)
+        return found if wanted <= found <= min(end, at + room_bytes) else at
+
+    async def _read_on(self, segment: SegmentId, start: int, end: int, limit: Limit) -> tuple[int, int]:
+        """The last event boundary from ``start`` on within ``limit``, by reading the headers of events."""
+        name = segment_name(self._stream, segment)
+        at, events = start, 0
+        carry = b""
+        while at < end:
+            room = end - at if limit.bytes is None else min(end - at, limit.bytes - (at - start))
+            if room < HEADER_BYTES or (limit.events is not None and events >= limit.events):
+                break
+            wanted = max(missing_bytes(carry, 0), min(READ_MAX_BYTES, room - len(carry)))
+            if len(carry) >= HEADER_BYTES and missing_bytes(carry, 0) + len(carry) > room:
+                break
+            read = await self._segments.read(name, at + len(carry), min(wanted, READ_MAX_BYTES), wait=False)
+            data = b"".join([carry, *read.parts])
+            if len(data) == len(carry):
+                raise UnavailableError("store gave no bytes where there must be some", segment=name, offset=at)
+            bounds = event_bounds(data, segment=name, offset=at)
+            fitting = [place for place in bounds if place <= room]
+            if limit.events is not None:
+                fitting = fitting[: limit.events - events + 1]
+            events += len(fitting) - 1
+            carry, at = data[fitting[-1] :], at + fitting[-1]
+            if len(fitting) < len(bounds):
+                break
+        return at, events
+
+
+def _least(first: int | None, second: int | None) -> int | None:
+    return second if first is None else first if second is None else min(first, second)

@@ -1,0 +1,111 @@
+"""What a query passed over because it was gone before it was read: to the byte, and why. ``fail_on_data_loss=false``.
+
+A loss becomes part of the offset that Spark writes to its checkpoint, so it is told once, survives a restart, and is found in
+the progress of the query: ``losses(query)``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidCutError, SegmentNotFoundError, UnsupportedError
+from penstock.model.names import StreamName
+from penstock.model.segments import SegmentId
+from penstock.spark.connect import Services
+from penstock.spark.reading.positions import Loss
+
+log = logging.getLogger("penstock.spark")
+
+DELETED = "deleted"
+"""As ``rule``: the stream was deleted, and is another one now."""
+
+
+async def explained(
+    services: Services, stream: StreamName, position: Mapping[SegmentId, int], lost: Sequence[Loss]
+) -> tuple[Loss, ...]:
+    """The losses of a reader that stood at ``position``, with the rule that took them, as far as the store remembers it."""
+    try:
+        gone = (await services.controller.explain_retention(stream, position=StreamCut(stream, dict(position)))).get(
+            "gone"
+        )
+    except (InvalidCutError, SegmentNotFoundError, UnsupportedError):
+        gone = None
+    if not gone:
+        return tuple(lost)
+    return tuple(replace(item, rule=gone.get("rule"), at_ms=gone.get("at_ms")) for item in lost)
+
+
+async def between(
+    services: Services, stream: StreamName, start: Mapping[SegmentId, int], end: Mapping[SegmentId, int]
+) -> tuple[Loss, ...]:
+    """All that lies from ``start`` to ``end``, oldest segment first, and why it is gone."""
+    first, last = StreamCut(stream, dict(start)), StreamCut(stream, dict(end))
+    try:
+        spans = await services.controller.measure(stream, first, last)
+        lost = [Loss(segment=item.segment, start=item.start, end=item.end, events=item.events) for item in spans]
+    except UnsupportedError:
+        # A store of an earlier version does not tell how long deleted segments were.
+        passed = [segment for segment in sorted(start) if end.get(segment) != start[segment]]
+        lost = [Loss(segment=item, start=max(0, start[item]), end=end.get(item)) for item in passed]
+    return await explained(services, stream, start, lost)
+
+
+def say(stream: StreamName, lost: Iterable[Loss]) -> None:
+    """One line in the log for each."""
+    for item in lost:
+        log.warning("skipped data that was gone before it was read. stream=%s %s", stream, item)
+
+
+# --- for users ------------------------------------------------------------------------------------------------
+
+
+def losses(source: Any) -> list[tuple[str, Loss]]:
+    """What a query has passed over, as (stream, loss), oldest first, each once.
+
+    Args:
+        source: A ``StreamingQuery`` (as far back as Spark keeps progress), its ``recentProgress``, or the path of a
+            checkpoint on a local or mounted disk (as far back as Spark keeps offsets).
+    """
+    offsets = _of_checkpoint(Path(source)) if isinstance(source, str | Path) else _of_progress(source)
+    found: list[tuple[str, Loss]] = []
+    for offset in offsets:
+        for item in offset.get("lost", ()):
+            entry = (str(offset["stream"]), Loss.from_json(item))
+            if entry not in found:
+                found.append(entry)
+    return found
+
+
+def _of_progress(source: Any) -> Iterable[Mapping[str, Any]]:
+    for progress in getattr(source, "recentProgress", source):
+        yield from offsets_in(progress)
+
+
+def offsets_in(progress: Any) -> Iterable[Mapping[str, Any]]:
+    """The offsets that our sources had reached, in one progress of a query, as an object or as a dict."""
+    for part in progress["sources"] if isinstance(progress, Mapping) else progress.sources:
+        yield from _ours(part["endOffset"] if isinstance(part, Mapping) else part.endOffset)
+
+
+def _of_checkpoint(path: Path) -> Iterable[Mapping[str, Any]]:
+    entries = [item for item in (path / "offsets").iterdir() if item.name.isdecimal()]
+    for entry in sorted(entries, key=lambda item: int(item.name)):
+        # Spark's offset log: a version, the batch's metadata, and a line for each source.
+        for line in entry.read_text().splitlines()[2:]:
+            yield from _ours(line)
+
+
+def _ours(offset: Any) -> Iterable[Mapping[str, Any]]:
+    if isinstance(offset, str):
+        try:
+            offset = json.loads(offset)
+        except ValueError:
+            return
+    if isinstance(offset, Mapping) and {"v", "stream", "segments"} <= offset.keys():
+        yield offset

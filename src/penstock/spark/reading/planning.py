@@ -1,0 +1,295 @@
+"""The driver's side of a read: facts of a stream gathered from the store, made into shares for tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from penstock.client.moments import cut_at, from_cut
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InternalError, InvalidCutError, ThrottledError, TruncatedError, UnsupportedError
+from penstock.model.names import StreamName, segment_name
+from penstock.model.segments import SegmentId
+from penstock.ports.segment_service import HOLDER_MAX_BYTES, ChunkRange, SegmentInfo
+from penstock.spark.connect import Services
+from penstock.spark.options import CutChoice, Moment, ReadOptions
+from penstock.spark.reading.losses import explained, say
+from penstock.spark.reading.plan import Piece, Share, Times, pack, pieces_of, share_count, timed
+from penstock.spark.reading.positions import Loss, Positions
+from penstock.spark.reading.pruning import Wanted
+from penstock.spark.reading.times import times_of
+
+log = logging.getLogger("penstock.spark")
+
+_SEGMENTS_AT_ONCE = 16
+
+
+def now_ms() -> int:
+    """Wall clock, for leases only."""
+    return time.time_ns() // 1_000_000
+
+
+def holder_of(options: ReadOptions, kind: str) -> str:
+    """Who holds chunks back, for the store's account of its space: what the user calls it, else where it runs."""
+    who = options.application or f"process {os.getpid()} on {platform.node()}"
+    as_subscriber = f" as subscriber {options.stream.scope}/{options.subscriber}" if options.subscriber else ""
+    # Names may be long; a lease that says too much would not be given.
+    return f"Spark {kind} of {who}{as_subscriber}".encode()[:HOLDER_MAX_BYTES].decode(errors="ignore")
+
+
+async def resolve(
+    services: Services, stream: StreamName, choice: CutChoice | None, default: CutChoice, *, end: bool = False
+) -> StreamCut:
+    """The cut that a user chose, as it stands now, to begin or ``end`` at. "Unbounded" is the default's end of the stream."""
+    chosen = default if choice in (None, "unbounded") else choice
+    if isinstance(chosen, Moment):
+        return await cut_at(services, stream, chosen.time_ms, end=end)
+    if chosen == "earliest":
+        return await services.controller.head(stream)
+    if chosen == "latest":
+        return await services.controller.tail(stream)
+    if not isinstance(chosen, StreamCut):
+        raise InternalError("default of a cut is unbounded", stream=stream)
+    return chosen
+
+
+async def positions_of(services: Services, cut: StreamCut) -> Positions:
+    """Positions of a cut, see ``moments.from_cut``."""
+    waiting = any(offset < 0 for offset in cut.positions.values())
+    ranges = await services.controller.segment_ranges(cut.stream, sorted(cut.positions)) if waiting else {}
+    return from_cut(cut, ranges)
+
+
+async def infos(
+    services: Services, stream: StreamName, segments: Sequence[SegmentId]
+) -> dict[SegmentId, SegmentInfo | None]:
+    """Durable state of each segment, asked in one call; None where it is gone."""
+    names = {segment: segment_name(stream, segment) for segment in segments}
+    found = await services.segments.infos(list(names.values())) if names else {}
+    return {segment: found.get(name) for segment, name in names.items()}
+
+
+async def batch_ranges(
+    services: Services, stream: StreamName, start: StreamCut, end: StreamCut
+) -> list[tuple[SegmentId, int, int]]:
+    """All of the stream between two cuts: (segment, from, to), oldest segment first. Raises InvalidCutError."""
+    ranges: list[tuple[SegmentId, int, int]] = []
+    for segment in sorted(await services.controller.segments_between(stream, start, end)):
+        low = max(0, start.positions.get(segment, 0))
+        high = end.positions.get(segment)
+        if high is None:
+            # Behind the start and before the end, hence sealed: all that it holds.
+            high = (await services.segments.info(segment_name(stream, segment))).length
+        if low < high:
+            ranges.append((segment, low, high))
+    return ranges
+
+
+async def left_of(
+    services: Services, stream: StreamName, ranges: Sequence[tuple[SegmentId, int, int]], *, fail: bool
+) -> tuple[list[tuple[SegmentId, int, int]], tuple[Loss, ...]]:
+    """The ranges as far as they still exist, and what does not. Raises TruncatedError where some is gone and ``fail``,
+    InvalidCutError where a range ends behind its segment."""
+    kept: list[tuple[SegmentId, int, int]] = []
+    lost: list[Loss] = []
+    known = await infos(services, stream, [segment for segment, _, _ in ranges])
+    check_reached(stream, {segment: high for segment, _, high in ranges}, known)
+    for segment, low, high in ranges:
+        info = known[segment]
+        begin = high if info is None else min(high, info.start_offset)
+        if begin > low:
+            check_loss(stream, segment, low, begin, fail=fail)
+            lost.append(Loss(segment=segment, start=low, end=begin))
+        if max(begin, low) < high:
+            kept.append((segment, max(begin, low), high))
+    if not lost:
+        return kept, ()
+    return kept, await explained(services, stream, {item.segment: item.start for item in lost}, lost)
+
+
+async def without_lost(
+    services: Services, stream: StreamName, ranges: Sequence[tuple[SegmentId, int, int]], *, fail: bool
+) -> list[tuple[SegmentId, int, int]]:
+    """As ``left_of``; what is gone is logged."""
+    kept, lost = await left_of(services, stream, ranges, fail=fail)
+    say(stream, lost)
+    return kept
+
+
+def check_reached(
+    stream: StreamName, positions: Mapping[SegmentId, int], known: Mapping[SegmentId, SegmentInfo | None]
+) -> None:
+    """Raise InvalidCutError where a position lies behind the end of its segment, whose state ``known`` has.
+
+    What was durable once does not become shorter: the store was set up anew under this name, or from an older copy.
+    """
+    for segment, offset in positions.items():
+        info = known.get(segment)
+        if info is not None and offset > info.length:
+            raise InvalidCutError(
+                "the stream ends before this position: its store was set up anew, or from an older copy; use a new "
+                "checkpoint location, or another cut",
+                stream=stream,
+                segment=segment,
+                offset=offset,
+                length=info.length,
+            )
+
+
+def check_loss(stream: StreamName, segment: SegmentId, start: int, begin: int, *, fail: bool) -> None:
+    """Raise TruncatedError if ``fail``: what was to be read from ``start`` on is gone, data begins at ``begin`` now."""
+    if fail:
+        raise TruncatedError(
+            "data was truncated before it was read; fail_on_data_loss=false skips what is gone",
+            stream=stream,
+            segment=segment,
+            offset=start,
+            start_offset=begin,
+        )
+
+
+def shares_for(options: ReadOptions, total_bytes: int) -> int:
+    """About how many tasks a read of so much is shared out to. In local mode the cores are those of this machine; on a
+    cluster they stand for what a small one has."""
+    return share_count(
+        total_bytes,
+        target_bytes=options.target_partition_bytes,
+        min_shares=options.min_partitions,
+        cores=os.cpu_count() or 1,
+    )
+
+
+async def plan_shares(
+    services: Services,
+    options: ReadOptions,
+    ranges: Sequence[tuple[SegmentId, int, int]],
+    *,
+    lease: UUID,
+    holder: str = "",
+    with_times: bool = False,
+    fresh: bool = False,
+    wanted: Wanted | None = None,
+) -> Sequence[Share]:
+    """Shares that cover the ranges, in order. Chunks are leased before they are listed, so that none goes between.
+
+    ``wanted``: what may pass the filters; the rest is left out as far as blocks go.
+    A segment for which the store has no lease left is read through the store; with ``direct=always`` that is ThrottledError.
+    ``fresh``: the ranges have come just now, so that there are hardly any chunks: they are leased only where some are seen,
+    and listed again. Shares without a lease leave nothing to give back.
+    """
+    total = sum(high - low for _, low, high in ranges)
+    shares = shares_for(options, total)
+    cover = _Cover(
+        services=services,
+        options=options,
+        lease=lease,
+        until_ms=now_ms() + options.lease_ms,
+        holder=holder,
+        with_times=with_times,
+        fresh=fresh,
+        goal_bytes=max(1, -(-total // shares)),
+    )
+    limit = asyncio.Semaphore(_SEGMENTS_AT_ONCE)
+
+    async def covered(segment: SegmentId, low: int, high: int) -> Sequence[Piece]:
+        async with limit:
+            return await cover.pieces(segment, low, high)
+
+    async with asyncio.TaskGroup() as running:
+        asked = [running.create_task(covered(*item)) for item in ranges]
+    pieces = [piece for task in asked for piece in task.result()]
+    if wanted is not None:
+        pieces = [part for piece in pieces if (part := wanted.trimmed(piece)) is not None]
+        shares = shares_for(options, sum(piece.size_bytes for piece in pieces))
+    packed = pack(pieces, shares=shares)
+    held = lease if cover.leased else None
+    only = options.only_direct
+    return [
+        Share(stream=options.stream, pieces=part, lease=held, lease_until_ms=cover.until_ms, only_direct=only)
+        for part in packed
+    ]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Cover:
+    """Covers ranges of a stream with pieces. See ``plan_shares``. ``leased``: whether any chunk may be held;
+    ``refused``: whether the store had no lease left, so that it is not asked for another."""
+
+    services: Services
+    options: ReadOptions
+    lease: UUID
+    until_ms: int
+    holder: str
+    with_times: bool
+    fresh: bool
+    goal_bytes: int
+    leased: bool = False
+    refused: bool = False
+
+    async def pieces(self, segment: SegmentId, low: int, high: int) -> Sequence[Piece]:
+        """Pieces of one range, in order."""
+        segments = self.services.segments
+        name = segment_name(self.options.stream, segment)
+        chunks: Sequence[ChunkRange] = ()
+        times: Times = ()
+        if self.with_times:
+            # Before the chunks are listed: what is tiered in between has a later time than the one that is told.
+            modified_ms = (await segments.info(name)).last_modified_ms
+        direct = self.options.direct and await self._is_leased(name, low, high)
+        if direct or self.with_times:
+            chunks = await segments.chunk_ranges(name, low, high)
+        if self.with_times:
+            times = times_of(low, high, chunks, modified_ms)
+        if self.options.only_direct:
+            _check_locations(name, chunks)
+        found: list[Piece] = []
+        for piece in pieces_of(segment, low, high, chunks, direct=direct):
+            parts = [piece] if piece.location else await _split_untiered(self.services, name, piece, self.goal_bytes)
+            found += [timed(part, times) for part in parts] if times else parts
+        return found
+
+    async def _is_leased(self, name: str, low: int, high: int) -> bool:
+        """Hold the range's chunks. False: there are none yet, or the store has no lease left."""
+        segments = self.services.segments
+        if self.refused or (self.fresh and not await segments.chunk_ranges(name, low, high)):
+            return False
+        try:
+            await segments.lease_chunks(name, self.lease, until_ms=self.until_ms, holder=self.holder)
+        except ThrottledError as error:
+            if self.options.only_direct or error.fields.get("resource") != "leases":
+                raise
+            if not self.refused:
+                log.warning("store has no lease left, chunks are read through it. stream=%s", self.options.stream)
+            self.refused = True
+            return False
+        self.leased = True
+        return True
+
+
+def _check_locations(name: str, chunks: Sequence[ChunkRange]) -> None:
+    for chunk in chunks:
+        if chunk.location is None:
+            raise UnsupportedError(
+                "the store keeps chunks where nobody else can read them; direct=true reads them through it",
+                segment=name,
+                chunk=chunk.name,
+            )
+
+
+async def _split_untiered(services: Services, name: str, piece: Piece, goal_bytes: int) -> list[Piece]:
+    """Cut what has no chunk at event boundaries that the store knows, into parts of at least ``goal_bytes``."""
+    parts: list[Piece] = []
+    at = piece.start
+    while piece.end - at > goal_bytes + goal_bytes // 2:
+        boundary = await services.segments.next_event_boundary(name, at + goal_bytes)
+        if not at < boundary < piece.end:
+            break
+        parts.append(Piece(segment=piece.segment, start=at, end=boundary))
+        at = boundary
+    return [*parts, Piece(segment=piece.segment, start=at, end=piece.end)]

@@ -1,0 +1,181 @@
+"""Where a query stands in a stream, and how it moves on when segments end. Pure decisions.
+
+A query's positions are a stream cut: one offset for each of a set of segments that together take every key once.
+A finished segment keeps its place until all segments of its group have finished; then the whole group is replaced by its
+successors, which are read from the next batch on. So a batch never holds events of a successor beside events of a
+predecessor. ``core.cuts.read_order`` decides when a group is replaced, for this reader and all others.
+Source: docs/design/0009-spark.md, docs/design/0019-order-of-readers.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidCutError
+from penstock.model.names import StreamName
+from penstock.model.segments import SegmentId
+
+VERSION = 1
+AHEAD_VERSION = 2
+"""Version of offsets with segments that were read in part too early. An earlier program would read those parts twice."""
+START_VERSION = 3
+"""Version of offsets that hold the start of the first batch. An earlier program would begin that batch elsewhere."""
+Positions: TypeAlias = dict[SegmentId, int]
+
+
+def to_cut(stream: StreamName, positions: Mapping[SegmentId, int]) -> StreamCut:
+    return StreamCut(stream, dict(positions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Bytes ``start <= offset < end`` of a segment that a query passed over.
+
+    ``end=None``: to its end, wherever that was; nobody knows it any more. ``events``: how many they were, where that is
+    known. ``rule``, ``at_ms``: the first retention rule (docs/formats/planner.md; ``manual``: by hand) that removed some of
+    them, and when; None where that is forgotten.
+    """
+
+    segment: SegmentId
+    start: int
+    end: int | None
+    events: int | None = None
+    rule: str | None = None
+    at_ms: int | None = None
+
+    def __str__(self) -> str:
+        size = "?" if self.end is None else str(self.end - self.start)
+        known = {"from": self.start, "to": self.end, "bytes": size, "events": self.events}
+        told = known | {"rule": self.rule, "at_ms": self.at_ms}
+        return f"segment={self.segment} " + " ".join(
+            f"{name}={'?' if value is None else value}" for name, value in told.items()
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "segment": self.segment,
+            "from": self.start,
+            "to": self.end,
+            "events": self.events,
+            "rule": self.rule,
+            "at_ms": self.at_ms,
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Loss:
+        """Inverse of ``to_json``. Raises KeyError, TypeError, ValueError."""
+        return cls(
+            segment=SegmentId(int(found["segment"])),
+            start=int(found["from"]),
+            end=None if found["to"] is None else int(found["to"]),
+            events=found.get("events"),
+            rule=found.get("rule"),
+            at_ms=found.get("at_ms"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """What Spark logs at the end of a batch: the positions behind it, and the final lengths of segments that it finished.
+
+    Finished segments are named because the positions already hold their successors, and a batch must be readable from its
+    two offsets alone. ``lost``: what was gone when the batch was made, and is passed over by it.
+
+    ``query``: for a subscriber's query, the id generated for its checkpoint; empty in an offset that is not in Spark's log.
+    ``begun``: where the first batch begins, in a start without checkpoint and in the end of the batch behind it. Spark
+    keeps no start of a first batch. A new process that repeats that batch resolves the start again, perhaps otherwise.
+    ``ahead``: offsets of segments that must wait again, because an earlier version read them too early.
+    """
+
+    positions: Positions
+    finished: Positions = field(default_factory=dict)
+    lost: tuple[Loss, ...] = ()
+    ahead: Positions = field(default_factory=dict)
+    query: str = ""
+    begun: Positions | None = None
+
+    @property
+    def is_start(self) -> bool:
+        """Whether no batch with data ended before it: the batch behind it records where it began."""
+        return self.begun == self.positions
+
+    def to_json(self, stream: StreamName) -> dict[str, Any]:
+        """For Spark, which compares the text of it: equal offsets give equal text, segments by id."""
+        version = AHEAD_VERSION if self.ahead else VERSION
+        if self.begun is not None:
+            version = START_VERSION
+        found: dict[str, Any] = {"v": version, "stream": str(stream), "segments": _named(self.positions)}
+        if self.finished:
+            found["finished"] = _named(self.finished)
+        if self.lost:
+            found["lost"] = [item.to_json() for item in self.lost]
+        if self.ahead:
+            found["ahead"] = _named(self.ahead)
+        if self.query:
+            found["query"] = self.query
+        if self.begun is not None:
+            found["from"] = _named(self.begun)
+        return found
+
+    @classmethod
+    def from_json(cls, stream: StreamName, offset: Mapping[str, Any]) -> Offset:
+        """Inverse of ``to_json``. Raises InvalidCutError: another stream's, another version's, or not ours at all."""
+        if offset.get("v") not in (VERSION, AHEAD_VERSION, START_VERSION):
+            raise InvalidCutError("checkpoint holds offsets of an unknown version", version=offset.get("v"))
+        if offset.get("stream") != str(stream):
+            raise InvalidCutError(
+                "checkpoint belongs to another stream; use a new checkpoint location",
+                stream=stream,
+                checkpoint=offset.get("stream"),
+            )
+        try:
+            lost = tuple(Loss.from_json(item) for item in offset.get("lost", ()))
+            ahead = _parsed(offset.get("ahead", {}))
+            return cls(
+                _parsed(offset["segments"]),
+                _parsed(offset.get("finished", {})),
+                lost,
+                ahead,
+                str(offset.get("query", "")),
+                _parsed(offset["from"]) if "from" in offset else None,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidCutError(
+                "checkpoint holds offsets that are not ours", offset=str(dict(offset))[:200]
+            ) from error
+
+
+def _named(positions: Positions) -> dict[str, int]:
+    return {str(segment): positions[segment] for segment in sorted(positions)}
+
+
+def _parsed(segments: Mapping[str, Any]) -> Positions:
+    return {SegmentId(int(segment)): int(offset) for segment, offset in segments.items()}
+
+
+def in_turn(positions: Positions, ahead: Positions) -> tuple[Positions, Positions]:
+    """Move segments that may now be read to their offset in ``ahead``. Returns the positions, and the rest of ``ahead``."""
+    reached = {item: max(at, ahead.get(item, 0)) if at >= 0 else at for item, at in positions.items()}
+    return reached, {item: at for item, at in ahead.items() if reached.get(item, 0) < 0}
+
+
+def ranges_of(start: Offset, end: Offset) -> list[tuple[SegmentId, int, int]]:
+    """What the batch between two offsets reads: (segment, from, to), oldest segment first, without empty ranges and what was
+    lost.
+
+    Raises: InvalidCutError where an offset runs backwards.
+    """
+    ends = end.finished | end.positions | end.ahead
+    begins = start.positions | start.ahead
+    for item in end.lost:
+        # What is lost lies before what is left; a loss that was found later belongs to a batch before, and moves nothing.
+        if item.end is not None and item.segment in ends:
+            begins[item.segment] = max(begins.get(item.segment, 0), item.end)
+    found = [(segment, max(0, begins.get(segment, 0)), max(0, ends[segment])) for segment in sorted(ends)]
+    for segment, low, high in found:
+        if low > high:
+            raise InvalidCutError("offsets of a batch run backwards", segment=segment, start=low, end=high)
+    return [item for item in found if item[1] < item[2]]

@@ -1,0 +1,151 @@
+"""How far behind its stream a query is: bytes, events and time, exact where the store can tell.
+
+Spark gives sources written in Python no metrics of their own; their offsets are in its progress, and from these the store
+tells the rest. A query that is a subscriber is also in ``penstock subscriber list``, as of what it has published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import PenstockError
+from penstock.model.names import StreamName, segment_name
+from penstock.ports.controller_service import SegmentSpan
+from penstock.spark.connect import Connector, Link, Services, dial
+from penstock.spark.options import DEFAULT_CONTROLLER
+from penstock.spark.reading.losses import offsets_in
+from penstock.spark.reading.planning import now_ms
+from penstock.spark.reading.positions import Offset, to_cut
+
+log = logging.getLogger("penstock.spark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """What a query had not read of a stream. ``events``: None where the store cannot tell any more. ``seconds``: the age of
+    the oldest of it by its append time, to a block of the store (docs/spark.md); None where that is not known, 0 where
+    nothing is unread."""
+
+    stream: StreamName
+    bytes: int
+    events: int | None
+    seconds: float | None
+
+    def __repr__(self) -> str:
+        seconds = None if self.seconds is None else round(self.seconds, 3)
+        return f"Lag(stream='{self.stream}', bytes={self.bytes}, events={self.events}, seconds={seconds})"
+
+    def __str__(self) -> str:
+        events = "?" if self.events is None else self.events
+        seconds = "?" if self.seconds is None else f"{self.seconds:.1f}"
+        return f"stream={self.stream} bytes={self.bytes} events={events} seconds={seconds}"
+
+
+def lags(source: Any, controller: str = DEFAULT_CONTROLLER, *, connector: Connector = dial) -> list[Lag]:
+    """How far behind a query is at each of our streams that it reads.
+
+    Args:
+        source: A ``StreamingQuery``, or one progress of it. A query without progress has no lags yet.
+        controller: Address of the controller; one for all of its streams.
+    Raises: StreamNotFoundError, InvalidCutError (the stream was made again), TruncatedError, UnavailableError.
+    """
+    progress = getattr(source, "lastProgress", source)
+    offsets = [] if progress is None else list(offsets_in(progress))
+    if not offsets:
+        return []
+    # A connection of its own: listeners are called from threads that come and go.
+    server = Link(connector, controller)
+    try:
+        return server.ask(lambda services: _lags(services, offsets))
+    finally:
+        server.close()
+
+
+async def _lags(services: Services, offsets: Sequence[Mapping[str, Any]]) -> list[Lag]:
+    found = []
+    for told in offsets:
+        stream = StreamName.parse(str(told["stream"]))
+        offset = Offset.from_json(stream, told)
+        spans = await services.controller.measure(stream, to_cut(stream, offset.positions), StreamCut(stream, {}))
+        counts = [item.events for item in spans]
+        known = [count for count in counts if count is not None]
+        found.append(
+            Lag(
+                stream=stream,
+                bytes=sum(item.end - item.start for item in spans),
+                events=sum(known) if len(known) == len(counts) else None,
+                seconds=await _age_s(services, stream, spans),
+            )
+        )
+    return found
+
+
+async def _age_s(services: Services, stream: StreamName, spans: Sequence[SegmentSpan]) -> float | None:
+    if not spans:
+        return 0.0
+    # The oldest unread event begins a span; later segments of a key are younger than their predecessors.
+    async with asyncio.TaskGroup() as group:
+        asked = [
+            group.create_task(_came_ms(services, segment_name(stream, item.segment), item.start)) for item in spans
+        ]
+    times = [at for task in asked if (at := task.result()) is not None]
+    return max(0, now_ms() - min(times)) / 1000 if times else None
+
+
+async def _came_ms(services: Services, name: str, offset: int) -> int | None:
+    """When the block that holds the offset began to come, or the segment's last append, where none does yet; None: gone."""
+    info = (await services.segments.infos([name])).get(name)
+    if info is None or offset < info.start_offset:
+        return None
+    for chunk in await services.segments.chunk_ranges(name, offset, offset + 1):
+        for block in chunk.blocks:
+            if block.start_offset <= offset < block.end_offset:
+                return block.first_ms
+    return info.last_modified_ms
+
+
+class LagListener(StreamingQueryListener):  # type: ignore[misc]
+    """Keeps the lag of each query at its last progress, and logs a line for it: ``spark.streams.addListener(...)``.
+
+    ``latest`` has the lags by the query's name, or its id where it has none; a query that has ended is in it no more.
+    """
+
+    def __init__(self, controller: str = DEFAULT_CONTROLLER, *, connector: Connector = dial) -> None:
+        self._controller = controller
+        self._connector = connector
+        self.latest: dict[str, list[Lag]] = {}
+        self._names: dict[str, str] = {}
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark names it
+        self._names[str(event.id)] = event.name or str(event.id)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark names it
+        name = event.progress.name or str(event.progress.id)
+        try:
+            found = lags(event.progress, self._controller, connector=self._connector)
+        except PenstockError as error:
+            # The query itself will say what is wrong with its stream; a listener only looks on.
+            log.warning("lag is not known. query=%s reason=%s", name, error)
+            return
+        self.latest[name] = found
+        for item in found:
+            log.info("lag. query=%s %s", name, item)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark names it
+        """Nothing new was read, and nothing was there."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark names it
+        self.latest.pop(self._names.pop(str(event.id), str(event.id)), None)

@@ -1,0 +1,219 @@
+"""A Spark query as a subscriber: what it has committed is what retention may release."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from uuid import UUID, uuid4, uuid5
+
+from penstock.client.reading.liveness import renewal_s
+from penstock.core.streams.query_source import check_subscriber, is_made_by_query
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import (
+    GenerationMismatchError,
+    InvalidArgumentError,
+    InvalidCutError,
+    ReaderGroupNotFoundError,
+    SubscriberNotFoundError,
+)
+from penstock.model.names import StreamName
+from penstock.model.policies import ReaderGroupRetention
+from penstock.model.queries import QuerySource
+from penstock.model.segments import SegmentId
+from penstock.ports.controller_service import ReaderGroupConfig
+from penstock.spark.connect import Services
+from penstock.spark.reading.following import later
+from penstock.spark.reading.planning import positions_of
+from penstock.spark.reading.positions import Positions
+
+log = logging.getLogger("penstock.spark")
+
+_MADE_BY_QUERY = UUID("6f1d5a52-7d1c-4e35-9a43-1f0b6e3c5d27")
+
+
+class Subscription:
+    """A registered subscriber and the cut it has published last. Holds no connection.
+
+    ``by_hand``: it was registered before, and not by a query. ``begins_early``: the query begins before its cut.
+    """
+
+    def __init__(self, group: ReaderGroupConfig, cut: StreamCut, published: Positions, *, by_hand: bool) -> None:
+        self.by_hand = by_hand
+        self.begins_early = False
+        self.group = group
+        self.cut = cut
+        self._published = published
+        self._renew_at = 0.0
+        self._source: QuerySource | None = None
+        self._is_known = False
+
+    async def publish(
+        self, services: Services, positions: Mapping[SegmentId, int], source: QuerySource | None = None
+    ) -> None:
+        """Tell the controller that everything before ``positions`` is committed. Never moves back.
+
+        Raises: SubscriberNotFoundError: someone removed the subscriber; it no longer holds data. WriterInUseError: it
+        belongs to another query than ``source``, or a later run of it has published.
+        """
+        self._source = source
+        target = await self._joined(services, positions)
+        # Each run publishes once, even if nothing is new, so that earlier runs and other queries are refused from then on.
+        if target != self._published or (source is not None and not self._is_known):
+            await self._send(services, target, positions)
+
+    async def renew(self, services: Services) -> None:
+        """Publish again from time to time if the query has read and committed everything, so that the subscriber stays.
+
+        Raises as ``publish``.
+        """
+        now = asyncio.get_running_loop().time()
+        if now < self._renew_at:
+            return
+        idle_ms = (await services.controller.effective_policy(self.cut.stream)).subscriber_idle_ms
+        if idle_ms is not None:
+            await self._send(services, self._published, self._published)
+        self._renew_at = now + renewal_s(idle_ms)
+
+    async def _send(self, services: Services, target: Positions, positions: Mapping[SegmentId, int]) -> None:
+        try:
+            await self._told(services, target, positions)
+        except (SubscriberNotFoundError, ReaderGroupNotFoundError):
+            raise SubscriberNotFoundError(
+                "the subscriber was removed while the query ran, and its data is held no more; start the query again to "
+                "register it anew at what is committed",
+                subscriber=self.group.full_name,
+                stream=self.cut.stream,
+            ) from None
+
+    async def _told(self, services: Services, target: Positions, positions: Mapping[SegmentId, int]) -> None:
+        try:
+            await self._update(services, target)
+        except GenerationMismatchError:
+            found = await services.controller.get_reader_group(self.group.scope, self.group.name)
+            if found.id != self.group.id:
+                raise SubscriberNotFoundError(
+                    "another reader group has the subscriber's name", subscriber=found.full_name
+                ) from None
+            self.group = found
+            await self._update(services, target)
+        except InvalidCutError:
+            # Retention may have moved the subscriber on by force; then what it published last is not what is stored.
+            stored, _ = await _stored_cut(services, self.cut.stream, self.group)
+            self._published = await positions_of(services, stored)
+            target = await self._joined(services, positions)
+            if target == self._published:
+                log.warning("subscriber was moved on by retention", extra={"subscriber": self.group.full_name})
+                return
+            await self._update(services, target)
+
+    async def check(self, services: Services, source: QuerySource) -> None:
+        """Return if the source may read as the subscriber, and log if it begins before it. Raises: WriterInUseError."""
+        _, query = await _stored_cut(services, self.cut.stream, self.group)
+        check_subscriber(query, source, subscriber=self.group.full_name, by_hand=self.by_hand)
+        self.report_start()
+
+    def report_start(self) -> None:
+        """Log once if the query begins before the subscriber's cut. Called when the query is known to be allowed."""
+        if self.begins_early:
+            self.begins_early = False
+            log.warning(
+                "the query begins before what its subscriber has committed: nothing holds the data between. subscriber=%s",
+                self.group.full_name,
+            )
+
+    async def covers(self, services: Services, cut: StreamCut) -> bool:
+        """Whether all that lies behind the cut is held: at no key has the subscriber passed it."""
+        start = await positions_of(services, cut)
+        return await self._joined(services, start) == start
+
+    async def _update(self, services: Services, target: Positions) -> None:
+        await services.controller.update_subscriber_cut(
+            self.group.full_name,
+            group_id=self.group.id,
+            generation=self.group.generation,
+            cut=StreamCut(self.cut.stream, target),
+            source=self._source,
+        )
+        self._is_known = self._source is not None
+        self._published = target
+
+    async def _joined(self, services: Services, positions: Mapping[SegmentId, int]) -> Positions:
+        """The later of what is published and ``positions``, at every key."""
+        published = self._published
+        if published.keys() == positions.keys() and min(*published.values(), *positions.values()) >= 0:
+            return {item: max(published[item], positions[item]) for item in sorted(published)}
+        return (await later(services.controller, self.cut.stream, published, dict(positions)))[0]
+
+
+async def subscribe(
+    services: Services, stream: StreamName, name: str, cut: StreamCut | None, source: QuerySource | None = None
+) -> Subscription:
+    """Register subscriber ``name`` of the stream's scope, or find it registered; then it is as it was.
+
+    A subscription that a rule or a person has ended is registered again, at its start or the head. A new one holds the stream
+    from ``cut`` on (None: from its tail), from the step that registers it. Without a source, ``Subscription.check`` decides
+    whether a query may read as it.
+
+    Raises: InvalidArgumentError (a reader group of that name does something else), WriterInUseError (it belongs to another
+    query than ``source``, or to none and was made by hand).
+    """
+    registered = False
+    try:
+        group = await services.controller.get_reader_group(stream.scope, name)
+    except ReaderGroupNotFoundError:
+        start = cut or await services.controller.tail(stream)
+        group = await services.controller.create_reader_group(
+            ReaderGroupConfig(
+                scope=stream.scope,
+                name=name,
+                id=uuid5(_MADE_BY_QUERY, uuid4().hex),
+                retention=ReaderGroupRetention.MANUAL,
+                start_cuts={stream: start},
+            )
+        )
+    if group.retention is not ReaderGroupRetention.MANUAL or stream not in group.start_cuts:
+        raise InvalidArgumentError(
+            "option subscriber names a reader group that is no manual subscriber of this stream; choose another name",
+            subscriber=group.full_name,
+            stream=stream,
+            retention=group.retention.name,
+        )
+    if group.full_name not in await services.controller.list_subscribers(stream):
+        # A rule or a person has ended the subscription: the group exists, but holds nothing.
+        log.warning("subscriber is registered again. subscriber=%s", group.full_name)
+        group = await services.controller.create_reader_group(group)
+        registered = True
+    by_hand = not registered and not is_made_by_query(group.id)
+    stored, query = await _stored_cut(services, stream, group)
+    if source is not None:
+        check_subscriber(query, source, subscriber=group.full_name, by_hand=by_hand)
+    if not await services.controller.is_cut_valid(stream, stored):
+        raise of_another(group.full_name, stream)
+    subscription = Subscription(group, stored, await positions_of(services, stored), by_hand=by_hand)
+    subscription.begins_early = cut is not None and not await subscription.covers(services, cut)
+    if source is not None:
+        subscription.report_start()
+    return subscription
+
+
+def of_another(subscriber: str, stream: StreamName) -> InvalidCutError:
+    """What is raised for a subscriber whose stream was deleted, where another one has its name."""
+    return InvalidCutError(
+        f"the subscriber belongs to a stream that was deleted and made again; remove it with penstock group delete "
+        f"{subscriber}, and use a new checkpoint location",
+        subscriber=subscriber,
+        stream=stream,
+    )
+
+
+async def _stored_cut(services: Services, stream: StreamName, group: ReaderGroupConfig) -> tuple[StreamCut, str]:
+    """The controller's cut of the subscriber (the start of a group that has published nothing), and its query."""
+    query = ""
+    for item in (await services.controller.describe_stream(stream)).subscribers:
+        if item.name == group.full_name:
+            query = item.query
+            if item.cut is not None:
+                return item.cut, query
+    start = group.start_cuts[stream]
+    return (start if not start.is_unbounded else await services.controller.head(stream)), query

@@ -1,0 +1,69 @@
+"""The process from which Spark forks its Python workers, warm. Setting: ``spark.python.daemon.module``.
+
+Workers run ``gc.collect()`` after every task, which takes 20 to 90 ms with Arrow and pandas in memory; frozen objects are
+not looked at. Nothing here may open a connection or start a thread: its children would inherit half of it.
+
+The first row of a session waits for this process. So what reads need is loaded before the first worker is forked, and the
+rest a moment later, in between.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import signal
+from collections.abc import Sequence
+
+from penstock.spark.worker.lifetime import until_hung_up
+
+WARM = (
+    "numpy",
+    "pyarrow",
+    "pyarrow.compute",
+    "pyspark.sql.pandas.types",
+    "pyspark.worker",
+    "penstock.spark.reading.scan",
+    "penstock.spark.source",
+)
+LATER = (
+    "pandas",
+    "penstock.spark.writing.frames",
+    "penstock.spark.writing.attempt",
+    "penstock.spark.writing.sink",
+    "penstock.spark.reading.stream",
+)
+"""A worker that is forked before these are here, and needs them, loads them itself."""
+
+LATER_S = 2.0
+
+
+def warm_up(names: Sequence[str]) -> None:
+    """Import what tasks need, and keep it out of the garbage collector's sight for good."""
+    for name in names:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+def warm_up_later(after_s: float = LATER_S) -> None:
+    """Import the rest in this thread, once, after so many seconds: Spark's loop waits for requests by then, and a request
+    that comes in between waits for the end of it."""
+    signal.signal(signal.SIGALRM, lambda *_: warm_up(LATER))
+    # Timers are not inherited by workers, but what to do at one is.
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGALRM, signal.SIG_DFL))
+    signal.setitimer(signal.ITIMER_REAL, after_s)
+
+
+def main() -> None:
+    """Serve Spark until it closes our standard input."""
+    from pyspark import daemon
+
+    warm_up(WARM)
+    warm_up_later()
+    daemon.worker = until_hung_up(daemon.worker)
+    daemon.manager()
+
+
+if __name__ == "__main__":
+    main()

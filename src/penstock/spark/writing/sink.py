@@ -1,0 +1,240 @@
+# ruff: noqa: N803 - Spark names these arguments.
+"""Writing from Spark, exactly once: tasks write, the driver commits the batch by one decision.
+
+What a task has written nobody sees; the driver makes one transaction of it, and the controller decides once, keyed by
+(writer, batch): a repeated batch is a no-op. The name of a writer belongs to one query, and to its latest run. Any other is
+refused, because its rows would count as a repeat. What loses - speculative and crashed attempts - ends
+with its lease. Source: docs/design/0009-spark.md, docs/design/0016-sink.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from penstock.client.retry import RETRYABLE
+from penstock.model.errors import InternalError, InvalidArgumentError, PenstockError
+from penstock.model.queries import QuerySource
+from penstock.spark.connect import Connector, Link, Services, link
+from penstock.spark.options import NO_QUERY, WriteOptions
+from penstock.spark.reasons import advised
+from penstock.spark.worker.collector import spare
+from penstock.spark.writing.batch_commit import BatchCommit, claim, is_repeat, last_batch
+from penstock.spark.writing.messages import TaskWritten
+from penstock.spark.writing.transactions import ABORT_S, abort_if_open
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("penstock.spark")
+
+# The properties of a query that Spark sets in its tasks, in every kind of session. They are not public, so they are checked.
+_QUERY = "sql.streaming.queryId"
+_RUN = "spark.jobGroup.id"
+_BATCH = "streaming.sql.batchId"
+# Set in jobs of Spark Connect alone. There Spark does not set the properties above in jobs of a ``foreachBatch``.
+_TAGS = "spark.job.tags"
+_CONNECT = "SparkConnect_OperationTag"
+
+
+class _Writer:
+    """What batch and streaming writers share. Pickled to tasks; holds plain values only."""
+
+    def __init__(
+        self, connector: Connector, options: WriteOptions, keyed: bool, target_columns: tuple[str, ...] = ()
+    ) -> None:
+        self._connector = connector
+        self._options = options
+        self._keyed = keyed
+        self._target_columns = target_columns
+        # Spark pickles this one object to all tasks of a run: what it makes up here, they share, and no other run does.
+        self._run = uuid4()
+        self._one_job = False
+
+    def _server(self) -> Link:
+        return link(self._connector, self._options.controller)
+
+    def _write(
+        self, iterator: Iterator[pa.RecordBatch], writer: str, batch: int, source: QuerySource | None, *, ordered: bool
+    ) -> TaskWritten:
+        from penstock.spark.writing.attempt import Attempt  # needs Arrow
+
+        # pandas, too, where this process was forked before the daemon had it: Spark loads it behind a write.
+        spare("task")
+        options = self._options
+        attempt = Attempt(
+            self._connector,
+            options,
+            keyed=self._keyed,
+            target_columns=self._target_columns,
+            key=self._run,
+            writer=writer,
+            batch=batch,
+            source=source,
+        )
+        held, few = attempt.few(iterator)
+        if few:
+            return attempt.inline(held)
+        server = self._server()
+        last = server.ask(lambda services: last_batch(services, options, writer, source))
+        if is_repeat(last, batch, writer=writer, ordered=ordered):
+            for _ in iterator:
+                pass  # Spark wants its rows taken
+            return attempt.nothing()
+        return server.run(lambda services: attempt.write(services, held, iterator))
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], *, ordered: bool) -> None:
+        """Commit what all tasks have written as one batch."""
+        written = [message for message in messages if isinstance(message, TaskWritten)]
+        if len({(message.writer, message.batch, message.source) for message in written}) > 1:
+            raise InternalError("tasks of one batch disagree about it", batches=sorted({m.batch for m in written}))
+        if not written:
+            return
+        commit = BatchCommit(self._options, written, ordered=ordered, one_job=self._one_job)
+        if commit.is_empty:
+            if written[0].source is not None:
+                self._server().ask(lambda services: claim(services, self._options, written[0]))
+            return
+        try:
+            committed = self._server().ask(commit.run)
+        except PenstockError:
+            self._give_up(commit.abort)
+            raise
+        if not committed:
+            log.info("batch was committed before", extra={"writer": written[0].writer, "batch": written[0].batch})
+        self._end_unused(written, commit.transactions)
+        spare("commit")
+
+    def _end_unused(self, written: Sequence[TaskWritten], used: Sequence[UUID]) -> None:
+        """Abort the shared transactions that tasks joined for nothing."""
+        joined = {message.shared.transaction for message in written if message.shared is not None}
+        self._abort_all([transaction for transaction in sorted(joined) if transaction not in used])
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Abort what is open. Spark calls this too where a commit failed after it was decided: that stays decided."""
+        written = [message for message in messages if isinstance(message, TaskWritten)]
+        own = [message.transaction for message in written if message.transaction is not None]
+        shared = {message.shared.transaction for message in written if message.shared is not None}
+        self._abort_all([*own, *sorted(shared)])
+
+    def _abort_all(self, transactions: Sequence[UUID]) -> None:
+        if transactions:
+            self._give_up(partial(_abort_all, options=self._options, transactions=transactions))
+
+    def _give_up(self, abort: Callable[[Services], Coroutine[Any, Any, None]]) -> None:
+        async def soon(services: Services) -> None:
+            async with asyncio.timeout(ABORT_S):
+                await abort(services)
+
+        try:
+            self._server().run(soon)
+        except (*RETRYABLE, TimeoutError) as error:
+            # Spark reports what failed here in place of what led here.
+            log.warning("transactions are left to their leases", extra={"error": str(error)})
+
+
+async def _abort_all(services: Services, options: WriteOptions, transactions: Sequence[UUID]) -> None:
+    for transaction in transactions:
+        await abort_if_open(services, options, transaction)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
+    """``df.write``: one batch. Its identity is (txnAppId, txnVersion), or made up here and shared by all tasks."""
+
+    def __init__(
+        self, connector: Connector, options: WriteOptions, keyed: bool, target_columns: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(connector, options, keyed, target_columns)
+        # Spark pickles this one object to the commit too.
+        app, self._batch = options.job or (options.writer_id or "", 0)
+        self._one_job = options.job is None
+        unique = f"job-{uuid4()}"
+        self._name = f"{app}/{options.stream}" if options.job else f"{app or 'spark'}-{unique}/{options.stream}"
+
+    @advised
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._write(iterator, self._name, self._batch, self._source(), ordered=False)
+
+    def _source(self) -> QuerySource | None:
+        """The query whose ``foreachBatch`` this is, if any: its versions are separate from those of another query."""
+        query = self._job_query() if self._options.job else None
+        if query is None:
+            return None
+        # A version that is the batch's number comes back lower only from an older copy of the checkpoint. Other versions
+        # are the program's own: one batch may write several, and a repeat of it offers them all. They all hold 0.
+        ordered = self._batch > 0 and _property(_BATCH) == str(self._batch)
+        # The run is not sent: a batch function may write one version again, for example after an error that it caught.
+        return QuerySource(query=query, replaces=self._options.replaces_query or "", ordered=ordered)
+
+    def _job_query(self) -> str | None:
+        """The query that the option or else Spark names; None for a job outside of a query.
+
+        Raises InvalidArgumentError if it can be either.
+        """
+        given = self._options.job_query
+        if given is not None:
+            return None if given == NO_QUERY else given
+        found = _property(_QUERY)
+        if found is None and _CONNECT in (_property(_TAGS) or ""):
+            raise InvalidArgumentError(
+                "Spark Connect does not say whose foreachBatch this is, so a new query's rows could count as a repeat; set "
+                "txnQuery to a name of the checkpoint, such as its path, or to none outside of a query; nothing was written",
+                txnAppId=self._options.job and self._options.job[0],
+            )
+        return found
+
+    @advised
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._commit(messages, ordered=False)
+
+    @advised
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._abort(messages)
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """``df.writeStream``: batches of a checkpoint, by their number."""
+
+    @advised
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        query, batch = _identity()
+        named = self._options.writer_id
+        name = query if named is None else f"{named}#{query}" if self._options.reset_writer else named
+        # Under a name that holds the query's id, all batches from before queries were recorded belong to that query.
+        replaces = self._options.replaces_query or ("" if name == named else query)
+        source = QuerySource(query=query, run=_property(_RUN) or "", replaces=replaces)
+        return self._write(iterator, f"{name}/{self._options.stream}", batch, source, ordered=True)
+
+    @advised
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        for message in messages:
+            if isinstance(message, TaskWritten) and message.batch != batchId:
+                raise InternalError(
+                    "Spark commits another batch than its tasks wrote", batch=batchId, task=message.batch
+                )
+        self._commit(messages, ordered=True)
+
+    @advised
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._abort(messages)
+
+
+def _property(name: str) -> str | None:
+    context = TaskContext.get()
+    value = context.getLocalProperty(name) if context else None
+    return None if value is None else str(value)
+
+
+def _identity() -> tuple[str, int]:
+    """Query and batch of this task: the same after every restart from the checkpoint."""
+    query, batch = _property(_QUERY), _property(_BATCH)
+    if query is None or batch is None:
+        raise InternalError("Spark does not tell its tasks the query and batch", query=query, batch=batch)
+    return query, int(batch)

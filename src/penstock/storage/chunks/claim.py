@@ -1,0 +1,191 @@
+"""Whose a tier 2 is, when it lies outside the data directory: one store's, and one copy's of that store.
+
+Chunks that no row names are deleted as garbage. So a bucket or a shared directory given to two stores, or to a store and the
+restored backup of it, would lose data. A mark tells the store; a record of each opening tells which copy was there last.
+Nothing rests on conditional writes: each opening writes a name of its own, then looks for others.
+
+Source: docs/design/0013-object-tier.md, docs/formats/tier2.md.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, StorageFullError, VersionTooNewError
+from penstock.ports.files import Files
+from penstock.ports.objects import Objects
+from penstock.ports.rng import Rng
+from penstock.storage.objects.file_objects import FileObjects
+
+_log = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+MARK = "STORE"
+OWNERS = "owners"
+RECORD = "tier2.json"
+_REMEMBERED = 16
+_MARK_MAX_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierRecord:
+    """What a data directory knows of its tier 2.
+
+    ``place`` is a URL or a path. ``claimed``: an opening has succeeded, so chunks may be there. ``openings``: the names of
+    our own last openings, oldest first, those included of which nobody knows whether they were written.
+    """
+
+    store: str
+    place: str
+    endpoint: str | None = None
+    claimed: bool = False
+    openings: tuple[str, ...] = ()
+
+
+async def load_record(files: Files) -> TierRecord | None:
+    """What the data directory says, or None where its chunks are its own. Raises CorruptDataError, VersionTooNewError."""
+    objects = FileObjects(files)
+    try:
+        data = await objects.read(RECORD, 0, 1 << 20)
+    except FileNotFoundError:
+        return None
+    found = _parsed(data, RECORD)
+    try:
+        return TierRecord(
+            store=str(found["store"]),
+            place=str(found["place"]),
+            endpoint=None if found["endpoint"] is None else str(found["endpoint"]),
+            claimed=bool(found["claimed"]),
+            openings=tuple(str(name) for name in found["openings"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise CorruptDataError("record of tier 2 cannot be read", file=RECORD) from error
+
+
+async def claim_tier(objects: Objects, files: Files, *, place: str, endpoint: str | None, rng: Rng) -> TierRecord:
+    """Make sure that what lies in ``objects`` is this data directory's alone, and say so there.
+
+    Returns the record as it now is in the data directory. Raises InvalidArgumentError, with nothing changed there: it belongs
+    to another store, or to another copy of this one, or is not where the chunks are. What ``objects`` raises; where a tier 2
+    that is ours is full, the claim of the last opening is kept.
+    """
+    record, owners, is_new = await examine_tier(objects, files, place=place)
+    if record is None:
+        record = TierRecord(store=rng.uuid().hex, place=place, endpoint=endpoint)
+    return await _enter(objects, files, replace(record, place=place, endpoint=endpoint), owners, rng, new=is_new)
+
+
+async def examine_tier(objects: Objects, files: Files, *, place: str) -> tuple[TierRecord | None, Sequence[str], bool]:
+    """Check what ``claim_tier`` checks, without a claim. Returns the record, the names of openings in ``objects``, and
+    whether they have no mark yet. Changes nothing."""
+    record = await load_record(files)
+    mark = await _mark(objects)
+    owners = list(await objects.list(OWNERS))
+    if record is None:
+        if mark is not None or owners:
+            raise InvalidArgumentError(
+                "tier 2 belongs to another store; name an unused prefix", tier2=place, store=mark
+            )
+        if await objects.list("chunks"):
+            raise InvalidArgumentError("tier 2 holds chunks and does not say whose; name an unused prefix", tier2=place)
+        return None, owners, True
+    if mark is None and record.claimed:
+        raise InvalidArgumentError(
+            "tier 2 is not where this store has its chunks; is it mounted, is the prefix right?",
+            tier2=place,
+            last_used=record.place,
+        )
+    if mark not in (None, record.store):
+        raise InvalidArgumentError("tier 2 belongs to another store", tier2=place, store=mark, own=record.store)
+    _refuse_strangers(owners, record, place)
+    return record, owners, mark is None
+
+
+async def _enter(
+    objects: Objects, files: Files, record: TierRecord, owners: Sequence[str], rng: Rng, *, new: bool
+) -> TierRecord:
+    """Write our own name, then look again: of two that come at once, at least one sees the other."""
+    number = max((_number(name) for name in record.openings), default=0) + 1
+    own = f"{OWNERS}/{number:08x}-{rng.uuid().hex}"
+    record = replace(record, openings=(*_remembered(record, owners), own))
+    # Here first: a name that we do not know for ours would lock us out.
+    await _save(files, record)
+    try:
+        await objects.put(own, _encoded({"store": record.store}))
+    except StorageFullError:
+        if new:
+            raise
+        # Its chunks must stay readable, and only truncation frees space. The name of the last opening still identifies us.
+        _log.warning("tier 2 is full, the claim of the last opening is kept", extra={"tier2": record.place})
+        return record
+    owners = list(await objects.list(OWNERS))
+    try:
+        _refuse_strangers(owners, record, record.place)
+    except InvalidArgumentError:
+        await objects.delete(own)
+        raise
+    if new:
+        await objects.put(MARK, _encoded({"store": record.store}))
+    record = replace(record, claimed=True)
+    await _save(files, record)
+    for name in owners:
+        if name != own:
+            await objects.delete(name)
+    return record
+
+
+def _remembered(record: TierRecord, owners: Sequence[str]) -> Sequence[str]:
+    """Our openings to keep: all that stand in tier 2, however many attempts have failed since, and the last of the others,
+    which may still arrive there."""
+    others = [name for name in record.openings if name not in owners][1 - _REMEMBERED :]
+    return [name for name in record.openings if name in owners or name in others]
+
+
+def _refuse_strangers(owners: list[str], record: TierRecord, place: str) -> None:
+    strangers = [name for name in owners if name not in record.openings]
+    if strangers:
+        raise InvalidArgumentError(
+            "tier 2 was opened by another copy of this store, whose chunks would be deleted as garbage: this copy is old. "
+            "`penstock restore` of a backup makes an independent store. If the other copy is gone for good, "
+            "remove the object named here",
+            tier2=place,
+            object=strangers[-1],
+        )
+
+
+async def _mark(objects: Objects) -> str | None:
+    try:
+        data = await objects.read(MARK, 0, _MARK_MAX_BYTES)
+    except FileNotFoundError:
+        return None
+    return str(_parsed(data, MARK).get("store"))
+
+
+async def _save(files: Files, record: TierRecord) -> None:
+    await FileObjects(files).put(RECORD, _encoded(asdict(record)))
+
+
+def _number(name: str) -> int:
+    try:
+        return int(name.removeprefix(f"{OWNERS}/").partition("-")[0], 16)
+    except ValueError as error:
+        raise CorruptDataError("record of tier 2 cannot be read", file=RECORD, opening=name) from error
+
+
+def _encoded(fields: dict[str, Any]) -> bytes:
+    return json.dumps({"format": FORMAT_VERSION, **fields}, indent=1).encode() + b"\n"
+
+
+def _parsed(data: bytes, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+        version = int(found["format"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptDataError("mark of tier 2 cannot be read", file=name) from error
+    if version > FORMAT_VERSION:
+        raise VersionTooNewError("tier 2 was written by a newer version", file=name, version=version)
+    return dict(found)

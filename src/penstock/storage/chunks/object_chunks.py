@@ -1,0 +1,153 @@
+"""Tier 2 in an object store: one object per chunk, written whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from penstock.model.errors import CorruptDataError, SegmentNotFoundError, UnsupportedError
+from penstock.ports.chunks import ChunkWrite
+from penstock.ports.files import Buffer
+from penstock.ports.objects import Objects
+from penstock.storage.chunks.names import check_chunk_name, is_chunk_name
+from penstock.storage.chunks.one_by_one import append_one_by_one
+
+_DIRECTORY = "chunks"
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What was appended and is not an object yet. ``failed``: it was sent, nobody knows whether it will arrive."""
+
+    data: bytes = b""
+    failed: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class ObjectChunks:
+    """Implements ``ports.chunks.ChunkStorage`` on ``ports.objects.Objects``, with objects that never change.
+
+    What is appended stays in memory until ``sync`` makes one object of it. From then on the chunk takes nothing more.
+    After a sync that failed neither does it: its bytes may still arrive, and must not meet others under the same name. They
+    are not kept, for whoever wrote them has them, and a tier 2 that is away for an hour must not fill the memory.
+    """
+
+    mutable = False
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._drafts: dict[str, _Draft] = {}
+
+    async def append(self, name: str, offset: int, parts: Sequence[Buffer]) -> None:
+        object_name = _object_name(name)
+        draft = self._drafts.get(name)
+        if draft is None and offset > 0:
+            await self._size(name, object_name)
+            raise UnsupportedError("chunk is an object, which takes nothing more", chunk=name, offset=offset)
+        if draft is None:
+            draft = self._drafts.setdefault(name, _Draft())
+        async with draft.lock:
+            if draft.failed:
+                raise OSError(f"upload of the chunk failed, its name is not used again: {name}")
+            if self._drafts.get(name) is not draft:
+                raise UnsupportedError("chunk became an object or was deleted meanwhile", chunk=name, offset=offset)
+            if offset > len(draft.data):
+                raise CorruptDataError(
+                    "chunk is shorter than what is known to be in it",
+                    chunk=name,
+                    length=len(draft.data),
+                    offset=offset,
+                )
+            draft.data = b"".join((memoryview(draft.data)[:offset], *parts))
+
+    async def sync(self, name: str) -> None:
+        object_name = _object_name(name)
+        draft = self._drafts.get(name)
+        if draft is None:
+            # An object is durable since it exists.
+            await self._size(name, object_name)
+            return
+        async with draft.lock:
+            if draft.failed:
+                raise OSError(f"upload of the chunk failed, its name is not used again: {name}")
+            if self._drafts.get(name) is not draft:
+                await self._size(name, object_name)
+                return
+            try:
+                await self._objects.put(object_name, draft.data)
+            except BaseException:
+                draft.failed, draft.data = True, b""
+                raise
+            del self._drafts[name]
+
+    async def append_together(self, writes: Sequence[ChunkWrite]) -> Sequence[Exception | None]:
+        return await append_one_by_one(self, writes)
+
+    async def read(self, name: str, offset: int, length: int) -> bytes:
+        object_name = _object_name(name)
+        draft = self._drafts.get(name)
+        if draft is not None and not draft.failed:
+            return draft.data[offset : offset + length]
+        try:
+            return await self._objects.read(object_name, offset, length)
+        except FileNotFoundError as error:
+            raise SegmentNotFoundError("no such chunk", chunk=name) from error
+
+    async def read_into(self, name: str, offset: int, room: memoryview, *, ahead: int = 0) -> int:
+        data = await self.read(name, offset, len(room))
+        room[: len(data)] = data
+        return len(data)
+
+    async def free_head(self, name: str, upto: int) -> None:
+        """Nothing: an object goes whole."""
+        check_chunk_name(name)
+
+    async def wipe(self, name: str) -> None:
+        """Nothing: an object is deleted, not overwritten. Versions that the bucket keeps are its owner's to remove."""
+        check_chunk_name(name)
+
+    async def trim(self, name: str, length: int) -> None:
+        """Nothing: an object is written whole."""
+        check_chunk_name(name)
+
+    async def delete(self, name: str) -> None:
+        object_name = _object_name(name)
+        draft = self._drafts.get(name)
+        if draft is None:
+            await self._objects.delete(object_name)
+            return
+        async with draft.lock:
+            # Its mark stays until the object store has answered: a name that failed may hold an object by now.
+            await self._objects.delete(object_name)
+            self._drafts.pop(name, None)
+
+    async def sync_deletes(self, directory: str) -> None:
+        """Nothing: an object that was deleted is gone."""
+
+    async def list(self) -> Sequence[str]:
+        found = [name.removeprefix(f"{_DIRECTORY}/") for name in await self._objects.list(_DIRECTORY)]
+        drafts = [name for name, draft in self._drafts.items() if not draft.failed]
+        # What does not read as a name of ours was put there by someone else, and is none of our business.
+        return sorted({name: None for name in [*found, *drafts] if is_chunk_name(name)})
+
+    async def allocated_bytes(self) -> int:
+        stored = sum((await self._objects.list(_DIRECTORY)).values())
+        return stored + sum(len(draft.data) for draft in self._drafts.values())
+
+    def location(self, name: str) -> str | None:
+        return self._objects.location(_object_name(name))
+
+    async def close(self) -> None:
+        """Forget what was not synced."""
+        self._drafts.clear()
+
+    async def _size(self, name: str, object_name: str) -> int:
+        try:
+            return await self._objects.size(object_name)
+        except FileNotFoundError as error:
+            raise SegmentNotFoundError("no such chunk", chunk=name) from error
+
+
+def _object_name(name: str) -> str:
+    return f"{_DIRECTORY}/{check_chunk_name(name)}"

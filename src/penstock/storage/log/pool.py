@@ -1,0 +1,318 @@
+"""Files of a local log that wait for their next use: prepared ahead of need, given back after truncation."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.codec.store.wal import HEADER_AT, encode_free_mark
+from penstock.model.errors import ContainerOfflineError, StorageFullError
+from penstock.ports.files import File, Files
+from penstock.storage.log.scan import LOG_SUFFIX, LogFile
+
+log = logging.getLogger(__name__)
+
+SPARES_KEPT = 2
+"""Not given to a common roll. Recovery writes the tail of the log anew, and must be able to on a full disk, more than once
+where it is killed again; frames that lead to space being given back may take one of the two."""
+
+SPARES_AHEAD = 2 + SPARES_KEPT
+"""One for the next roll, and one more, so that a roll still works once on a disk that has become full."""
+
+SPARES_MAX = SPARES_AHEAD + 1
+_STEP_BYTES = 1 << 20
+_STEPS_PER_SYNC = 4
+_ZEROS = bytes(_STEP_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """A file full of zeros, or of an earlier use that is durably marked as over."""
+
+    path: str
+    file: File
+    clean: bool = False
+    """It is known to hold nothing of an earlier use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retired:
+    """A file whose frames nobody needs; ``incarnation`` is the use that ends."""
+
+    path: str
+    incarnation: int
+
+
+class FilePool:
+    """Keeps spare files ready, by a task of its own from ``start`` to ``stop``.
+
+    Retired files are marked free strictly in order, each durably before the next, so that what a crash leaves is a
+    log without gaps. ``may_write`` is awaited before each change, and raises once the log is fenced: the same names then
+    belong to a later opening. ``on_failure`` is called once, with the first error of the disk; a full disk is none.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        *,
+        file_bytes: int,
+        files_max: int,
+        may_write: Callable[[], Awaitable[None]],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._files_max = files_max
+        self._may_write = may_write
+        self._on_failure = on_failure
+        self._spares: deque[Spare] = deque()
+        self._retired: deque[Retired] = deque()
+        self._total = 0
+        self._slot = 0
+        self._unwanted: list[str] = []
+        self._serving = False
+        self._full: StorageFullError | None = None
+        self._hopeless: StorageFullError | None = None
+        self._told_full = False
+        self._failure: BaseException | None = None
+        self._stopping = False
+        self._wiping = False
+        self._change = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def adopt(self, *, used: Sequence[str], free: Sequence[LogFile], torn: Sequence[LogFile]) -> None:
+        """Take over what recovery found: count the used, keep files never used and of the right size, remove the others.
+
+        Those of another size without a header wait for ``serve``: an empty file may be all that is left of one that
+        somebody cut off, and whoever replays the log may refuse to go on for what is missing.
+
+        A file that was given back is removed too. Its mark may be in the page cache alone, where its writer died before
+        the sync, or its sync failed; lost with the power, the old use would count again, over frames of the next one or
+        behind a gap. Writing the mark again could tear it where it is durable.
+        """
+        names = [*used, *(item.path for item in (*free, *torn))]
+        self._slot = max((_slot_of(name) for name in names), default=0)
+        self._total = len(used)
+        removed = False
+        for item in (*free, *torn):
+            if item.damaged or item.freed:
+                await self._files.unlink(item.path)
+                removed = True
+            elif item.size_bytes != self._file_bytes:
+                self._unwanted.append(item.path)
+            else:
+                self._spares.append(Spare(item.path, await self._files.open(item.path)))
+                self._total += 1
+        if removed:
+            await self._files.sync_dir(self._directory)
+
+    async def _remove_unwanted(self) -> None:
+        while self._unwanted:
+            await self._files.unlink(self._unwanted[-1])
+            self._unwanted.pop()
+        await self._files.sync_dir(self._directory)
+
+    def serve(self) -> None:
+        """The log is in use: nobody will refuse what recovery found."""
+        if not self._serving:
+            self._serving = True
+            self._changed()
+
+    def refuse_waits(self, error: StorageFullError | None) -> None:
+        """While it is set, ``take`` raises it where it would wait for truncation."""
+        self._hopeless = error
+        self._changed()
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._work())
+
+    def end_waits(self) -> None:
+        """Prepare no more files, and refuse those who wait for one; spares at hand are still given out."""
+        self._stopping = True
+        self._changed()
+
+    async def stop(self) -> None:
+        """End the task after its current step, and close the spares."""
+        self.end_waits()
+        if self._task is not None:
+            # Its failure, if any, went to ``on_failure`` already.
+            await asyncio.gather(self._task, return_exceptions=True)
+        while self._spares:
+            await self._spares.popleft().file.close()
+
+    async def take(self, *, vital: bool = False) -> Spare:
+        """A spare file beyond those kept; waits for one while the budget is used up, until truncation retires another.
+
+        ``vital`` may have one of those kept. Raises: StorageFullError (the disk has no room for a new file, or for what
+        must leave the log first), ContainerOfflineError (stopped or failed).
+        """
+        kept = SPARES_KEPT - 1 if vital else SPARES_KEPT
+        # Space may have come back since the last attempt: whoever needs a file now has it tried once more.
+        self._full = None
+        self._changed()
+        while len(self._spares) <= kept:
+            full = self._full or (self._hopeless if self._total >= self._files_max and not self._retired else None)
+            if full is not None:
+                raise StorageFullError(full.message, **full.fields)
+            if self._stopping or self._failure is not None:
+                raise ContainerOfflineError("log is closed or has failed", directory=self._directory)
+            await self._change.wait()
+        spare = self._spares.popleft()
+        self._changed()
+        return spare
+
+    async def prepare_one(self) -> Spare:
+        """As ``take``, without the task and without regard to the budget: for recovery, which must not wait."""
+        if not self._spares:
+            try:
+                await self._prepare()
+            except StorageFullError:
+                if not self._unwanted:
+                    raise
+                # Room before evidence: without it there is no way back from a full disk.
+                await self._remove_unwanted()
+                await self._prepare()
+        return self._spares.popleft()
+
+    async def wipe_spares(self, *, go_on: bool) -> None:
+        """Overwrite the spares that may hold bytes of an earlier use, and, while ``go_on``, each file that is given back
+        before it becomes one; at the end, nothing that was removed comes back. Raises OSError: the spare that failed is
+        removed, the others are as they were."""
+        self._wiping = True
+        while True:
+            spare = next((item for item in self._spares if not item.clean), None)
+            if spare is None:
+                break
+            # Nobody else has it meanwhile; who needs one may have to wait.
+            self._spares.remove(spare)
+            try:
+                await self._may_write()
+                await self._wipe(spare.file)
+            except BaseException:
+                await spare.file.close()
+                await self._files.unlink(spare.path)
+                self._total -= 1
+                self._changed()
+                raise
+            self._spares.append(Spare(spare.path, spare.file, clean=True))
+            self._changed()
+        if not go_on:
+            # Files that were too many went as they were: their names must not come back with what they held.
+            await self._files.sync_dir(self._directory)
+        self._wiping = go_on
+
+    async def _wipe(self, file: File) -> None:
+        """Overwrite all behind the free mark, from the end on: as long as the header is there the mark is believed, and the
+        file that a crash leaves half overwritten is not taken for one that was never used."""
+        size = await file.size()
+        for step, end in enumerate(range(size, HEADER_AT, -_STEP_BYTES), 1):
+            start = max(HEADER_AT, end - _STEP_BYTES)
+            await file.write_at(start, [memoryview(_ZEROS)[: end - start]])
+            if step % _STEPS_PER_SYNC == 0:
+                await file.sync()
+        await file.sync()
+
+    def retire(self, retired: Retired) -> None:
+        self._retired.append(retired)
+        self._changed()
+
+    async def settled(self) -> None:
+        """Return once nothing waits to be marked free. Raises ContainerOfflineError."""
+        while self._retired:
+            if self._stopping or self._failure is not None:
+                raise ContainerOfflineError("log is closed or has failed", directory=self._directory)
+            await self._change.wait()
+
+    def _changed(self) -> None:
+        change, self._change = self._change, asyncio.Event()
+        change.set()
+
+    async def _work(self) -> None:
+        try:
+            while not self._stopping:
+                change = self._change
+                if self._unwanted and self._serving:
+                    await self._may_write()
+                    await self._remove_unwanted()
+                elif self._retired:
+                    await self._may_write()
+                    await self._free(self._retired[0])
+                    self._retired.popleft()
+                    self._full = None
+                elif len(self._spares) < SPARES_AHEAD and self._total < self._files_max and self._full is None:
+                    await self._may_write()
+                    try:
+                        await self._prepare()
+                        self._told_full = False
+                    except StorageFullError as error:
+                        self._full = error
+                        self._tell_full()
+                else:
+                    await change.wait()
+                    continue
+                self._changed()
+        except BaseException as error:
+            self._failure = error
+            self._changed()
+            self._on_failure(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _tell_full(self) -> None:
+        # Tried again with every append that needs a file: once says it.
+        if not self._told_full:
+            self._told_full = True
+            log.warning("disk has no room for another log file", extra={"directory": self._directory})
+
+    async def _prepare(self) -> None:
+        free_bytes = await self._files.free_bytes()
+        if free_bytes < self._file_bytes:
+            # The attempt would take the last bytes from those whose work gives space back.
+            raise StorageFullError(
+                "disk has no room for another log file", needed_bytes=self._file_bytes, free_bytes=free_bytes
+            )
+        self._slot += 1
+        path = f"{self._directory}/{self._slot:08d}{LOG_SUFFIX}"
+        file = await self._files.open(path, create=True)
+        self._total += 1
+        try:
+            for step, offset in enumerate(range(0, self._file_bytes, _STEP_BYTES), 1):
+                size = min(_STEP_BYTES, self._file_bytes - offset)
+                await file.write_at(offset, [_ZEROS if size == _STEP_BYTES else _ZEROS[:size]])
+                if step % _STEPS_PER_SYNC == 0:
+                    # In portions, so that a sync of the log never queues behind a whole file of zeros.
+                    await file.sync()
+            await file.sync()
+        except (StorageFullError, OSError):
+            # Not kept: after a failed sync the page cache shows zeros that the disk does not have, and whoever finds the file
+            # would take it for one that was never used, and is whole.
+            await file.close()
+            await self._files.unlink(path)
+            self._total -= 1
+            raise
+        await self._files.sync_dir(self._directory)
+        self._spares.append(Spare(path, file, clean=True))
+
+    async def _free(self, retired: Retired) -> None:
+        file = await self._files.open(retired.path)
+        await file.write_at(0, [encode_free_mark(retired.incarnation)])
+        await file.sync()
+        wiped = self._wiping
+        if wiped:
+            await self._wipe(file)
+        if len(self._spares) < SPARES_MAX and await file.size() == self._file_bytes:
+            self._spares.append(Spare(retired.path, file, clean=wiped))
+            return
+        await file.close()
+        await self._files.unlink(retired.path)
+        self._total -= 1
+
+
+def _slot_of(path: str) -> int:
+    stem = path.rpartition("/")[2].removesuffix(LOG_SUFFIX)
+    return int(stem) if stem.isdecimal() else 0

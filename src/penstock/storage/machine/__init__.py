@@ -1,0 +1,1 @@
+"""This machine: files, disk, clock, threads, randomness, and memory that processes share."""

@@ -1,0 +1,43 @@
+"""A copy of a SQLite file that others may be writing."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from urllib.parse import quote
+
+from penstock.model.errors import CorruptDataError
+from penstock.storage.machine.calls import make_directories
+from penstock.storage.rows.sqlite_keyvalue import check_header, translated
+
+
+def snapshot(source: Path, target: Path) -> None:
+    """Write the state of one moment of ``source`` to the new file ``target``, durably but for its name. Blocks.
+
+    What a running store has committed before the call is in it. Commits go on meanwhile.
+    Raises CorruptDataError (missing, or damaged), VersionTooNewError, UnavailableError (locked), StorageFullError, OSError.
+    """
+    if not source.exists():
+        raise CorruptDataError("the metadata is missing", file=str(source))
+    check_header(source)
+    make_directories(target.parent)
+    target.touch(mode=0o600)
+    reading = sqlite3.connect(f"file:{quote(str(source))}?mode=ro", uri=True, isolation_level=None, timeout=5.0)
+    try:
+        writing = sqlite3.connect(target, isolation_level=None)
+        try:
+            # All pages in one step: a step for each would begin anew at every commit of the store.
+            reading.backup(writing, pages=-1)
+        finally:
+            writing.close()
+    except sqlite3.Error as error:
+        # The disk of the copy may be full, not that of the store.
+        raise translated(error, target) from error
+    finally:
+        reading.close()
+    descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""The control plane in simulation: late answers, crashes and clocks that jump."""

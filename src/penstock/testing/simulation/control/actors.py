@@ -1,0 +1,396 @@
+"""Users of the control plane: policies that are replaced, a stream that is made again, leases, records that rot, and tables.
+
+Each actor checks the promise that it is about, and reports what breaks it as a violation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from penstock.client.retry import RETRYABLE
+from penstock.codec.control.streams import HeadRecord, StreamRecord, StreamState
+from penstock.codec.events import frame_events
+from penstock.controller import keys
+from penstock.model.errors import (
+    AlreadyExistsError,
+    ConditionFailedError,
+    ConflictError,
+    InvalidCutError,
+    NotFoundError,
+    PenstockError,
+    QuotaHeldError,
+    ScaleConflictError,
+    SegmentNotFoundError,
+    SegmentSealedError,
+    TransactionNotFoundError,
+    TransactionStateError,
+    WriterFencedError,
+)
+from penstock.model.names import StreamName, segment_name
+from penstock.model.policies import StreamConfig
+from penstock.model.retention import Idle, PolicyDocument, Retain, Unsubscribed
+from penstock.model.segments import SegmentId, even_ranges
+from penstock.ports.controller_service import PingStatus, TransactionStatus
+from penstock.ports.segment_service import KEY_ABSENT, Append, TableLength, TablePut
+from penstock.testing.simulation.actors import Env, cancel, until_served
+
+PATIENCE_S = 60.0
+"""Seconds of service within which a repeated call must succeed despite crashes and delays."""
+
+POLICIES, REMADE, LEASED, ROTTEN, RACED = "policies", "remade", "leased", "rotten", "raced"
+SCOPES = (POLICIES, REMADE, LEASED, ROTTEN, RACED)
+POLICED = tuple(StreamName(POLICIES, name) for name in ("one", "two", "three"))
+AGAIN = StreamName(REMADE, "stream")
+HELD = StreamName(LEASED, "stream")
+_KEEPS = PolicyDocument(retain=Retain(min_bytes=1 << 40, max_bytes=None), idle=Idle(stream_s=None))
+_REMOVES = (
+    PolicyDocument(retain=Retain(min_bytes=0, max_bytes=10), unsubscribed=Unsubscribed.RELEASE),
+    PolicyDocument(retain=Retain(min_bytes=0), unsubscribed=Unsubscribed.RELEASE),
+    PolicyDocument(idle=Idle(stream_s=1)),
+)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the actors of one run did, and what must still come true at its end."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    abandoned: list[UUID] = field(default_factory=list)
+    """Transactions that nobody renews: they must be aborted."""
+    decisions: dict[str, int] = field(default_factory=dict)
+    """Number of policies that were certainly set for each stream, numbered from 1."""
+
+    def count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+
+async def prepare(env: Env) -> None:
+    """Scopes whose streams no rule touches, unless an actor says so."""
+    for scope in SCOPES:
+        await make_scope(env, scope)
+    for name in (*POLICED, HELD):
+        await make_stream(env, name)
+
+
+async def make_scope(env: Env, scope: str) -> None:
+    try:
+        await env.insist(partial(env.controller.create_scope, scope))
+    except AlreadyExistsError:
+        env.history.note(f"scope {scope} was created by a lost attempt")
+    await env.insist(partial(env.controller.set_policy, scope, _KEEPS))
+
+
+async def make_stream(env: Env, name: StreamName) -> None:
+    """Create the stream, unless it is there."""
+    try:
+        await env.insist(partial(env.controller.create_stream, name, StreamConfig()))
+    except AlreadyExistsError:
+        env.history.note(f"{name} is there")
+
+
+async def must_end(env: Env, what: str, work: Callable[[], Awaitable[Any]]) -> Any:
+    """The answer of ``work``, repeated until it is known; a violation where it does not come in time."""
+    answer = asyncio.ensure_future(env.insist(work))
+    try:
+        if await until_served(env, answer.done, PATIENCE_S):
+            return answer.result()
+    finally:
+        await cancel([answer])
+    env.history.violation("stuck", f"{what} did not succeed within {PATIENCE_S:.0f} s of service")
+    return None
+
+
+class Appender:
+    """One writer that appends single events to segments by name, each until its fate is known."""
+
+    def __init__(self, env: Env, rng: random.Random) -> None:
+        self._env = env
+        self._rng = rng
+        self._id = UUID(int=rng.getrandbits(128), version=4)
+        self._number = 0
+
+    async def append(self, segment: str, data: bytes) -> int | None:
+        """Where the event ends; None: it is not stored."""
+        self._number += 1
+        number, framed, local = self._number, frame_events([data]), self._env.cluster.local
+        while True:
+            try:
+                last = await local.setup_append(segment, self._id)
+                if last >= number:
+                    return (await local.info(segment)).length
+                request = Append(segment=segment, writer=self._id, data=framed, event_number=number, previous=last)
+                return (await local.append(request)).end_offset
+            except (QuotaHeldError, SegmentSealedError, SegmentNotFoundError, WriterFencedError):
+                return None
+            except RETRYABLE:
+                await asyncio.sleep(0.2)
+
+
+# --- policies that are replaced -----------------------------------------------------------------------------------
+
+
+Fate = tuple[bool, dict[SegmentId, int]]
+"""Whether the stream is ending or gone, and its head, as they are recorded."""
+
+
+async def replace_policies(env: Env, seen: Seen, name: str) -> None:
+    """Set a policy that deletes data, and replace it while cycles apply it. From then on nothing may be deleted."""
+    rng = env.rng(name)
+    writer = Appender(env, rng)
+    while not env.stopping.is_set():
+        target = rng.choice((POLICIES, None))
+        # The scope's policy hides the server's.
+        await env.insist(partial(env.controller.set_policy, None, _KEEPS))
+        await env.insist(partial(env.controller.set_policy, POLICIES, PolicyDocument() if target is None else _KEEPS))
+        for stream in POLICED:
+            await make_stream(env, stream)
+            await _write_some(env, writer, stream, rng)
+        await env.pause(rng, factor=2)
+        await _replace_one(env, seen, target, rng)
+
+
+async def _write_some(env: Env, writer: Appender, stream: StreamName, rng: random.Random) -> None:
+    try:
+        segments = await env.insist(partial(env.controller.current_segments, stream))
+    except NotFoundError:
+        return
+    for item in segments:
+        for _ in range(rng.randrange(1, 4)):
+            await writer.append(segment_name(stream, item.segment), rng.randbytes(20))
+
+
+async def _replace_one(env: Env, seen: Seen, target: str | None, rng: random.Random) -> None:
+    controller = env.controller
+    await env.insist(partial(controller.set_policy, target, rng.choice(_REMOVES)))
+    await asyncio.sleep(rng.choice((0.0, 0.05, 1.2)) * rng.random())
+    cycles = [asyncio.ensure_future(_cycle(env, stream)) for stream in POLICED]
+    await asyncio.sleep(rng.choice((0.0, 0.02, 0.2)) * rng.random())
+    await env.insist(partial(controller.set_policy, target, _KEEPS))
+    before = await _fates(env)
+    await asyncio.gather(*cycles)
+    await asyncio.sleep(2 * rng.random())
+    after = await _fates(env)
+    seen.count("policies replaced")
+    for stream, (was_ending, head), (is_ending, later) in zip(POLICED, before, after, strict=True):
+        if was_ending:
+            seen.count("streams deleted by rule")
+        elif is_ending:
+            env.history.violation("deleted by a replaced policy", f"{stream} of {target}")
+        elif head != later:
+            env.history.violation("truncated by a replaced policy", f"{stream} of {target} from {head} to {later}")
+        if head:
+            seen.count("heads moved")
+
+
+async def _cycle(env: Env, stream: StreamName) -> None:
+    try:
+        await env.controller.run_retention(stream)
+    except (NotFoundError, ConflictError, *RETRYABLE) as error:
+        env.history.note(f"cycle of {stream} failed: {error}")
+
+
+async def _fates(env: Env) -> list[Fate]:
+    wanted = [key for stream in POLICED for key in (keys.stream(stream), keys.head(stream))]
+    entries = await env.insist(partial(env.cluster.local.table_get, keys.TABLE, wanted))
+    return [_fate(entries[place], entries[place + 1]) for place in range(0, len(entries), 2)]
+
+
+def _fate(stream: Any, head: Any) -> Fate:
+    if stream.version == KEY_ABSENT:
+        return True, {}
+    state = StreamRecord.decode(stream.value).state
+    moved = {} if head.version == KEY_ABSENT else dict(HeadRecord.decode(head.value).visible)
+    return state in (StreamState.SEALING, StreamState.DELETING), moved
+
+
+# --- a stream that is made again ----------------------------------------------------------------------------------
+
+
+async def remake_stream(env: Env, seen: Seen, name: str) -> None:
+    """Create, scale, truncate, seal and delete a stream, again and again. Each step must succeed in every life."""
+    rng = env.rng(name)
+    while not env.stopping.is_set():
+        await _live_once(env, rng, ends=True)
+        seen.count("streams made again")
+    await _live_once(env, rng, ends=False)
+
+
+async def _live_once(env: Env, rng: random.Random, *, ends: bool) -> None:
+    controller = env.controller
+    await must_end(env, "creation", partial(make_stream, env, AGAIN))
+    await env.pause(rng, factor=0.1)
+    for _ in range(rng.randrange(3)):
+        await must_end(env, "scaling", partial(_scale, env, rng))
+        await env.pause(rng, factor=0.1)
+    if rng.random() < 0.4:
+        await must_end(env, "truncation", partial(_truncate, env))
+    await must_end(env, "sealing", partial(controller.seal_stream, AGAIN))
+    await must_end(env, "deletion", partial(_delete, env))
+
+
+async def _scale(env: Env, rng: random.Random) -> None:
+    current = await env.controller.current_segments(AGAIN)
+    ranges = even_ranges(1 if len(current) > 1 else rng.choice((2, 3)))
+    try:
+        await env.controller.scale(AGAIN, sealed=[item.segment for item in current], new_ranges=ranges)
+    except ScaleConflictError as error:
+        env.history.note(f"scale lost a race: {error}")
+
+
+async def _truncate(env: Env) -> None:
+    try:
+        await env.controller.truncate_stream(AGAIN, await env.controller.tail(AGAIN))
+    except InvalidCutError as error:
+        env.history.note(f"truncation came late: {error}")
+
+
+async def _delete(env: Env) -> None:
+    try:
+        await env.controller.delete_stream(AGAIN)
+    except NotFoundError:
+        env.history.note("stream is gone already")
+
+
+async def begin_in_stream(env: Env, seen: Seen, name: str) -> None:
+    """Begin transactions in a stream that may end at any moment; commit, abort or forget them."""
+    rng = env.rng(name)
+    controller = env.controller
+    while not env.stopping.is_set():
+        try:
+            txn = await controller.create_transaction(AGAIN, lease_ms=10_000)
+            seen.count("transactions begun")
+            fate = rng.random()
+            if fate < 0.5:
+                await controller.commit_transaction(AGAIN, txn.id)
+            elif fate < 0.8:
+                await controller.abort_transaction(AGAIN, txn.id)
+        except (NotFoundError, ConflictError, *RETRYABLE) as error:
+            env.history.note(f"{name}: {error}")
+        await env.pause(rng, factor=0.1)
+
+
+# --- leases -------------------------------------------------------------------------------------------------------
+
+
+async def hold_transactions(env: Env, seen: Seen, name: str) -> None:
+    """Keep transactions open for part of their lease. None may end before its lease does, whatever clocks show."""
+    rng = env.rng(name)
+    while not env.stopping.is_set():
+        begun_s = env.loop.time()
+        lease_s = rng.choice((10.0, 15.0, 30.0))
+        txn = (await env.insist(partial(env.controller.create_transaction, HELD, lease_ms=int(lease_s * 1000)))).id
+        seen.count("leases")
+        until_s = begun_s + lease_s
+        if rng.random() < 0.3:
+            await asyncio.sleep(lease_s * 0.8 * rng.random())
+            until_s = await _renew(env, txn, until_s, lease_s)
+        await asyncio.sleep(max(0.0, (until_s - env.loop.time()) * rng.random()))
+        await _still_open(env, txn, until_s)
+        if rng.random() < 0.5:
+            seen.abandoned.append(txn)
+        else:
+            await _commit_in_time(env, txn, until_s)
+
+
+async def _renew(env: Env, txn: UUID, until_s: float, lease_s: float) -> float:
+    asked_s = env.loop.time()
+    found = await env.insist(partial(env.controller.ping_transaction, HELD, txn, lease_ms=int(lease_s * 1000)))
+    if found is PingStatus.OK:
+        return asked_s + lease_s
+    if env.loop.time() < until_s:
+        env.history.violation(
+            "lease ended early", f"{txn} {found.value} {until_s - env.loop.time():.3f} s before its end"
+        )
+    return until_s
+
+
+async def _still_open(env: Env, txn: UUID, until_s: float) -> None:
+    found = await env.insist(partial(env.controller.transaction_status, HELD, txn))
+    if env.loop.time() < until_s and found is not TransactionStatus.OPEN:
+        env.history.violation(
+            "lease ended early", f"{txn} {found.value} {until_s - env.loop.time():.3f} s before its end"
+        )
+
+
+async def _commit_in_time(env: Env, txn: UUID, until_s: float) -> None:
+    try:
+        await env.insist(partial(env.controller.commit_transaction, HELD, txn))
+    except (TransactionStateError, TransactionNotFoundError) as error:
+        if env.loop.time() < until_s:
+            env.history.violation("commit refused within its lease", f"{txn} {error}")
+
+
+async def check_abandoned(env: Env, seen: Seen) -> None:
+    """Called a while after the last fault: each transaction that nobody renews has been aborted."""
+    for txn in seen.abandoned:
+        found = await env.insist(partial(env.controller.transaction_status, HELD, txn))
+        if found not in (TransactionStatus.ABORTED, TransactionStatus.ABORTING):
+            env.history.violation("lease never ends", f"{txn} {found.value}")
+
+
+# --- records that cannot be read ----------------------------------------------------------------------------------
+
+
+async def damage_records(env: Env, seen: Seen, name: str) -> None:
+    """Leave records that nobody can read, of a stream and a scope that nobody uses. Nobody else may notice."""
+    rng = env.rng(name)
+    victim = StreamName(ROTTEN, "stream")
+    while not env.stopping.is_set():
+        await env.pause(rng, factor=10)
+        txn = UUID(int=rng.getrandbits(128), version=4)
+        key = rng.choice(
+            (
+                keys.transaction(victim, txn),
+                keys.transactions(victim) + b"no transaction",
+                keys.queue_entry(victim, rng.randrange(10)),
+                keys.hold(ROTTEN, f"h{rng.randrange(10)}"),
+                keys.completions(victim) + rng.randbytes(5),
+            )
+        )
+        put = TablePut(key=key, value=rng.randbytes(rng.randrange(1, 40)))
+        await env.insist(partial(env.cluster.local.table_update, keys.TABLE, [put]))
+        env.history.note(f"damaged {key!r}")
+        seen.count("records damaged")
+
+
+# --- a table that several change at once --------------------------------------------------------------------------
+
+
+async def race_in_table(env: Env, seen: Seen, name: str) -> None:
+    """Several changes that all expect the same length of a table: at most one may succeed."""
+    rng, local, table = env.rng(name), env.cluster.local, f"{RACED}/table"
+    try:
+        await env.insist(partial(local.create_table, table))
+    except AlreadyExistsError:
+        env.history.note(f"{table} was created by a lost attempt")
+    while not env.stopping.is_set():
+        info, _, _ = await env.insist(partial(local.table_info, table))
+        made = await asyncio.gather(*(_change_at(env, table, info.length, number) for number in range(5)))
+        if sum(made) > 1:
+            env.history.violation("condition ignored", f"{sum(made)} changes of {table} at length {info.length}")
+        seen.count("races")
+        await env.pause(rng)
+
+
+async def _change_at(env: Env, table: str, length: int, number: int) -> bool:
+    """Whether the change certainly happened."""
+    changes: Sequence[TablePut | TableLength] = (
+        TablePut(key=b"key%d" % number, value=b"%d" % length),
+        TableLength(length=length),
+    )
+    try:
+        await env.cluster.local.table_update(table, changes)
+    except ConditionFailedError:
+        return False
+    except RETRYABLE:
+        return False
+    except PenstockError as error:
+        env.history.violation("table change failed", f"{table} {error}")
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""The simulated machine: files, network, loop, and the ports of a node on them."""

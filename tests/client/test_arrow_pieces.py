@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.client.writing.arrow import ArrowBatch, PieceMemory
-from penstock.client.writing.lanes import Lane, LaneMap, Piece
+from penstock.client.writing.lanes import LaneMap, Piece
+from penstock.client.writing.segment_sender import Lane
 from penstock.codec.events import frame_events, split_events
 from penstock.model.errors import InvalidArgumentError
 

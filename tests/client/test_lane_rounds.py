@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.writing.lanes import Lane
 from penstock.client.writing.rounds import SLICE_LANES, LaneRounds
-from penstock.client.writing.segment_sender import SenderState
+from penstock.client.writing.segment_sender import Lane, SenderState
 
 LINGER_S = 0.002
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from penstock.client.blocking.loop_thread import POLL_S, LoopThread
-from penstock.client.writing.lanes import ForkedLanes, Lane, WriterNotOpenError, check_key
+from penstock.client.writing.lanes import ForkedLanes, WriterNotOpenError, check_key
 from penstock.client.writing.layout import Layout
 from penstock.client.writing.local_line import direct_lines
+from penstock.client.writing.prepare import Prepared, as_bytes, count_unsent, prepare_events, prepare_large
+from penstock.client.writing.segment_sender import Lane
 from penstock.client.writing.transaction import AsyncTransaction
-from penstock.client.writing.writer import Prepared, as_bytes, count_unsent, prepare_events, prepare_large
 from penstock.client.writing.writer_core import WriterCore, WriterSettings
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError, QuotaExceededError

@@ -20,7 +20,10 @@ except ModuleNotFoundError as error:
         raise
     raise missing_extra(error.name, "arrow") from error
 
-from penstock.client.writing.lanes import Lane, LaneMap, WriteBlock
+from penstock.client.writing.lanes import LaneMap
+from penstock.client.writing.prepare import prepare_events
+from penstock.client.writing.segment_sender import Lane
+from penstock.client.writing.write_blocks import WriteBlock
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.model.errors import InvalidArgumentError
 
@@ -325,8 +328,6 @@ def _as_text(keys: pa.Array) -> pa.Array:
 def _prepare_plain(
     lanes: LaneMap, data: pa.Array, keys: pa.Array | None, block_bytes: int
 ) -> list[tuple[Lane, WriteBlock]]:
-    from penstock.client.writing.writer import prepare_events
-
     return prepare_events(lanes, data.to_pylist(), None if keys is None else _key_list(keys), block_bytes)
 
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import threading  # noqa: TID251 - the lock is between the writing thread and the loop's
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from penstock.client.writing.lanes import Lane, SentDirectly
-from penstock.client.writing.segment_sender import SegmentSender
+from penstock.client.writing.lanes import LaneMap
+from penstock.client.writing.rejection import Rejections
+from penstock.client.writing.segment_sender import Lane, SegmentSender, SentDirectly
+from penstock.client.writing.write_blocks import WriteBlock
 from penstock.model.errors import NotConnectedError, PenstockError
 from penstock.ports.direct_appends import DirectLine, OpenDirect
 
 if TYPE_CHECKING:
     from penstock.client.blocking.loop_thread import LoopThread
-    from penstock.client.writing.writer_core import WriterCore
 
 EVENT_MAX_BYTES = 32 << 10
 """More may not fit into a socket's buffer, and is worth a switch of threads."""
@@ -36,6 +38,39 @@ _STREAK_MAX = 1024
 _WORTH_IT = 16
 
 
+class LoopHalf(Protocol):
+    """The half of a writer that runs in the event loop, as far as its direct lines need it."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    @property
+    def lanes(self) -> LaneMap: ...
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the writer failed with."""
+        ...
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that are not acknowledged."""
+        ...
+
+    @property
+    def rejections(self) -> Rejections: ...
+
+    def lane_list(self) -> Sequence[Lane]: ...
+
+    def note(self, error: BaseException) -> None:
+        """Keep the reason for the message of a deadline."""
+        ...
+
+    def adopt(self, sender: SegmentSender, block: WriteBlock) -> None:
+        """Take a block that may be stored already."""
+        ...
+
+
 class DirectPath:
     """The direct lines of one writer: on for all of its segments, or off.
 
@@ -43,7 +78,7 @@ class DirectPath:
     only ever tries to take it.
     """
 
-    def __init__(self, core: WriterCore, dial: OpenDirect | None) -> None:
+    def __init__(self, core: LoopHalf, dial: OpenDirect | None) -> None:
         self._core = core
         self._dial = dial
         self.lock = threading.Lock()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.client.writing.lanes import WriteBlock
+from penstock.client.writing.write_blocks import WriteBlock
 from penstock.model.errors import InternalError, QuotaExceededError
 
 

@@ -6,8 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from penstock.client.writing.lanes import Lane
-from penstock.client.writing.segment_sender import SenderState
+from penstock.client.writing.segment_sender import Lane, SenderState
 
 _REST = 3.0
 _REST_MAX_S = 0.25

@@ -6,11 +6,11 @@ import enum
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from penstock.client.retry import RETRYABLE, Backoff, retrying
-from penstock.client.writing.lanes import Lane, WriteBlock
+from penstock.client.writing.write_blocks import WriteBlock
 from penstock.codec.events import EVENT_MAX_BYTES, frame_events
 from penstock.core.segments.writer_memory import RENEW_AFTER_S
 from penstock.model.errors import (
@@ -23,6 +23,7 @@ from penstock.model.errors import (
     WriterForgottenError,
 )
 from penstock.model.segments import SegmentRange
+from penstock.ports.direct_appends import DirectLine
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import NO_EVENT, Append, AppendDone, Appended, SegmentService
 
@@ -92,6 +93,45 @@ class SenderState(enum.Enum):
     LENT = "lent"
     """The writing thread appends by a line of its own; nothing is here meanwhile."""
     RETIRED = "retired"
+
+
+class Lane:
+    """Events for one segment that are not in a block yet. ``written`` holds key, event, key, event.
+
+    ``limit`` is the size at which the writer calls for the event loop. 0: the loop is not looking at this lane, the next
+    event must wake it.
+    """
+
+    __slots__ = ("limit", "sender", "size", "written")
+
+    def __init__(self, sender: SegmentSender) -> None:
+        self.written: list[Any] = []
+        self.size = 0
+        self.limit = 0
+        self.sender = sender
+
+    def take(self) -> tuple[list[bytes], list[str | None]]:
+        """Remove and return all events, with their keys. Only the event loop calls it. Returns nothing while events before
+        them are being sent directly."""
+        count = len(self.written)
+        taken = self.written[:count]
+        if count and isinstance(taken[0], SentDirectly):
+            return [], []
+        del self.written[:count]
+        # The writing thread may add to a stale size; the next block is then closed early, which is harmless.
+        self.size = 0
+        return taken[1::2], taken[::2]
+
+
+class SentDirectly:
+    """Events that the writing thread has sent and that are not acknowledged yet. They keep their place in their lane."""
+
+    __slots__ = ("block", "line", "sender")
+
+    def __init__(self, sender: SegmentSender, block: WriteBlock, line: DirectLine) -> None:
+        self.sender = sender
+        self.block = block
+        self.line = line
 
 
 class SegmentSender:

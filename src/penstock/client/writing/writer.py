@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from penstock.client.options import check_printable
-from penstock.client.writing.lanes import Lane, LaneMap, WriteBlock, WriterNotOpenError, check_key, close_blocks
+from penstock.client.writing.lanes import WriterNotOpenError, check_key
 from penstock.client.writing.layout import Layout
+from penstock.client.writing.prepare import Prepared, as_bytes, count_unsent, prepare_events, prepare_large
+from penstock.client.writing.segment_sender import Lane
 from penstock.client.writing.writer_core import WriterCore, WriterSettings
-from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES, event_header
-from penstock.model.errors import EventTooLargeError, InvalidArgumentError, QuotaExceededError
+from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
+from penstock.model.errors import InvalidArgumentError, QuotaExceededError
 from penstock.ports import forks
 from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng
@@ -20,108 +21,6 @@ from penstock.ports.segment_service import SegmentService
 
 if TYPE_CHECKING:
     from penstock.client.writing.arrow import ArrowEvents, ArrowKeys, PieceMemory
-
-
-LARGE_EVENT_MAX_BYTES = 64 << 20
-"""Largest event at all. Up to 8 MiB an event shares blocks with others; above it costs a segment and a merge."""
-
-Prepared = list[tuple[Lane, WriteBlock]]
-
-
-def as_bytes(event: Buffer | str) -> bytes:
-    """The event's bytes: text as UTF-8, other buffers copied. Raises InvalidArgumentError for any other type."""
-    if isinstance(event, str):
-        try:
-            return event.encode()
-        except UnicodeEncodeError:
-            check_printable("event", event)
-            raise
-    if isinstance(event, bytes):
-        return event
-    if isinstance(event, bytearray | memoryview):
-        return bytes(event)
-    raise InvalidArgumentError("an event is bytes or text", type=type(event).__name__)
-
-
-def prepare_large(lanes: LaneMap, event: bytes, key: str | None) -> Prepared:
-    """A block of one event beyond 8 MiB. Raises EventTooLargeError beyond 64 MiB."""
-    if len(event) > LARGE_EVENT_MAX_BYTES:
-        raise EventTooLargeError("event is too large", size_bytes=len(event), limit_bytes=LARGE_EVENT_MAX_BYTES)
-    check_key(key)
-    keys = None if key is None else lambda: [key]
-    return [(lanes[key], WriteBlock(event_header(len(event)) + event, 1, keys, 0, large=True))]
-
-
-def checked_events(events: Sequence[Buffer | str], keys: Sequence[str | None] | None) -> list[bytes]:
-    """The events as bytes. Raises InvalidArgumentError: not a sequence of events, another number of keys, an event of another
-    type."""
-    _check_sequence("events", events)
-    _check_sequence("keys", keys)
-    data = [event if type(event) is bytes else as_bytes(event) for event in events]
-    if keys is not None and len(keys) != len(data):
-        raise InvalidArgumentError("each event needs a key, or none has one", events=len(data), keys=len(keys))
-    return data
-
-
-def prepare_events(
-    lanes: LaneMap, events: Sequence[Buffer | str], keys: Sequence[str | None] | None, block_bytes: int
-) -> Prepared:
-    """Frame many events into blocks, in order per key. Without keys the lanes take turns, block by block.
-
-    Raises InvalidArgumentError: not a sequence of events, another number of keys, an event or key of another type.
-    """
-    data = checked_events(events, keys)
-    if not data:
-        return []
-    if max(map(len, data)) > EVENT_MAX_BYTES:
-        return _prepare_mixed(lanes, data, keys, block_bytes)
-    prepared: Prepared = []
-    if keys is None:
-        for block in close_blocks(data, None, 0, block_bytes):
-            lane = lanes[None]
-            prepared.append((lane, block))
-            lanes.rotate(lane)
-        return prepared
-    parts: dict[int, tuple[Lane, list[bytes], list[str | None]]] = {}
-    for event, key in zip(data, keys, strict=True):
-        if key.__class__ is not str:
-            check_key(key)
-        lane = lanes[key]
-        part = parts.get(id(lane))
-        if part is None:
-            part = parts[id(lane)] = (lane, [], [])
-        part[1].append(event)
-        part[2].append(key)
-    for lane, own, own_keys in parts.values():
-        prepared += [(lane, block) for block in close_blocks(own, own_keys, 0, block_bytes)]
-    return prepared
-
-
-def count_unsent(error: QuotaExceededError, events: int, size_bytes: int) -> None:
-    """What was refused was part of one call: the rest of that call's events is not written either, and counts."""
-    for name, value in (("unacked_events", events), ("unacked_bytes", size_bytes)):
-        error.fields[name] = int(error.fields.get(name, 0)) + value
-
-
-def _check_sequence(name: str, given: object) -> None:
-    # Text and buffers are sequences too: of characters and numbers, which nobody wants as events.
-    if isinstance(given, str | bytes | bytearray | memoryview):
-        raise InvalidArgumentError(f"{name} are given as a list; one alone is for write", type=type(given).__name__)
-
-
-def _prepare_mixed(
-    lanes: LaneMap, events: list[bytes], keys: Sequence[str | None] | None, block_bytes: int
-) -> Prepared:
-    """As ``prepare_events``, where some event is large: cut there, so that the order is kept."""
-    prepared: Prepared = []
-    start = 0
-    for index, event in enumerate(events):
-        if len(event) > EVENT_MAX_BYTES:
-            own = None if keys is None else keys[start:index]
-            prepared += prepare_events(lanes, events[start:index], own, block_bytes)
-            prepared += prepare_large(lanes, event, None if keys is None else keys[index])
-            start = index + 1
-    return prepared + prepare_events(lanes, events[start:], None if keys is None else keys[start:], block_bytes)
 
 
 class AsyncWriter:

@@ -13,20 +13,12 @@ from penstock.client.options import COUNT_MAX, number
 from penstock.client.retry import retrying
 from penstock.client.tasks import TaskOwner
 from penstock.client.writing.direct import DirectPath
-from penstock.client.writing.lanes import (
-    ForkedLanes,
-    Lane,
-    LaneMap,
-    NoLanes,
-    Piece,
-    WriteBlock,
-    close_blocks,
-    replace_pieces,
-)
+from penstock.client.writing.lanes import ForkedLanes, LaneMap, NoLanes, Piece, replace_pieces
 from penstock.client.writing.layout import Layout
 from penstock.client.writing.rejection import Rejections
 from penstock.client.writing.rounds import SLICE_LANES, LaneRounds
-from penstock.client.writing.segment_sender import SegmentSender, SenderState, unacknowledged_bytes
+from penstock.client.writing.segment_sender import Lane, SegmentSender, SenderState, unacknowledged_bytes
+from penstock.client.writing.write_blocks import WriteBlock, close_blocks
 from penstock.codec.events import split_events
 from penstock.core.streams.routing import hash_key
 from penstock.model.errors import (

@@ -19,8 +19,10 @@ from penstock.client.blocking.stores import Store
 from penstock.core.planner_json.stream import name_of
 from penstock.model.errors import CorruptDataError, StreamNotFoundError, UnavailableError
 from penstock.model.segments import SegmentId
+from penstock.spark.cli.fleet import tell
 from penstock.spark.connect import Services, dial
 from penstock.spark.fleet import store as facts_of_a_store
+from penstock.spark.fleet.report import FleetReport
 from penstock.spark.fleet.store import StoreFacts, store_lines, store_shares
 from penstock.spark.fleet.work import Task, run
 from penstock.spark.jobs.fleet import fleet
@@ -89,9 +91,44 @@ def same_as_planned(row: Mapping[str, Any], planned: Mapping[str, Any]) -> None:
         assert found == [(item["subscriber"], item["bytes"], item["rule"]) for item in planned[name]]
 
 
+def subscribers_listed(
+    address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> list[dict[str, Any]]:
+    """What ``penstock subscriber list`` prints of the whole store."""
+    monkeypatch.setattr(sys, "argv", ["penstock", "subscriber", "list", "--controller", address, "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def check_subscribers(report: FleetReport, listed: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    """The report has the same subscribers, fields and order as the list; the terminal shows the first 20 of them."""
+    found = json.loads(json.dumps(report.as_json()))["subscribers"]
+    assert [sorted(item) for item in found] == [sorted(item) for item in listed]
+    passing = ("since_acknowledgement_s", "lag_ms")  # of the moment of asking
+    assert [{key: value for key, value in item.items() if key not in passing} for item in found] == [
+        {key: value for key, value in item.items() if key not in passing} for item in listed
+    ]
+    assert len(found) == report.subscribers_total == STREAMS // 2
+    assert found[0]["held_bytes"] > found[-1]["held_bytes"]
+    tell(report, "scope")
+    lines = capsys.readouterr().out.splitlines()
+    head = next(place for place, line in enumerate(lines) if line.split()[:2] == ["stream", "subscriber"])
+    shown = [line.split()[:2] for line in lines[head + 1 : head + 1 + len(found)]]
+    assert shown == [[item["stream"], item["name"]] for item in found]
+    assert "acknowledged" in lines[head]
+    assert "holds alone" in lines[head]
+
+
 @pytest.mark.spark
 def test_each_stream_of_a_store_is_decided_as_its_loop_plans_it_and_then_does_it(
-    address: str, store: Store, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    address: str,
+    store: Store,
+    names: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Of several shares in each scope.
     monkeypatch.setattr(facts_of_a_store, "SHARE_STREAMS", 3)
@@ -109,6 +146,7 @@ def test_each_stream_of_a_store_is_decided_as_its_loop_plans_it_and_then_does_it
     assert sum(row["today"]["frees_bytes"] > 0 for row in rows.values()) > 4
     assert any(row["today"]["evict"] for row in rows.values())
     assert any(row["today"]["held_bytes"] for row in rows.values())
+    check_subscribers(report, subscribers_listed(address, capsys, monkeypatch), capsys)
     assert report.change is not None
     assert report.change.total.bytes > report.today.total.bytes == sum(item["frees_bytes"] for item in planned.values())
     for name in names:
@@ -128,7 +166,7 @@ def test_shares_of_any_size_have_every_stream_once_with_its_number(
         assert sum(share.rows for share in shares) == STREAMS
         found = [item for share in shares for some in store_lines(share) for item in some]
         assert [place for place, _ in found] == list(range(1, STREAMS + 1))
-        lines = [json.loads(line) for _, line in found if isinstance(line, bytes)]
+        lines = [json.loads(item.line) for _, item in found if isinstance(item.line, bytes)]
         assert [line["id"] for line in lines] == names
 
 

@@ -38,7 +38,7 @@ from penstock.app.cli.common.target import (
     StreamFilterArgument,
     open_target,
 )
-from penstock.app.cli.common.words import cut_words, moment, offsets
+from penstock.app.cli.common.words import cut_words, moment, most_held_first, offsets, subscriber_fields
 from penstock.app.cli.groups import ResetToOption, WhoOption, place_to_reset, reset_group
 from penstock.app.cli.streams import place_of
 from penstock.app.units import counted, format_duration, format_size
@@ -66,29 +66,6 @@ Examples:
 )
 
 
-def _fields(item: SubscriberInfo, now_ms: int) -> dict[str, Any]:
-    return {
-        "name": item.name,
-        "generation": item.generation,
-        "position": None if item.cut is None else offsets(item.cut),
-        "position_cut": None if item.cut is None else item.cut.to_text(),
-        "lag_bytes": item.lag_bytes,
-        "lag_events": None if item.lag_events < 0 else item.lag_events,
-        "lag_ms": item.lag_ms,
-        "holes": item.holes,
-        "last_seen_ms": item.updated_ms,
-        "since_acknowledgement_s": _since_ms(item, now_ms) / 1000,
-        "held_bytes": None if item.held_bytes < 0 else item.held_bytes,
-        "owner": item.owner or None,
-        "query": item.query or None,
-    }
-
-
-def _since_ms(item: SubscriberInfo, now_ms: int) -> int:
-    """Since the subscriber last moved on, or confirmed that it had read everything. Never negative: two clocks may differ."""
-    return max(0, now_ms - item.updated_ms)
-
-
 @app.command("list")
 def list_subscribers(
     stream: StreamFilterArgument = None,
@@ -107,18 +84,21 @@ def list_subscribers(
     """
     damaged: list[CorruptDataError] = []
     with ProgressLine(quiet=json) as line, open_target(controller, data) as store:
-        if stream is not None:
-            found = [(stream, item) for item in store.stream(stream).subscribers()]
-            found.sort(key=lambda row: (-row[1].lag_bytes, row[1].name))
-        else:
+        if stream is None:
             found = _in_store(store, damaged, line)
-            found.sort(key=lambda row: (-row[1].held_bytes, -row[1].lag_bytes, row[0], row[1].name))
+        else:
+            found = [(stream, item) for item in store.stream(stream).subscribers()]
     now_ms = RealClock().now_ms()
-    if json:
-        for name, item in found:
-            print_json({"stream": name, **_fields(item, now_ms)})
+    rows = [subscriber_fields(name, item, now_ms=now_ms) for name, item in found]
+    if stream is None:
+        rows.sort(key=most_held_first)
     else:
-        _print_table(found, now_ms, has_streams=stream is None)
+        rows.sort(key=lambda row: (-row["lag_bytes"], row["name"]))
+    if json:
+        for row in rows:
+            print_json(row)
+    else:
+        print_subscribers(rows, has_streams=stream is None)
     for error in damaged:
         print_error(error, as_json=json)
     if damaged:
@@ -150,22 +130,27 @@ def _in_store(store: Store, damaged: list[CorruptDataError], line: ProgressLine)
     return found
 
 
-def _print_table(found: Sequence[tuple[str, SubscriberInfo]], now_ms: int, *, has_streams: bool) -> None:
+def print_subscribers(found: Sequence[Mapping[str, Any]], *, has_streams: bool) -> None:
+    """Print a table of ``subscriber_fields`` in their order; ``has_streams``: with a column for the stream."""
     rows = [
         [
-            *([stream] if has_streams else []),
-            item.name,
-            format_size(item.lag_bytes) if item.cut is not None else "silent",
-            "?" if item.lag_events < 0 else f"{item.lag_events:,}",
-            "none" if item.lag_ms is None else format_duration(item.lag_ms),
-            "?" if item.held_bytes < 0 else format_size(item.held_bytes),
-            f"{format_duration(_since_ms(item, now_ms))} ago",
-            item.owner or "?",
+            *([item["stream"]] if has_streams else []),
+            item["name"],
+            "silent" if item["position"] is None else format_size(item["lag_bytes"]),
+            "?" if item["lag_events"] is None else f"{item['lag_events']:,}",
+            "none" if item["lag_ms"] is None else format_duration(item["lag_ms"]),
+            "?" if item["held_bytes"] is None else format_size(item["held_bytes"]),
+            f"{_since(item)} ago",
+            item["owner"] or "?",
         ]
-        for stream, item in found
+        for item in found
     ]
     heads = ["subscriber", "behind", "events", "oldest unread", "holds alone", "acknowledged", "owner"]
     print_rows(["stream", *heads] if has_streams else heads, rows, as_json=False)
+
+
+def _since(item: Mapping[str, Any]) -> str:
+    return format_duration(round(item["since_acknowledgement_s"] * 1000))
 
 
 @app.command()
@@ -181,10 +166,9 @@ def describe(
         found = [item for item in store.stream(stream).subscribers() if item.name == name]
     if not found:
         raise SubscriberNotFoundError("no such subscriber of the stream", stream=stream, subscriber=name)
-    now_ms = RealClock().now_ms()
-    fields = _fields(found[0], now_ms)
+    fields = subscriber_fields(stream, found[0], now_ms=RealClock().now_ms())
     if json:
-        print_facts(fields, as_json=True)
+        print_facts({key: value for key, value in fields.items() if key != "stream"}, as_json=True)
         return
     position = fields["position"]
     words: dict[str, object] = {
@@ -194,7 +178,7 @@ def describe(
         "oldest unread": "none" if fields["lag_ms"] is None else format_duration(fields["lag_ms"]),
         "holes": str(fields["holes"]),
         "holds alone": "not known" if fields["held_bytes"] is None else format_size(fields["held_bytes"]),
-        "acknowledged": f"{format_duration(_since_ms(found[0], now_ms))} ago, at {moment(fields['last_seen_ms'])}",
+        "acknowledged": f"{_since(fields)} ago, at {moment(fields['last_seen_ms'])}",
         "owner": found[0].owner or "not known",
     }
     print_facts(words, as_json=False)

@@ -13,6 +13,7 @@ from penstock.app.cli.common.output import print_facts, print_json, print_rows
 from penstock.app.cli.common.policy_options import PolicyChange, takes_policy
 from penstock.app.cli.common.target import ControllerOption, JsonOption, default_controller
 from penstock.app.cli.common.words import parse_moment
+from penstock.app.cli.subscribers import print_subscribers
 from penstock.app.units import counted, format_size
 from penstock.codec.control.policy_document import encode_document
 from penstock.model.errors import InvalidArgumentError
@@ -100,6 +101,9 @@ def fleet(
     as it is; data that is older would go, even if a subscriber has not read it. The report shows both sides, today's and the
     change's. --policy FILE puts a whole document in place of what applies. Where a change contradicts a stream's policy, as
     a maximum below its minimum, it is refused there, and told.
+
+    With --facts store, the subscribers that hold the most follow, as penstock subscriber list prints them; with --json
+    in "subscribers": held_bytes, lag_bytes, lag_events, lag_ms, since_acknowledgement_s.
 
     Rows that cannot be used are told with file and line, and make the status 1; the others go on.
     """
@@ -219,6 +223,11 @@ def tell(report: FleetReport, by: str) -> None:
     for label, side in zip(("today", "with the change"), sides, strict=False):
         for line in hurt_lines(side):
             print(f"{label}: {line}")
+    if report.subscribers:
+        print("\nsubscribers that hold the most:")
+        print_subscribers(report.subscribers[:_SHOWN], has_streams=True)
+        if report.subscribers_total > _SHOWN:
+            print(f"and {report.subscribers_total - _SHOWN:,} that hold less; penstock subscriber list shows all")
     for item in report.errors[:_SHOWN]:
         print(f"penstock: {item['facts']}:{item['place']}: {item['message']}", file=sys.stderr)
     if report.failed > min(_SHOWN, len(report.errors)):

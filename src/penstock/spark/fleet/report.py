@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from penstock.app.cli.common.words import most_held_first
 
 VERSION = 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -69,7 +72,10 @@ class FleetReport:
     """``today``: what the policies in force do; ``change``: what the changed ones would do, over all streams, None where no
     change was asked about; ``reached``: streams that the change applies to; ``refused``:
     of these, those whose policy would contradict itself, by what it says; ``errors``: the first rows that cannot be used,
-    of ``failed`` in all; ``seconds``: how long the decisions took; ``sentence``: the change in words."""
+    of ``failed`` in all; ``seconds``: how long the decisions took; ``sentence``: the change in words.
+
+    ``subscribers``: those that hold the most bytes, most first, with the fields of ``penstock subscriber list --json``, of
+    ``subscribers_total`` in all. None with facts from files, which do not say what a subscriber holds."""
 
     files: int
     streams: int
@@ -82,6 +88,8 @@ class FleetReport:
     sentence: str
     out: str | None
     seconds: float
+    subscribers: Sequence[Mapping[str, Any]] = ()
+    subscribers_total: int = 0
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -97,15 +105,19 @@ class FleetReport:
             "seconds": round(self.seconds, 3),
             "today": self.today.as_json(),
             "change": None if self.change is None else self.change.as_json(),
+            "subscribers": list(self.subscribers),
+            "subscribers_total": self.subscribers_total,
         }
 
 
 def collected(rows: Iterable[Mapping[str, Any]], *, errors_max: int = 100, largest_max: int = 20) -> Mapping[str, Any]:
-    """Fields of a report out of summed rows of ``tally.SCHEMA``: today, change, reached, refused, failed, errors."""
+    """Fields of a report out of summed rows of ``tally.SCHEMA``: ``today``, ``change``, ``reached``, ``refused``, ``failed``,
+    ``errors``, ``subscribers``, ``subscribers_total``."""
     sides = {"today": Side(), "change": Side()}
     errors: list[Mapping[str, Any]] = []
     refused: list[Mapping[str, Any]] = []
-    reached = failed = 0
+    subscribers: list[Mapping[str, Any]] = []
+    reached = failed = subscribed = 0
     for row in rows:
         kind = row["kind"]
         if kind == "error":
@@ -114,6 +126,10 @@ def collected(rows: Iterable[Mapping[str, Any]], *, errors_max: int = 100, large
             refused.append({"message": row["text"], "streams": row["streams"]})
         elif kind == "errors":
             failed += row["streams"]
+        elif kind == "holder":
+            subscribers.append(json.loads(row["text"]))
+        elif kind == "subscribed":
+            subscribed += row["streams"]
         elif kind == "reached":
             reached += row["streams"]
         else:
@@ -125,7 +141,15 @@ def collected(rows: Iterable[Mapping[str, Any]], *, errors_max: int = 100, large
         side.largest.sort(key=lambda item: (-item["bytes"], item["stream"]))
         del side.largest[largest_max:]
     refused.sort(key=lambda item: (-item["streams"], item["message"]))
-    return {**sides, "reached": reached, "refused": refused, "failed": failed, "errors": errors[:errors_max]}
+    return {
+        **sides,
+        "reached": reached,
+        "refused": refused,
+        "failed": failed,
+        "errors": errors[:errors_max],
+        "subscribers": sorted(subscribers, key=most_held_first),
+        "subscribers_total": subscribed,
+    }
 
 
 def _take(side: Side, row: Mapping[str, Any]) -> None:

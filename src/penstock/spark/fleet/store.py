@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from functools import partial
 from penstock.client.retry import RETRYABLE
 from penstock.model.errors import NotFoundError, PenstockError, ScopeNotFoundError
 from penstock.model.names import StreamName
+from penstock.ports.controller_service import SubscriberInfo
 from penstock.spark.connect import Connector, Services, dial, link
 
 SHARE_STREAMS = 500
@@ -52,6 +53,14 @@ class StoreShare:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreLine:
+    """A stream's line of facts, or why it cannot be had, and the subscribers of the stream."""
+
+    line: bytes | Fault
+    subscribers: Sequence[SubscriberInfo] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """A stream whose facts cannot be had, and why."""
 
@@ -64,8 +73,8 @@ def store_shares(facts: StoreFacts) -> list[StoreShare]:
     return link(facts.connector, facts.controller).ask(partial(_listed, facts))
 
 
-def store_lines(share: StoreShare) -> Iterator[list[tuple[int, bytes | Fault]]]:
-    """Lines of facts with their numbers, in pages. Streams that were deleted since they were listed are left out.
+def store_lines(share: StoreShare) -> Iterator[list[tuple[int, StoreLine]]]:
+    """Lines of facts with their numbers and subscribers, in pages. Streams deleted since they were listed are left out.
 
     Raises NotConnectedError, UnavailableError where the store stays away.
     """
@@ -121,22 +130,26 @@ async def _names(share: StoreShare, services: Services) -> list[str]:
     return found
 
 
-async def _asked(scope: str, names: list[str], services: Services) -> list[bytes | Fault | None]:
+async def _asked(scope: str, names: list[str], services: Services) -> list[StoreLine | None]:
     """A line for each stream; None for one that is gone."""
     places = asyncio.Semaphore(AT_ONCE)
 
-    async def line(name: str) -> bytes | Fault | None:
+    async def line(name: str) -> StoreLine | None:
         stream = StreamName(scope, name)
         async with places:
             try:
-                return json.dumps(await services.controller.retention_facts(stream)).encode()
+                facts = await services.controller.retention_facts(stream)
+                # What a subscriber holds takes another decision of the store. Most streams of a fleet have none.
+                subscribed = bool(facts["subscribers"])
+                subscribers = await services.controller.describe_subscribers(stream) if subscribed else ()
+                return StoreLine(json.dumps(facts).encode(), subscribers)
             except NotFoundError:
                 return None
             except RETRYABLE:
                 raise
             except PenstockError as error:
                 # One stream that is damaged must not hide the others.
-                return Fault(stream, error)
+                return StoreLine(Fault(stream, error))
 
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(line(name)) for name in names]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,8 @@ _Key = tuple[str, str, str, str, str, int, int]
 
 class Tally:
     """Counts. Kinds of rows: ``scope``, ``rule``, ``day``, ``subscriber``, ``drop``, ``stream`` (the largest), ``reached``,
-    ``refused``, ``errors`` (all) and ``error`` (the first).
+    ``refused``, ``errors`` (all) and ``error`` (the first); ``subscribed`` (the number of subscribers) and ``holder`` (each
+    of them: in ``text`` its fields as JSON, in ``held_bytes`` and ``bytes`` what it holds and its lag).
 
     ``streams``: decided; ``losing``: of which data goes; ``uncounted``: losing ones whose events nobody counted; ``moved``:
     subscribers moved past unread data, ``lost_bytes`` what they lose; ``held_bytes``: what only a hold keeps.
@@ -64,6 +66,13 @@ class Tally:
         self._add((CHANGE, "reached", "", "", "", 0, 0), _sums(streams=streams))
         for text, count in Counter(refused).items():
             self._add((CHANGE, "refused", "", "", text, 0, 0), _sums(streams=count))
+
+    def subscribed(self, fields: Mapping[str, Any]) -> None:
+        """A subscriber with its ``subscriber_fields``. All are counted and reported."""
+        self._add(("", "subscribed", "", "", "", 0, 0), _sums(streams=1))
+        held, lag = max(0, fields["held_bytes"] or 0), fields["lag_bytes"]
+        key = ("", "holder", "", fields["stream"], json.dumps(fields), 0, 0)
+        self._add(key, _sums(held_bytes=held, bytes=lag))
 
     def take(self, side: str, verdicts: Verdicts, scopes: Sequence[str], names: Sequence[str]) -> None:
         """Add the decisions of one batch."""

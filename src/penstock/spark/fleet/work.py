@@ -14,12 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.app.cli.common.words import subscriber_fields
 from penstock.core.planner_json.lines import read_line
 from penstock.core.planner_json.requests import FactsLine, encode_error, read_facts
 from penstock.core.retention.facts import RetentionFacts
 from penstock.core.retention.outlook import shape_of
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError
 from penstock.model.retention import EffectivePolicy
+from penstock.ports.controller_service import SubscriberInfo
 from penstock.spark.fleet.changes import PolicyEdit
 from penstock.spark.fleet.rows import FactsRows, Ints
 from penstock.spark.fleet.screen import ASK, Codes, Screen
@@ -27,6 +29,7 @@ from penstock.spark.fleet.sources import LINE_MAX, Share, open_table, read_lines
 from penstock.spark.fleet.store import Fault, StoreShare, store_lines
 from penstock.spark.fleet.tally import CHANGE, TODAY, Tally
 from penstock.spark.fleet.verdicts import SCHEMA, VERDICT, Verdicts, effect_of
+from penstock.storage.machine.clock import RealClock
 
 BATCH_ROWS = 8192
 BATCH_LINES = 2048
@@ -217,7 +220,19 @@ def decided_store(task: Task, share: StoreShare, tally: Tally) -> Iterator[Any]:
     """Decisions on streams of a running store, in the order of their names."""
     for some in store_lines(share):
         if some:
-            yield _decided_batch(task, some, share.source, tally)
+            batch = _decided_batch(task, [(place, item.line) for place, item in some], share.source, tally)
+            _take_subscribers(batch, [item.subscribers for _, item in some], tally)
+            yield batch
+
+
+def _take_subscribers(batch: Any, found: Sequence[Sequence[SubscriberInfo]], tally: Tally) -> None:
+    """Count the subscribers of each row, as ``penstock subscriber list`` shows them."""
+    now_ms = RealClock().now_ms()
+    for scope, name, some in zip(
+        batch.column("scope").to_pylist(), batch.column("name").to_pylist(), found, strict=True
+    ):
+        for item in some:
+            tally.subscribed(subscriber_fields(f"{scope}/{name}", item, now_ms=now_ms))
 
 
 def facts_line(line: bytes) -> FactsLine:

@@ -85,6 +85,8 @@ def fleet(
             sentence="" if edit is None else edit.in_words(),
             out=None if out is None else str(out),
             seconds=time.perf_counter() - started,
+            subscribers=found["subscribers"],
+            subscribers_total=found["subscribers_total"],
         )
         if out is not None:
             write_report(report, Path(out))
@@ -163,14 +165,16 @@ def _sums(
 
 
 def summed(sums: DataFrame, spark: SparkSession, told: Told) -> Mapping[str, Any]:
-    """The parts of a report. Of subscribers, the ``HURT_MAX`` that lose most."""
+    """The parts of a report. Of subscribers, the ``HURT_MAX`` that lose most, and the ``HURT_MAX`` that hold most."""
     from pyspark.sql import functions as fn
 
     with beside(tasks_of(spark, told, "shares decided"), every_s=_TOLD_S):
         sums = sums.persist()
         try:
-            few = sums.where(fn.col("kind") != "subscriber").toArrow().to_pylist()
+            few = sums.where(~fn.col("kind").isin("subscriber", "holder")).toArrow().to_pylist()
             hurt = sums.where(fn.col("kind") == "subscriber").orderBy(fn.desc("lost_bytes")).limit(HURT_MAX)
-            return collected([*few, *hurt.toArrow().to_pylist()])
+            most = fn.desc("held_bytes"), fn.desc("bytes"), "name", "text"
+            holders = sums.where(fn.col("kind") == "holder").orderBy(*most).limit(HURT_MAX)
+            return collected([*few, *hurt.toArrow().to_pylist(), *holders.toArrow().to_pylist()])
         finally:
             sums.unpersist()

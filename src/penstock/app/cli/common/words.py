@@ -15,6 +15,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.retention import EffectivePolicy, Level
 from penstock.model.segments import epoch_of, number_of
+from penstock.ports.controller_service import SubscriberInfo
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOMENT_MIN_MS = 10**11
@@ -219,6 +220,36 @@ def cut_words(cut: Mapping[str, int]) -> str:
 def offsets(cut: StreamCut) -> dict[str, int]:
     """The cut as the planner's JSON has it: offsets by ``number#epoch``, oldest segment first."""
     return {f"{number_of(item)}#{epoch_of(item)}": offset for item, offset in sorted(cut.positions.items())}
+
+
+def subscriber_fields(stream: str, item: SubscriberInfo, *, now_ms: int) -> dict[str, Any]:
+    """A subscriber of ``stream`` as plain values, with units in their names; None where nothing is known.
+
+    ``since_acknowledgement_s``: since it last moved on, or confirmed that it had read everything. Never negative: two clocks
+    may differ.
+    """
+    return {
+        "stream": stream,
+        "name": item.name,
+        "generation": item.generation,
+        "position": None if item.cut is None else offsets(item.cut),
+        "position_cut": None if item.cut is None else item.cut.to_text(),
+        "lag_bytes": item.lag_bytes,
+        "lag_events": None if item.lag_events < 0 else item.lag_events,
+        "lag_ms": item.lag_ms,
+        "holes": item.holes,
+        "last_seen_ms": item.updated_ms,
+        "since_acknowledgement_s": max(0, now_ms - item.updated_ms) / 1000,
+        "held_bytes": None if item.held_bytes < 0 else item.held_bytes,
+        "owner": item.owner or None,
+        "query": item.query or None,
+    }
+
+
+def most_held_first(fields: Mapping[str, Any]) -> tuple[int, int, str, str]:
+    """The sort key of ``subscriber_fields`` of a whole store: those that hold the most bytes come first."""
+    held = fields["held_bytes"]
+    return -(-1 if held is None else held), -fields["lag_bytes"], fields["stream"], fields["name"]
 
 
 def span(times_ms: Sequence[Any]) -> str:

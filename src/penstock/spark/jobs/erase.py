@@ -103,15 +103,8 @@ def erase(
         if confirm is not None and not dry_run:
             confirm(target.erase(positions, who=who, why=why, looked_for=looked_for, dry_run=True))
         try:
-            found = target.erase(
-                positions,
-                who=who,
-                why=why,
-                erasure=erasure,
-                looked_for=looked_for,
-                dry_run=dry_run,
-                progress=tell,
-            )
+            ask = partial(target.erase, positions, who=who, why=why, erasure=erasure, looked_for=looked_for)
+            found = ask(dry_run=dry_run, progress=tell)
         except ErasureDeferredError as error:
             return _deferred(store.erasures().show(error.fields["erasure"]))
         except AlreadyExistsError:

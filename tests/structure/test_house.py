@@ -1,0 +1,149 @@
+"""The shape of the source tree: folders that can be read, small protocols, no import circles.
+
+Each rule has a list of what does not keep it yet. The lists may only become shorter: an entry that keeps the rule fails.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+ROOT = Path(penstock.__file__).parent
+MODULES_MAX, METHODS_MAX, PARAMETERS_MAX, LINES_MAX = 16, 12, 10, 60
+
+FULL_FOLDERS = {"ports"}
+WIDE_PROTOCOLS = {
+    "ports.chunks.ChunkStorage",
+    "ports.controller_service.ControllerService",
+    "ports.segment_service.SegmentService",
+}
+WIDE_CONSTRUCTORS = {
+    "client.reading.group_reader.AsyncGroupReader",
+    "net.http.http_server.RestServer",
+    "segmentstore.container.Container",
+    "segmentstore.store.SegmentStore",
+}
+LONG_FUNCTIONS: set[str] = set()
+CIRCLES = {
+    ("controller.context", "controller.streams.epochs"),
+    ("spark.reading.stream", "spark.source"),
+    "segmentstore.container",
+}
+"""Pairs of modules, and for a circle of more its first module."""
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(ROOT.rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        if not name.startswith("net.proto"):
+            yield name, ast.parse(path.read_text())
+
+
+TREES = dict(modules())
+CLASSES = {
+    f"{module}.{node.name}": node
+    for module, tree in TREES.items()
+    for node in ast.walk(tree)
+    if isinstance(node, ast.ClassDef)
+}
+
+
+def methods(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def test_no_folder_holds_too_many_modules():
+    folders = {path.parent for path in ROOT.rglob("*.py") if path.parent.name != "proto"}
+    full = {
+        str(folder.relative_to(ROOT))
+        for folder in folders
+        if sum(path.name != "__init__.py" for path in folder.glob("*.py")) > MODULES_MAX
+    }
+    assert full == FULL_FOLDERS
+
+
+def test_protocols_are_small():
+    wide = {
+        name
+        for name, node in CLASSES.items()
+        if any(ast.unparse(base) in ("Protocol", "typing.Protocol") for base in node.bases)
+        and len(methods(node)) > METHODS_MAX
+    }
+    assert wide == WIDE_PROTOCOLS
+
+
+def test_constructors_take_few_parameters():
+    wide = {
+        name
+        for name, node in CLASSES.items()
+        for method in methods(node)
+        if method.name == "__init__" and len(method.args.args) + len(method.args.kwonlyargs) - 1 > PARAMETERS_MAX
+    }
+    assert wide == WIDE_CONSTRUCTORS
+
+
+def test_functions_fit_on_a_screen():
+    long = {
+        f"{module}.{node.name}"
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= LINES_MAX
+    }
+    assert long == LONG_FUNCTIONS
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("penstock."):
+            home = node.module.removeprefix("penstock.")
+            for item in node.names:
+                inner = f"{home}.{item.name}"
+                yield inner if inner in TREES else home
+
+
+def circles() -> set[tuple[str, ...]]:
+    """Modules that import each other, for type checkers included: strongly connected parts of the graph (Tarjan)."""
+    graph = {
+        name: {other for other in imports(tree) if other in TREES and other != name} for name, tree in TREES.items()
+    }
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: set[tuple[str, ...]] = set()
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in sorted(graph[name]):
+            if other not in index:
+                visit(other)
+            if other in stack:
+                low[name] = min(low[name], low[other])
+        if low[name] == index[name]:
+            at = stack.index(name)
+            if len(stack) - at > 1:
+                found.add(tuple(sorted(stack[at:])))
+            del stack[at:]
+
+    for name in graph:
+        if name not in index:
+            visit(name)
+    return found
+
+
+def test_modules_do_not_import_each_other_in_a_circle():
+    assert {item if len(item) == 2 else item[0] for item in circles()} == CIRCLES
+
+
+@pytest.mark.parametrize(
+    "package", sorted(path.parent for path in ROOT.rglob("__init__.py")), ids=lambda path: path.name
+)
+def test_each_package_says_what_lives_there(package):
+    if package.name != "proto":
+        assert ast.get_docstring(ast.parse((package / "__init__.py").read_text()))

@@ -433,7 +433,7 @@ def test_a_backup_names_the_last_receipt_it_knows_and_a_restore_asks_for_later_e
 
     asyncio.run(main())
     asked = call("restore", str(tmp_path / "before"), "--data", str(tmp_path / "restored"))
-    assert "erased after the backup are here again: repeat all its erasures" in asked.output
+    assert "erased after the backup are back: repeat all its erasures" in asked.output
     asked = call("restore", str(tmp_path / "after"), "--data", str(tmp_path / "restored-after"))
     assert "repeat the erasures with receipts after number 1" in asked.output
 

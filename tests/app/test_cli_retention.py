@@ -198,7 +198,7 @@ def test_a_whole_document_comes_from_a_file_or_a_pipe(penstock: Run, world: Fake
         (["plan", "s/t", "--facts", "-"], "stands alone"),
         (["plan", "--facts", "/no/such"], "no such file of facts"),
         (["plan", "s/t", "--at", "soon"], "not a moment"),
-        (["plan", "s/t", "--at", "2026-01-01T10:00"], "needs its zone"),
+        (["plan", "s/t", "--at", "2026-01-01T10:00"], "has no zone"),
         (["explain", "s/t", "--position", "garbage"], "stream cut"),
         (["audit", "--kind", "nothing"], "no such kind"),
         (["audit", "--last", "0"], "--last is at least 1"),
@@ -234,7 +234,7 @@ def test_a_scope_is_planned_stream_by_stream_and_asked_for_once(penstock: Run, w
     penstock("retention", "set", "s/u", "--max-bytes", "unlimited")
     status, out, err = penstock("retention", "set", "--scope", "s", "--max-bytes", "600B")
     assert (status, out) == (2, "")
-    assert "1 stream is reached, 1 of them would lose data: 400 B, 40 events" in err
+    assert "1 stream; 1 would lose data: 400 B, 40 events" in err
     assert "s/t: 400 B, 40 events" in err
     assert "s" not in world.documents
     found = json.loads(penstock("retention", "plan", "--scope", "s", "--max-bytes", "600B", "--json")[1])
@@ -375,7 +375,7 @@ def test_subscribers_are_listed_described_moved_and_removed(penstock: Run, world
     assert penstock(*move, "latest", answer="y\n")[0] == 0
     assert world.streams[S].subscribers["s/g"] == 1000
     # Backwards nothing can be lost, so nothing is asked.
-    assert "takes back the acknowledgement of 1 kB, 100 events" in penstock(*move, "head")[1]
+    assert "no longer acknowledges 1 kB, 100 events" in penstock(*move, "head")[1]
 
     assert penstock("subscriber", "remove", "s/t", "s/g")[0] == 2
     assert penstock("subscriber", "remove", "s/t", "s/g", "--yes")[0] == 0

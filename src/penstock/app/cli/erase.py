@@ -75,7 +75,7 @@ def run(
     why: WhyOption,
     who: OwnerOption = None,
     erasure: ErasureIdOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be erased, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be erased.")] = False,
     yes: YesOption = False,
     controller: ControllerOption = None,
     data: DataOption = None,
@@ -83,12 +83,11 @@ def run(
 ) -> None:
     """Blank the events at the given positions, in place and for good. This cannot be undone.
 
-    Shows first what is erased, and asks; without a terminal it refuses unless --yes is given.
+    Shows what will be erased and asks for confirmation. Without a terminal, it refuses unless --yes is given.
 
-    Positions come from a reader: segment and offset of each event. To find events by what is in them, on Spark:
-    penstock spark erase.
-    If a hold covers any of the events, nothing is blanked and the exit status is 10. The erasure continues once no hold
-    does, without another command; until then it can be withdrawn.
+    Positions come from a reader: the segment and offset of each event. To find events by their content, use penstock
+    spark erase. If a hold covers any of the events, nothing is blanked and the exit status is 10. The erasure continues
+    by itself once no hold covers them; until then it can be withdrawn.
     """
     wanted = [(SegmentId(segment), offset) for segment, offset in positions_from(positions)]
     with ProgressLine(quiet=json) as line, open_target(controller, data, why=why) as store:
@@ -116,7 +115,7 @@ def run(
 
 
 def is_decided(store: Store, erasure: str) -> bool:
-    """Whether an erasure of the id was decided: asked for again, it blanks nothing more."""
+    """Whether the id belongs to a complete request. Repeating such a request blanks nothing more."""
     try:
         return bool(store.erasures().show(erasure)["state"] != "gathering")
     except NotFoundError:
@@ -124,7 +123,7 @@ def is_decided(store: Store, erasure: str) -> bool:
 
 
 def erasure_of(stream: str, found: Mapping[str, Any]) -> Loss | None:
-    """What an erasure blanks, by its dry run; None where that is nothing."""
+    """What an erasure blanks, according to its dry run; None if it blanks nothing."""
     if not found["events"]:
         return None
     facts = {"data": amount(found["bytes"], found["events"]), "undo": FINAL}
@@ -163,7 +162,7 @@ def _row(item: Mapping[str, Any]) -> list[object]:
 
 
 def state_of(item: Mapping[str, Any]) -> str:
-    """The state of an erasure, with what it waits for, or who withdrew it."""
+    """The state of an erasure, with what it waits for or who withdrew it."""
     if item["state"] == "deferred":
         return f"{deferred_by(item['deferred']['holds'])} since {moment(item['deferred']['since_ms'])}"
     if item["state"] == "withdrawn":
@@ -186,16 +185,17 @@ def would_erase(stream: str, events: int, size_bytes: int, holds: Sequence[Mappi
 def withdraw(
     erasure: IdArgument,
     reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why it is withdrawn; recorded.", show_default=False)
+        str,
+        typer.Option("--reason", metavar="TEXT", help="The reason, recorded with the withdrawal.", show_default=False),
     ],
     who: OwnerOption = None,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Give up an erasure that a hold defers, or whose positions are incomplete. It has erased nothing.
+    """Withdraw an erasure that a hold defers, or whose positions are incomplete. It has erased nothing.
 
-    Its id cannot be used again. An erasure that is decided cannot be withdrawn (exit status 4).
+    Its id cannot be used again. A decided erasure cannot be withdrawn (exit status 4).
     """
     with open_target(controller, data) as store:
         found = store.erasures().withdraw(erasure, who=owner_of(who), why=reason)
@@ -209,7 +209,7 @@ def show(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print the receipt of an erasure; --json: with how it stands and what was asked for."""
+    """Print the receipt of an erasure. With --json, also its state and its request."""
     with open_target(controller, data) as store:
         found = store.erasures().show(erasure)
     if json:

@@ -64,7 +64,7 @@ ResetToOption = Annotated[
     ),
 ]
 WhoOption = Annotated[
-    str | None, typer.Option("--who", help="Who does it, for the audit stream; else the user of this process.")
+    str | None, typer.Option("--who", help="Who does it, for the audit entry. Default: the current user.")
 ]
 
 
@@ -115,9 +115,9 @@ def delete(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete a group with its positions. The next retention cycle may delete what it alone kept.
+    """Delete a group and its positions. The next retention cycle may delete data that only this group kept.
 
-    Shows first what is lost, and asks; without a terminal it refuses unless --yes is given.
+    Shows what will be lost and asks for confirmation. Without a terminal, it refuses unless --yes is given.
     """
     scope, _, name = group.partition("/")
     with open_target(controller, data, why=why) as store:
@@ -129,7 +129,7 @@ def delete(
 
 
 def _loss(store: Store, config: ReaderGroupConfig) -> Loss:
-    """The positions of the group, and what it has not read where it is a subscriber."""
+    """The positions of the group, and the unread data of the streams that it subscribes to."""
     found: list[tuple[str, SubscriberInfo]] = []
     for stream in config.start_cuts:
         with suppress(NotFoundError):  # A group can outlive its streams.
@@ -138,7 +138,7 @@ def _loss(store: Store, config: ReaderGroupConfig) -> Loss:
             ]
     facts = {
         "positions": f"in {counted(len(config.start_cuts), 'stream')}",
-        "unread": [f"{stream}: {unread_words(item)}" for stream, item in found] or "nothing is kept for it",
+        "unread": [f"{stream}: {unread_words(item)}" for stream, item in found] or "no data is kept for it",
         "undo": FINAL,
     }
     fields = {
@@ -163,10 +163,10 @@ def reset(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Move a group's readers and what it has acknowledged to one position, in all of its streams.
+    """Move a group's readers and its acknowledged position to one place, in all of its streams.
 
-    Refused while readers are online: close them first. Readers that do not respond are watched for 10 seconds. A group of a
-    Spark query or of Pravega's Java client is refused, because its positions are not in this store.
+    Fails while readers are online: close them first. If readers do not respond, it waits 10 seconds to see if they are
+    online. Groups of Spark queries and of Pravega's Java client are refused: their positions are not in this store.
     """
     place = place_to_reset(to)
     with open_target(controller, data, who=who, why=why) as store:
@@ -196,11 +196,11 @@ def reset_group(
 
 
 def _skipped(group: str, found: Sequence[Mapping[str, Any]]) -> Loss | None:
-    """What a reset skips; None where it only reads again."""
+    """What a reset skips; None if it only goes back."""
     skips = [item for item in found if _skips(item)]
     if not skips:
         return None
-    facts = {"unread": [_moved(item) for item in skips], "undo": f"{UNTIL_DELETED}, by a reset back"}
+    facts = {"unread": [_moved(item) for item in skips], "undo": f"reset it back, {UNTIL_DELETED}"}
     sums = {name: [item[name] for item in skips] for name in ("bytes", "events")}
     fields = {name: None if None in values else sum(values) for name, values in sums.items()}
     fields |= {"group": group, "streams": [item["stream"] for item in skips]}
@@ -219,7 +219,8 @@ def place_to_reset(to: str) -> StreamCut | datetime | str:
         return moment_of(to)
     except ValueError as error:
         raise InvalidArgumentError(
-            "neither head, tail, a time such as 2026-01-31T12:00:00Z, nor the text of a stream cut", value=repr(to[:60])
+            "not a position: use head, tail, a time such as 2026-01-31T12:00:00Z, or the text of a stream cut",
+            value=repr(to[:60]),
         ) from error
 
 

@@ -140,9 +140,9 @@ def release(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Lift a hold. It is recorded who did; the next cycle may delete what it alone kept.
+    """Release a hold and record who did. The next retention cycle may delete data that only this hold kept.
 
-    Shows first what it keeps, and asks; without a terminal it refuses unless --yes is given.
+    Shows what the hold keeps and asks for confirmation. Without a terminal, it refuses unless --yes is given.
     """
     with ProgressLine(quiet=json) as line, open_target(controller, data, why=why) as store:
         found = next((item for item in store.holds().list() if item.id == hold_id), None)
@@ -156,8 +156,8 @@ def release(
 
 
 def _loss(store: Store, hold: HoldInfo, line: ProgressLine) -> Loss:
-    """What the hold keeps, by what the planner explains of each stream that it covers. Where other holds cover the same
-    data, the planner names one of them."""
+    """What the hold keeps, as the planner explains each stream that it covers. If several holds cover the same data,
+    the planner names one of them."""
     names = (
         [str(hold.stream)]
         if hold.stream is not None
@@ -179,7 +179,7 @@ def _loss(store: Store, hold: HoldInfo, line: ProgressLine) -> Loss:
     facts = {
         "hold": f"of {hold.owner}: {hold.reason}",
         "keeps": shown or "no data now",
-        "undo": f"{UNTIL_DELETED}, by a new hold",
+        "undo": f"place a new hold, {UNTIL_DELETED}",
     }
     fields = {"bytes": sum(size for _, size in kept), "streams": len(kept)}
     return Loss(deed=f"release hold {hold.id}", facts=facts, fields=fields)

@@ -26,8 +26,8 @@ Start here:
   penstock retention set demo/clicks --min-age 7d --max-bytes 100MB
   penstock retention explain demo/clicks                what would go, what is held, by whom
 
-Every command takes --help and --json. They reach a store on localhost:9090, or --controller HOST:PORT,
-or work on --data DIR without any server. Those that delete show what is lost and ask; in scripts they need --yes.
+Every command takes --help and --json. Commands use the store at localhost:9090, at --controller HOST:PORT,
+or in --data DIR without a server. Commands that delete show what is lost and ask; in scripts they need --yes.
 """
 
 EXIT_HELP = (

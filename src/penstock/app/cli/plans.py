@@ -68,14 +68,14 @@ class Plan:
 
     @property
     def words(self) -> Mapping[str, object]:
-        """For people: a stream's decision; of a level what each stream loses, those that lose most first."""
+        """For people: the decision for one stream; for a scope or the server, the loss of each stream, largest
+        first."""
         if self.single:
             return decision_words(self.decisions[0][1])
         lines = [f"{name}: {stream_line(decision)}" for name, decision in self.decisions]
         if self.removing > len(self.decisions):
             lines.append(f"and {self.removing - len(self.decisions)} more")
-        reached = f"{counted(self.streams, 'stream')} {'is' if self.streams == 1 else 'are'} reached"
-        found = {"reaches": f"{reached}, {self.removing} of them would lose data: {self.total}"}
+        found = {"applies to": f"{counted(self.streams, 'stream')}; {self.removing} would lose data: {self.total}"}
         return {**found, "streams": lines} if lines else found
 
     @property
@@ -148,9 +148,9 @@ def _applies(stream: PolicyDocument, above: PolicyDocument) -> object:
 
 
 def loss_of(plan: Plan, deed: str, target: PolicyTarget) -> Loss | None:
-    """What the next cycle deletes once the policy is changed; None where that is nothing."""
+    """What the next cycle deletes after the policy is changed; None if it deletes nothing."""
     if plan.removing == 0:
         return None
     fields = {"frees_bytes": plan.frees_bytes, "events": plan.events, "streams": plan.removing}
-    deed = f"{deed} the policy of {target_in_words(target)} and delete {plan.total} with the next cycle"
+    deed = f"{deed} the policy of {target_in_words(target)} and delete {plan.total} in the next cycle"
     return Loss(deed=deed, facts=plan.words, fields=fields)

@@ -144,7 +144,8 @@ def set_policy(
 ) -> None:
     """Change the policy of a stream, a scope or the server. Fields that are not given stay as they are.
 
-    Shows first what would be deleted now, and asks; without a terminal it refuses then, unless --yes is given.
+    If data would be deleted now, shows it and asks for confirmation. Without a terminal, it refuses unless --yes is
+    given.
 
     \b
     penstock retention set demo/clicks --min-age 7d --min-bytes 50GB --max-age 30d

@@ -42,7 +42,10 @@ def delete(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete an empty scope, with its policy. Shows it and asks; without a terminal it refuses unless --yes is given."""
+    """Delete an empty scope and its policy.
+
+    Shows the policy and asks for confirmation. Without a terminal, it refuses unless --yes is given.
+    """
     with open_target(controller, data, why=why) as store:
         document = encode_document(store.policy(scope).get())
         facts = {"data": "none: only an empty scope can be deleted", "policy": document_words(document), "undo": FINAL}

@@ -228,9 +228,9 @@ def truncate(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Drop everything before a cut. Subscribers that have not read it lose it.
+    """Delete everything before a cut. Subscribers that have not read it lose it.
 
-    Shows first what is deleted, and asks; without a terminal it refuses unless --yes is given.
+    Shows what will be deleted and asks for confirmation. Without a terminal, it refuses unless --yes is given.
     """
     place = place_of(at, "tail")
     with open_target(controller, data, why=why) as store:
@@ -260,24 +260,22 @@ def seal(
 @app.command()
 def delete(
     stream: StreamArgument,
-    seal: Annotated[
-        bool, typer.Option("--seal", help="Delete a stream in use, too: it is sealed and deleted.")
-    ] = False,
+    seal: Annotated[bool, typer.Option("--seal", help="Seal the stream first if it is still open.")] = False,
     yes: YesOption = False,
     why: ReasonOption = "",
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete a sealed stream and its data. A hold refuses this and leaves the stream as it was.
+    """Delete a sealed stream and its data. If a hold covers it, the command fails and changes nothing.
 
-    The name is free at once. Until the server's grace ends, "penstock stream restore" brings the stream back.
-    Shows first what is deleted, and asks; without a terminal it refuses unless --yes is given.
+    The name is free at once. Until the server's deletion grace ends, "penstock stream restore" restores the stream.
+    Shows what will be deleted and asks for confirmation. Without a terminal, it refuses unless --yes is given.
     """
     with open_target(controller, data, why=why) as store:
         handle = store.stream(stream)
         loss = removal_of(store, handle.name, None)
-        # Asking would be vain. Where this cannot be known, the store decides.
+        # Do not ask about a deletion that would fail. If a damaged record hides the state, the store decides.
         with suppress(CorruptDataError):
             if not seal and not handle.describe().sealed:
                 raise StreamNotSealedError("seal the stream before deleting it, or give --seal", stream=stream)
@@ -288,11 +286,11 @@ def delete(
 
 
 def _with_end(loss: Loss | None, store: Store, name: StreamName) -> Loss | None:
-    """The loss of a deletion, with the end of the grace in which it can be restored."""
+    """The loss with the time until which the deleted stream can be restored."""
     if loss is None:
         return None
     until_ms = None
-    with suppress(UnsupportedError):  # An older server restores no stream.
+    with suppress(UnsupportedError):  # An older server cannot restore streams.
         found = [item.restorable_until_ms for item in store.deleted_streams(name.scope) if item.stream == name]
         until_ms = max(found, default=None)
     undo = FINAL if until_ms is None else f"`penstock stream restore {name}`, until {moment(until_ms)}"
@@ -307,7 +305,7 @@ def deleted(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List deleted streams that can be restored, and until when. Their data is on disk until then."""
+    """List the deleted streams that can be restored, and until when. Their data stays on disk until then."""
     with open_target(controller, data) as store:
         found = store.deleted_streams(scope)
     titles = ["stream", "incarnation", "deleted", "by", "bytes", "restorable until"]
@@ -333,24 +331,27 @@ def restore(
     incarnation: Annotated[
         int | None,
         typer.Option(
-            "--incarnation", metavar="N", help="Which one, if several are listed.  [default: the last deleted]"
+            "--incarnation", metavar="N", help="Which stream, if several had this name. [default: the last deleted]"
         ),
     ] = None,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Restore a deleted stream until its grace ends: its events, policy, tags and the positions of its subscribers.
+    """Restore a deleted stream before its grace ends: its events, policy, tags and the positions of its subscribers.
 
-    A stream that was not sealed takes events again. Transactions that were open stay aborted. A subscriber whose reader
-    group was deleted meanwhile is not restored; the command names it.
+    A stream that was not sealed accepts events again. Transactions that were open stay aborted. A subscriber is not
+    restored if its reader group has been deleted or changed since; the command names it.
     """
     StreamName.parse(stream).checked()
     with open_target(controller, data) as store:
         found = store.restore_stream(stream, incarnation=incarnation)
     size = "" if found.size_bytes is None else f" with {format_size(found.size_bytes)}"
     lines = [f"restored {stream}{size}; it is {'sealed' if found.sealed else 'open for events'}"]
-    lines += [f"not restored: subscriber {name}, whose reader group is gone" for name in found.dropped_subscribers]
+    lines += [
+        f"not restored: subscriber {name}, whose reader group was deleted or changed"
+        for name in found.dropped_subscribers
+    ]
     say(
         "\n".join(lines),
         as_json=json,

@@ -73,13 +73,13 @@ def list_subscribers(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print who subscribes, who owns each subscriber, how far behind it is, and what it alone keeps from going.
+    """Print each subscriber, its owner, how far it is behind, and how much data only it keeps.
 
-    "acknowledged" is the time since the subscriber last moved on, or confirmed that it had read everything. A program that
-    fails at every start, or that is alive but stuck, does not reset it.
+    "acknowledged" is the time since the subscriber last made progress or confirmed that it had read everything. A program
+    that fails at every start, or that is stuck, does not reset it.
 
-    With --json, one object a line for metrics: held_bytes, lag_bytes, lag_events, lag_ms, since_acknowledgement_s.
-    Of one stream: the furthest behind first. Of the whole store: the most held bytes first. Streams with damaged records
+    With --json, one object per line for metrics: held_bytes, lag_bytes, lag_events, lag_ms, since_acknowledgement_s.
+    For one stream: the furthest behind first. For the whole store: the most held bytes first. Streams with damaged records
     are reported on standard error, and the exit status is 7.
     """
     damaged: list[CorruptDataError] = []
@@ -194,7 +194,7 @@ def move(
     name: GroupArgument,
     to: ResetToOption,
     acknowledged_only: Annotated[
-        bool, typer.Option("--acknowledged-only", help="Move no readers, only what retention may release.")
+        bool, typer.Option("--acknowledged-only", help="Move only the acknowledged position, not the readers.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what it would do.")] = False,
     who: WhoOption = None,
@@ -204,14 +204,14 @@ def move(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Move a subscriber forwards (skip) or backwards (read again) in one stream: its readers and what it has acknowledged.
+    """Move a subscriber forwards (skip) or backwards (read again) in one stream: its readers and its acknowledged position.
 
-    The same as penstock group reset with --stream; see there for what is refused. With --acknowledged-only the readers stay
-    where they are, and only what retention may release or must keep changes. That is for Spark queries, whose position is in
-    their checkpoint, and for groups of other clients.
+    The same as penstock group reset with --stream, which explains what is refused. With --acknowledged-only, the readers
+    stay where they are; only what retention may delete changes. Use it for Spark queries, whose positions are in their
+    checkpoints, and for groups of other clients.
 
-    The next cycle may delete what it passes unread. So this is shown, and asked, first; without a terminal it refuses
-    unless --yes is given.
+    The next retention cycle may delete the events that are skipped. If there are any, the command shows them and asks
+    for confirmation. Without a terminal, it refuses unless --yes is given.
     """
     if not acknowledged_only:
         to_reset = place_to_reset(to)
@@ -233,10 +233,10 @@ def move(
 
 
 def _skipped(stream: str, name: str, found: Mapping[str, Any]) -> Loss | None:
-    """What a move passes unread; None backwards, which gives back."""
+    """The unread data that a move skips; None for a move backwards, which skips nothing."""
     if found["bytes"] <= 0:
         return None
-    facts = {"unread": amount(found["bytes"], found.get("events")), "undo": f"{UNTIL_DELETED}, by a move back"}
+    facts = {"unread": amount(found["bytes"], found.get("events")), "undo": f"move it back, {UNTIL_DELETED}"}
     fields = {"subscriber": name, "bytes": found["bytes"], "events": found.get("events")}
     return Loss(deed=f"move subscriber {name} of {stream} past unread data", facts=facts, fields=fields)
 
@@ -244,7 +244,7 @@ def _skipped(stream: str, name: str, found: Mapping[str, Any]) -> Loss | None:
 def _released(stream: str, name: str, found: Any) -> str:
     size, events = found["bytes"], found.get("events")
     shown = "" if events is None else f", {counted(abs(events), 'event')}"
-    verb = "acknowledges" if size >= 0 else "takes back the acknowledgement of"
+    verb = "acknowledges" if size >= 0 else "no longer acknowledges"
     return f"{name} {verb} {format_size(abs(size))}{shown} of {stream}; its readers stay where they are"
 
 
@@ -258,9 +258,9 @@ def remove(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Forget a subscription with its position. The next cycle may delete what it alone kept.
+    """End a subscription and delete its position. The next retention cycle may delete data that only it kept.
 
-    Shows first what is lost, and asks; without a terminal it refuses unless --yes is given.
+    Shows what will be lost and asks for confirmation. Without a terminal, it refuses unless --yes is given.
     """
     with open_target(controller, data, why=why) as store:
         handle = store.stream(stream)
@@ -268,12 +268,12 @@ def remove(
         loss = None if item is None else _ended(stream, item)
         confirm(loss, yes=yes, as_json=json)
         handle.remove_subscriber(name)
-    said = done(f"{name} subscribes to {stream} no more", loss)
+    said = done(f"removed subscriber {name} of {stream}", loss)
     say(said, as_json=json, stream=stream, subscriber=name, **lost_fields(loss))
 
 
 def _ended(stream: str, item: SubscriberInfo) -> Loss | None:
-    """What a subscription that ends loses; None where it has published nothing, so that nothing is kept for it."""
+    """What ending a subscription loses; None if it has acknowledged nothing, because then no data is kept for it."""
     if item.cut is None:
         return None
     facts = {"position": cut_words(offsets(item.cut)), "unread": unread_words(item), "undo": FINAL}

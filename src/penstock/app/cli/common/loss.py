@@ -1,7 +1,7 @@
-"""The rule of every command that deletes: say what is lost, ask on a terminal, refuse elsewhere without --yes.
+"""The rule for every command that deletes: show what is lost, ask on a terminal, refuse elsewhere without --yes.
 
-A command deletes if what it decides removes data, lets rules remove it, or ends a promise: a hold, a subscription, a
-policy. Where nothing is lost, nothing is asked. docs/operations.md, "Commands that delete".
+A command deletes if it removes data, lets a rule remove data, or ends a promise: a hold, a subscription, a policy. If
+nothing is lost, it does not ask. Source: docs/operations.md, "Commands that delete".
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from penstock.model.cuts import StreamCut
     from penstock.model.names import StreamName
 
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Needed where nobody can be asked.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Required without a terminal.")]
 ReasonOption = Annotated[
-    str, typer.Option("--why", metavar="TEXT", help="The reason, for the audit entry.", show_default=False)
+    str, typer.Option("--why", metavar="TEXT", help="The reason, recorded in the audit entry.", show_default=False)
 ]
 
 FINAL = "not possible"
 UNTIL_DELETED = "until a rule deletes the data"
-"""How what is lost can be brought back."""
+"""How a loss can be undone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What a command takes away.
+    """What a command deletes.
 
-    ``deed``: what it does, as an order: ``delete stream demo/clicks``. ``facts``: for people, by name. ``fields``: the same
-    as JSON; numbers that are not known are None.
+    ``deed``: the action, in the imperative: ``delete stream demo/clicks``. ``facts``: for people, by name. ``fields``:
+    the same for JSON; unknown numbers are None.
     """
 
     deed: str
@@ -47,14 +47,14 @@ class Loss:
 
     @property
     def lines(self) -> Sequence[str]:
-        """The facts, indented, one a line."""
+        """The facts, indented, one per line."""
         return [f"  {line}" for line in facts_lines(self.facts)]
 
 
 def confirm(loss: Loss | None, *, yes: bool, as_json: bool) -> None:
-    """Return where nothing is lost, with ``yes``, or if the user agrees.
+    """Return if nothing is lost, if ``yes`` is set, or if the user agrees.
 
-    Raises InvalidArgumentError where nobody can be asked. Leaves with status 1 where the answer is no.
+    Raises InvalidArgumentError if there is no terminal. Exits with status 1 if the answer is no.
     """
     if loss is None or yes:
         return
@@ -70,37 +70,39 @@ def confirm(loss: Loss | None, *, yes: bool, as_json: bool) -> None:
 def refusal(deed: str, **fields: Any) -> InvalidArgumentError:
     """The error of a command that cannot ask."""
     return InvalidArgumentError(
-        "nothing was changed: this deletes, and there is no terminal to ask at. Confirm with --yes", deed=deed, **fields
+        "nothing was changed: this command deletes, and there is no terminal to ask for confirmation; use --yes",
+        deed=deed,
+        **fields,
     )
 
 
 def _shown(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What fits in an error: numbers and texts."""
+    """The fields that fit into an error: numbers and strings."""
     plain = {name: value for name, value in fields.items() if not isinstance(value, list | Mapping)}
     return {name: "unknown" if value is None else value for name, value in plain.items()}
 
 
 def done(message: str, loss: Loss | None) -> str:
-    """What was done, and under it what was lost."""
+    """The final message: what was done, and below it what was lost."""
     return "\n".join([message, *(loss.lines if loss is not None else ())])
 
 
 def lost_fields(loss: Loss | None) -> dict[str, Any]:
-    """What was lost, for the JSON of an answer."""
+    """What was lost, for JSON output."""
     return {} if loss is None else {"lost": dict(loss.fields)}
 
 
 def amount(size_bytes: int | None, events: int | None) -> str:
-    """``1.1 kB, 100 events``; says what is not known."""
+    """For example ``1.1 kB, 100 events``; a number that is None is shown as unknown."""
     if size_bytes is None:
         return "an unknown amount"
     return f"{format_size(size_bytes)}, {'an unknown number of events' if events is None else counted(events, 'event')}"
 
 
 def removal_of(store: Store, name: StreamName, cut: StreamCut | None) -> Loss | None:
-    """What truncating at the cut loses, or deleting the stream (None); None where a truncation removes nothing.
+    """What is lost by truncating at ``cut``, or by deleting the stream (None). None if a truncation removes nothing.
 
-    Raises as ``plan_removal``.
+    Raises what ``plan_removal`` raises.
     """
     from penstock.net.removal_plan import plan_removal
 
@@ -117,7 +119,7 @@ def removal_of(store: Store, name: StreamName, cut: StreamCut | None) -> Loss | 
         facts["holds"] = [f"{item['id']} of {item['owner']}: {item['reason']}" for item in found["holds"]]
     grace_s = found.get("grace_s")
     if cut is None:
-        facts["undo"] = f"`penstock stream restore {name}`, if the server has a grace for deletions"
+        facts["undo"] = f"`penstock stream restore {name}`, if the server has a deletion grace"
     elif grace_s:
         facts["undo"] = f"`penstock retention undo {name}`, for {format_duration(grace_s * 1000)}"
     else:
@@ -127,7 +129,7 @@ def removal_of(store: Store, name: StreamName, cut: StreamCut | None) -> Loss | 
 
 
 def subscription(stream: str, item: SubscriberInfo) -> dict[str, Any]:
-    """A subscription that ends, for JSON: what it has not read, and what it alone keeps. None: unknown."""
+    """A subscription that will end, for JSON: what it has not read, and what it alone keeps. None: unknown."""
     return {
         "stream": stream,
         "subscriber": item.name,
@@ -140,6 +142,6 @@ def subscription(stream: str, item: SubscriberInfo) -> dict[str, Any]:
 def unread_words(item: SubscriberInfo) -> str:
     """The same for people."""
     if item.cut is None:
-        return "it has published nothing, and nothing is kept for it"
+        return "it has acknowledged nothing yet, so no data is kept for it"
     kept = "an unknown amount" if item.held_bytes < 0 else format_size(item.held_bytes)
     return f"{amount(item.lag_bytes, None if item.lag_events < 0 else item.lag_events)}; it alone keeps {kept}"

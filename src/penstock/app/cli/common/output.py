@@ -101,7 +101,7 @@ def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def facts_lines(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Names and values as lines; what a value has more than one line of stands under its first one."""
+    """Names and values as lines. Further lines of a value are aligned below its first line."""
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
         text = "\n".join(str(item) for item in value) if isinstance(value, list | tuple) else str(value)

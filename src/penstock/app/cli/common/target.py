@@ -78,7 +78,7 @@ def default_controller() -> str:
 
 
 def _caller(who: str | None, why: str) -> Caller:
-    """Who uses the command line, for the audit: else the user of the system. Raises InvalidArgumentError."""
+    """The caller named in audit entries: ``who``, or the operating system's user. Raises InvalidArgumentError."""
     if who is None:
         try:
             who = getpass.getuser()
@@ -91,10 +91,10 @@ def _caller(who: str | None, why: str) -> Caller:
 def open_target(
     controller: str | None, data: Path | None, *, create: bool = False, who: str | None = None, why: str = ""
 ) -> Iterator[Store]:
-    """The store that the options name; its audit names as the caller ``who``, else the user, and ``why``.
+    """The store that the options name. Its audit entries name ``who`` (default: the user) and ``why``.
 
-    Raises InvalidArgumentError where both are given, or where the directory holds no store and ``create`` does not ask for a
-    new one; DirectoryInUseError, which says how to reach a server.
+    Raises InvalidArgumentError if both options are given, or if the directory holds no store and ``create`` is false;
+    DirectoryInUseError, which explains how to reach a server.
     """
     by = _caller(who, why)
     if controller is not None and data is not None:

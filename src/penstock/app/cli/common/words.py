@@ -51,12 +51,12 @@ def parse_moment(text: str, *, now_ms: int) -> int:
 
 
 def moment_of(word: str) -> datetime:
-    """A date, which begins in UTC, or a time with its zone. Raises ValueError; InvalidArgumentError without a zone."""
+    """Parse a date (its start in UTC) or a time with a zone. Raises ValueError; InvalidArgumentError without a zone."""
     found = datetime.fromisoformat(word)
     if found.tzinfo is not None:
         return found
     if len(word) > len("2026-01-31"):
-        raise InvalidArgumentError("a time needs its zone, as in 2026-01-31T12:00:00Z", value=repr(word[:60]))
+        raise InvalidArgumentError("the time has no zone; write it as in 2026-01-31T12:00:00Z", value=repr(word[:60]))
     return found.replace(tzinfo=UTC)
 
 

@@ -1,1 +1,1 @@
-"""Commands for those who run a server: start, doctor, scrub, rebuild."""
+"""Commands for operators: start, doctor, scrub, rebuild, backup."""

@@ -17,7 +17,7 @@ from penstock.app.units import counted, format_size
 if TYPE_CHECKING:
     from penstock.app.backup.manifest import Manifest
 
-app = typer.Typer(name="backup", help="Copy a store to a directory, and verify such a copy.", no_args_is_help=True)
+app = typer.Typer(name="backup", help="Copy a store to a directory, and verify the copy.", no_args_is_help=True)
 
 
 @app.command("create")
@@ -28,10 +28,10 @@ def create(
     insecure: InsecureOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Copy the store in DIR to BACKUP, on the machine of the store. A store of one process may be running.
+    """Copy the store in DIR to BACKUP. Run it on the machine of the store. A store of one process may be running.
 
-    All that was acknowledged before the command is in the copy. While it runs, the store gives back no disk space.
-    Exit status 7 where the store lacks chunks: they are missing in the copy too.
+    The copy contains everything that was acknowledged before the command. While it runs, the store frees no disk space.
+    Exit status 7: chunks are missing in the store, and so in the copy.
     """
     import asyncio
 
@@ -56,7 +56,7 @@ def verify(
     backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="A backup.", show_default=False)],
     json: JsonOption = False,
 ) -> None:
-    """Read all of BACKUP and compare it with its checksums. Exit status 7 where a file is damaged or missing."""
+    """Read every file of BACKUP and compare it with its checksum. Exit status 7: a file is damaged or missing."""
     import asyncio
 
     from penstock.app.backup.restore import verify_backup
@@ -67,7 +67,7 @@ def verify(
         print_json({"backup": str(backup), "sound": not damage, "damage": damage, **manifest.as_json()})
     else:
         lines = [f"  {path}: {why}" for path, why in damage.items()]
-        said = [f"{counted(len(damage), 'file')} damaged:", *lines] if damage else ["every file is sound"]
+        said = [f"{counted(len(damage), 'file')} damaged:", *lines] if damage else ["every file is intact"]
         print("\n".join([*_lines(manifest), *said]))
     if damage:
         raise typer.Exit(DAMAGE_STATUS)
@@ -78,10 +78,10 @@ def restore(
     data: Annotated[Path, typer.Option("--data", metavar="NEW", help="The new data directory.", show_default=False)],
     json: JsonOption = False,
 ) -> None:
-    """Make a store in the new directory NEW from a backup. Every file is verified; BACKUP is not changed.
+    """Create a store in the new directory NEW from a backup. Every file is verified; BACKUP is not changed.
 
-    All streams go on in new segments, so that positions reached in the original after the backup are refused, never
-    silently taken for others.
+    All streams continue in new segments. A position that was reached in the original after the backup is refused, so it
+    never means another event.
     """
     import asyncio
 
@@ -121,8 +121,8 @@ def _after(manifest: Manifest) -> list[str]:
     chain = manifest.erasures
     repeat = f"the erasures with receipts after number {chain['sequence']}" if chain else "all its erasures"
     return [
-        "before clients come:",
-        "  stop the original for good, or give the copy other names and addresses",
-        f"  events that the original erased after the backup are here again: repeat {repeat} (`penstock erase`)",
-        "  readers and queries that had read past the backup are refused; start them anew at a position of your choice",
+        "before clients connect:",
+        "  stop the original for good, or give the restored store another address",
+        f"  events that the original erased after the backup are back: repeat {repeat} (`penstock erase`)",
+        "  readers and queries that had read past the backup are refused: restart them at a position of your choice",
     ]

@@ -84,7 +84,7 @@ def _key_chooser(key: str | None) -> Callable[[bytes], str] | None:
         return lambda line: key
     fields = [part.removeprefix(".") for part in key.split(",")]
     if not all(name for field in fields for name in field.split(".")):
-        raise InvalidArgumentError("a key is .FIELD, .FIELD.FIELD, .FIELD,.FIELD or a fixed text", key=repr(key))
+        raise InvalidArgumentError("--key is .FIELD, .FIELD.FIELD, .FIELD,.FIELD or a fixed text", key=repr(key))
 
     def from_fields(line: bytes) -> str:
         try:
@@ -94,7 +94,8 @@ def _key_chooser(key: str | None) -> Callable[[bytes], str] | None:
             raise InvalidArgumentError(f"the event has no such field: --key {key}", event=repr(line[:80])) from error
         if any(isinstance(value, dict | list) for value in found):
             raise InvalidArgumentError(
-                f"the field is an object or a list, and a key is one value: --key {key}", event=repr(line[:80])
+                f"the field for --key {key} is an object or a list; a routing key must be a single value",
+                event=repr(line[:80]),
             )
         return "/".join(map(str, found))
 
@@ -102,8 +103,8 @@ def _key_chooser(key: str | None) -> Callable[[bytes], str] | None:
 
 
 def _field(event: Any, path: str) -> Any:
-    """The value of the name, or of the names joined by dots; numbers count within lists. Raises LookupError, TypeError,
-    ValueError."""
+    """The value of the field, or of the path of names joined by dots; a number indexes a list. Raises LookupError,
+    TypeError, ValueError."""
     if isinstance(event, dict) and path in event:
         return event[path]
     for name in path.split("."):

@@ -7,11 +7,12 @@ import json
 import logging
 import pickle
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import typer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
@@ -51,6 +52,21 @@ def test_no_part_of_a_text_shows_the_secret_of_a_url(scheme, user, secret, befor
 @given(text=st.text("abc/:.-_ 019=&?", max_size=60))
 def test_a_text_without_a_secret_stays_as_it_is(text):
     assert redacted(text) == text
+
+
+pieces = st.lists(
+    st.sampled_from(["?", "key", "=", "&", "@", ":", "/", "a", "s3:/", " ", "'", "é"]), min_size=1, max_size=4
+)
+
+
+@given(piece=pieces.map("".join), end=st.sampled_from(["", "=", "@", " =", " @", "=@"]))
+@settings(deadline=None)
+def test_a_text_that_anyone_may_send_is_searched_in_time_that_grows_with_its_length(piece, end):
+    text = piece * (3_000 // len(piece)) + end
+    began = time.process_time()
+    redacted(text)
+    redacted_address(text)
+    assert time.process_time() - began < 0.1
 
 
 @pytest.mark.parametrize("url", URLS)

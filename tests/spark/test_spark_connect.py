@@ -10,12 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.model.errors import ConflictError, InternalError, NotConnectedError, TruncatedError
+from penstock.model.errors import ConflictError, InternalError, NotConnectedError, StorageFullError, TruncatedError
 from penstock.spark import connect
 from penstock.spark.connect import Link, Services, close_links, dial, link
 from penstock.spark.reasons import readable, reason
 from penstock.spark.source import PenstockSource
 from penstock.testing.server import free_ports
+from penstock.testing.simulation.machine.loop import SimLoop
 
 
 class Dialler:
@@ -49,6 +50,21 @@ def test_a_question_outlasts_a_server_that_is_away_and_dials_anew() -> None:
     assert found.ask(server.call) == "here:1"
     found.close()
     assert (server.opened, server.closed) == (3, 3)
+
+
+def test_a_full_disk_is_reported_within_seconds_except_to_a_query_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = SimLoop(1)
+    found = Link(Dialler(away=0), "here:1")
+    monkeypatch.setattr(found, "_run", loop.run)  # in virtual time
+
+    async def call(services: Services) -> None:
+        raise StorageFullError("disk is full")
+
+    for named, least_s, most_s in (({}, 0.5, 3), ({"full_s": connect.RETRY_S}, 25, 31)):
+        began = loop.time()
+        with pytest.raises(StorageFullError):
+            found.ask(call, **named)
+        assert least_s < loop.time() - began < most_s
 
 
 def test_what_is_not_safe_to_repeat_is_not_repeated() -> None:

@@ -34,7 +34,6 @@ Positions: TypeAlias = Mapping[SegmentId, Iterable[int]] | Iterable[Event | tupl
 _PAGE = 2000
 """Positions of one call: in the worst case each is in a block of its own, which is read to find where its event ends."""
 
-_FULL_S = 2.0
 _TRIES = 5
 """Failed attempts after which a run reports what the erasure waits for: about 3 s, since the pauses double from 0.2 s."""
 
@@ -139,7 +138,7 @@ class AsyncErasures:
             last = number == len(pages) - 1
             call = _call(controller, stream, asked, pages[number], number, last=last, dry_run=dry_run)
             try:
-                state: Mapping[str, Any] = await retrying(call, self._rng, full_s=_FULL_S)
+                state: Mapping[str, Any] = await retrying(call, self._rng)
             except StorageFullError as error:
                 raise StorageFullError(
                     "no space to record the erasure; make room and repeat it", erasure=chosen, reason=str(error)

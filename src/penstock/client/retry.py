@@ -15,6 +15,8 @@ RETRYABLE = (UnavailableError, FencedError)
 PAUSE_MIN_S = 0.02
 PAUSE_MAX_S = 2.0
 DEADLINE_S = 60.0
+FULL_S = 2.0
+"""How long a call waits for space on a full disk. A disk that is full for longer stays so until people make room."""
 
 T = TypeVar("T")
 
@@ -44,11 +46,12 @@ class Backoff:
 
 
 async def retrying(
-    call: Callable[[], Awaitable[T]], rng: Rng, *, deadline_s: float = DEADLINE_S, full_s: float | None = None
+    call: Callable[[], Awaitable[T]], rng: Rng, *, deadline_s: float = DEADLINE_S, full_s: float = FULL_S
 ) -> T:
     """The answer of ``call``, repeated after a pause while its receiver is unavailable, for at most ``deadline_s``.
 
-    ``full_s``: for at most so long if the disk is full, since only people end that; None: as long as for the rest.
+    ``full_s``: for at most so long if the disk is full, since only people end that. Longer for writers, which wait for space
+    up to their deadline, and for work in the background, for which no caller waits.
     ``call`` must be safe to repeat. Raises what ``call`` raised last.
     """
     backoff = Backoff(rng)
@@ -57,9 +60,8 @@ async def retrying(
         try:
             return await call()
         except RETRYABLE as error:
-            is_full = isinstance(error, StorageFullError) and full_s is not None
-            give_up_at = began + (full_s if is_full and full_s is not None else deadline_s)
+            patience_s = min(full_s, deadline_s) if isinstance(error, StorageFullError) else deadline_s
             pause_s = backoff.pause_s()
-            if asyncio.get_running_loop().time() + pause_s > give_up_at:
+            if asyncio.get_running_loop().time() + pause_s > began + patience_s:
                 raise
             await asyncio.sleep(pause_s)

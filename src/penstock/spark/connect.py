@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from penstock.client.retry import RETRYABLE, retrying
+from penstock.client.retry import FULL_S, RETRYABLE, retrying
 from penstock.model.errors import PenstockError, leaves
 from penstock.ports.controller_service import ControllerService
 from penstock.ports.segment_service import SegmentService
@@ -97,9 +97,12 @@ class Link:
         """The result of ``work``. Raises what it raised; a connection that failed is dialled anew by the next call."""
         return self._run(self._once(work))
 
-    def ask(self, work: Callable[[Services], Coroutine[Any, Any, T]]) -> T:
-        """As ``run``, for work that is safe to repeat: outlasts ``RETRY_S`` of an unavailable server."""
-        return self._run(patiently(lambda: self._once(work)))
+    def ask(self, work: Callable[[Services], Coroutine[Any, Any, T]], *, full_s: float = FULL_S) -> T:
+        """As ``run``, for work that is safe to repeat: outlasts ``RETRY_S`` of an unavailable server.
+
+        ``full_s``: how long it waits for space on a full disk. Queries that run and writing tasks give ``RETRY_S``.
+        """
+        return self._run(patiently(lambda: self._once(work), full_s=full_s))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of ``work``. Interrupted: ``work`` is cancelled and has ended when this raises."""
@@ -185,13 +188,15 @@ def _is_in_loop() -> bool:
     return True
 
 
-async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+async def patiently(call: Callable[[], Awaitable[T]], *, full_s: float = RETRY_S) -> T:
     """The answer of ``call``, which is safe to repeat, repeated for ``RETRY_S`` while the server is away.
+
+    ``full_s``: for so long while its disk is full.
 
     Raises what ``call`` raised last; where that says how long it waited, it is the whole of it.
     """
     try:
-        return await retrying(call, RealRng(), deadline_s=RETRY_S)
+        return await retrying(call, RealRng(), deadline_s=RETRY_S, full_s=full_s)
     except RETRYABLE as error:
         if "waited_s" in error.fields:
             error.fields["waited_s"] = RETRY_S

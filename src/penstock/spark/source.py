@@ -28,7 +28,7 @@ from penstock.model.errors import (
 from penstock.model.names import segment_name
 from penstock.model.segments import SegmentId
 from penstock.ports.segment_service import LEASE_PARTS_MAX
-from penstock.spark.connect import Connector, Link, Services, dial, link
+from penstock.spark.connect import RETRY_S, Connector, Link, Services, dial, link
 from penstock.spark.options import ReadOptions, parse_read, parse_write
 from penstock.spark.reading.losses import say
 from penstock.spark.reading.planning import (
@@ -215,7 +215,7 @@ def _extend_lease(server: Link, share: Share, lease_ms: int) -> None:
             with suppress(SegmentNotFoundError, ThrottledError):
                 await services.segments.lease_chunks(name, lease, until_ms=now_ms() + lease_ms)
 
-    server.ask(extend)
+    server.ask(extend, full_s=RETRY_S)
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]

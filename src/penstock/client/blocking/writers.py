@@ -327,7 +327,8 @@ class Transaction:
         """Make all events readable at once. ``wait``: return when they are; else when it is decided.
 
         Raises TransactionStateError (decided before), TransactionNotFoundError (its lease ran out), DeadlineExceededError
-        (decided; readable later), InvalidArgumentError (not open).
+        (decided; readable later), InvalidArgumentError (not open), UnavailableError, StorageFullError. After the last two it
+        may be called again until the lease ends.
         """
         self._thread.call(self._commit(wait=wait))
         self._thread.disown(self)

@@ -15,7 +15,7 @@ from penstock.client.reading.group_state import GroupState, SegmentKey
 from penstock.client.reading.group_table import GroupTable
 from penstock.client.reading.liveness import Silences
 from penstock.client.reading.reader import OnTruncated
-from penstock.client.retry import retrying
+from penstock.client.retry import DEADLINE_S, retrying
 from penstock.client.tasks import TaskOwner
 from penstock.model.errors import (
     NotFoundError,
@@ -182,7 +182,8 @@ class AsyncGroupReader(AsyncBlockReader):
         async with self._syncing:
             ended, deleted = dict(self._ended), {stream: dict[SegmentKey, int]() for stream in self._deleted}
             try:
-                state, lost = await self._table.update(partial(self._change, ended, deleted))
+                # A running reader waits for space: it would be lost to its program over a disk that is full for a moment.
+                state, lost = await self._table.update(partial(self._change, ended, deleted), full_s=DEADLINE_S)
             except ReaderFencedError as error:
                 self._give_up(error)
                 raise

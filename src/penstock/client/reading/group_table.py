@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from penstock.client.reading.group_state import GroupState
-from penstock.client.retry import Backoff, retrying
+from penstock.client.retry import FULL_S, Backoff, retrying
 from penstock.model.errors import (
     AlreadyExistsError,
     BadKeyVersionError,
@@ -101,10 +101,11 @@ class GroupTable:
             raise ReaderGroupNotFoundError("reader group was deleted and created again", group=self.full_name)
         return state, entries
 
-    async def update(self, change: Callable[[GroupState], T]) -> tuple[GroupState, T]:
+    async def update(self, change: Callable[[GroupState], T], *, full_s: float = FULL_S) -> tuple[GroupState, T]:
         """Apply ``change`` to a private copy and store it; again on a fresh one where somebody was faster.
 
-        ``change`` may be applied though an answer was lost, so it must bear being applied twice.
+        ``change`` may be applied though an answer was lost, so it must bear being applied twice. ``full_s``: how long to
+        wait for space on a full disk. Raises ReaderGroupNotFoundError, StorageFullError, UnavailableError.
         """
         backoff = Backoff(self._rng)
         while True:
@@ -112,7 +113,7 @@ class GroupTable:
             result = change(state)
             value = state.encode()
             try:
-                if value == entries.state.value or await self._put(value, entries):
+                if value == entries.state.value or await self._put(value, entries, full_s):
                     return state, result
             except SegmentNotFoundError as error:
                 raise ReaderGroupNotFoundError("reader group was deleted", group=self.full_name) from error
@@ -146,7 +147,7 @@ class GroupTable:
         state, owner = await retrying(lambda: self._segments.table_get(self.table, wanted), self._rng)
         return _Entries(state, owner)
 
-    async def _put(self, value: bytes, seen: _Entries) -> bool:
+    async def _put(self, value: bytes, seen: _Entries, full_s: float = FULL_S) -> bool:
         """Store the state, unless it is another one than was seen. Returns whether it was stored."""
         if len(value) > VALUE_MAX_BYTES:
             raise EventTooLargeError("reader group has too many segments", size_bytes=len(value), limit=VALUE_MAX_BYTES)
@@ -158,7 +159,7 @@ class GroupTable:
         ]
         try:
             # A repeat after a lost answer finds another version and is refused: the caller then looks anew.
-            await retrying(lambda: self._segments.table_update(self.table, puts), self._rng)
+            await retrying(lambda: self._segments.table_update(self.table, puts), self._rng, full_s=full_s)
         except (BadKeyVersionError, KeyNotFoundError):
             return False
         return True

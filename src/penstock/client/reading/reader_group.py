@@ -24,6 +24,7 @@ from penstock.model.errors import (
     ReaderGroupNotFoundError,
     ScopeNotFoundError,
     SegmentNotFoundError,
+    StorageFullError,
     StreamNotFoundError,
     UnsupportedError,
 )
@@ -274,7 +275,11 @@ class AsyncReaderGroup:
     async def _reported(self, state: GroupState, idle: bool) -> None:
         """Called after a report of a reader; ``idle``: its program waits for events, and there are none."""
         if self.retention is ReaderGroupRetention.AUTOMATIC_AT_LAST_CHECKPOINT:
-            await self._publish_last(state)
+            try:
+                await self._publish_last(state)
+            except StorageFullError as error:
+                # The next report tries again.
+                log.warning("checkpoint was not published", extra={"group": self.config.full_name, "error": str(error)})
         elif self.retention is ReaderGroupRetention.MANUAL and idle:
             await self._renew()
 

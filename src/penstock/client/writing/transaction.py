@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from penstock.client.options import number
-from penstock.client.retry import DEADLINE_S, Backoff, retrying
+from penstock.client.retry import DEADLINE_S, FULL_S, Backoff, retrying
 from penstock.client.tasks import TaskOwner
 from penstock.client.writing.lanes import check_key
 from penstock.client.writing.prepare import Prepared, as_bytes, checked_events
@@ -135,6 +135,8 @@ class AsyncTransaction:
         """What a commit was asked for with, and is again: it may have been heard, and nothing less may be committed."""
         self._lost: BaseException | None = None
         self._decided = False
+        self._commits = False
+        """All events are durable, and the answer to its commit is still missing."""
         self._tasks = TaskOwner(self._lose)
         self._renewal: asyncio.TimerHandle | None = None
         self._owner = forks.current()
@@ -177,7 +179,8 @@ class AsyncTransaction:
 
     async def _keep_lease(self) -> None:
         while True:
-            await self.ping()
+            # Nobody waits for it, and a transaction whose lease was not renewed is lost.
+            await self._ping(full_s=DEADLINE_S)
             await asyncio.sleep(self.lease_ms / 3000)
 
     async def _end_lease(self) -> None:
@@ -187,10 +190,19 @@ class AsyncTransaction:
         await self._tasks.close()
 
     async def ping(self) -> None:
-        """Renew the lease. Raises TransactionStateError (decided, or open for too long), TransactionNotFoundError."""
+        """Renew the lease.
+
+        Raises TransactionStateError (decided, or open for too long), TransactionNotFoundError, UnavailableError,
+        StorageFullError (within seconds).
+        """
+        await self._ping(full_s=FULL_S)
+
+    async def _ping(self, *, full_s: float) -> None:
         txn = self.id
         status = await retrying(
-            lambda: self._controller.ping_transaction(self.stream, txn, lease_ms=self.lease_ms), self._rng
+            lambda: self._controller.ping_transaction(self.stream, txn, lease_ms=self.lease_ms),
+            self._rng,
+            full_s=full_s,
         )
         if status is PingStatus.UNKNOWN:
             raise TransactionNotFoundError("transaction is not known", txn=txn)
@@ -269,24 +281,34 @@ class AsyncTransaction:
     async def commit(self, *, wait: bool = True, deadline_s: float = DEADLINE_S) -> None:
         """Make all events readable at once. ``wait``: return when they are; else when it is decided.
 
+        On a full disk its events wait as those of a writer do; the decision fails within seconds.
+
         Raises: TransactionStateError (aborted), TransactionNotFoundError (lease ran out), DeadlineExceededError (decided;
-        readable later), UnavailableError, what its writes failed with. Failed or interrupted before it is decided, it may be
-        asked for again: with all events, or not at all.
+        readable later), UnavailableError, StorageFullError, what its writes failed with. Failed or interrupted before it is
+        decided, it may be asked for again until its lease ends: with all events, or not at all.
         """
         number("deadline_s", deadline_s, least=0)
+        status = None if self._commits else await self._commit_written(deadline_s)
+        if status is None:
+            txn, writer = self.id, self._opened()[1]
+            await self._decide_end()
+            await writer.close()
+            status = await retrying(
+                lambda: self._controller.commit_transaction(self.stream, txn), self._rng, deadline_s=deadline_s
+            )
+            self._commits = False
+        if wait and status is not TransactionStatus.COMMITTED:
+            await self._wait_for(TransactionStatus.COMMITTED, deadline_s)
+
+    async def _commit_written(self, deadline_s: float) -> TransactionStatus | None:
+        """Commit with the events that wait for it, if that can be. None: nothing is decided, and all events are durable."""
         writer = self._writable()
         status = await self._commit_held(writer, deadline_s)
         if status is None:
             # Not by ``close``, which a second call would find done, however little of it was.
             await writer.flush()
-            await self._decide_end()
-            await writer.close()
-            txn = self.id
-            status = await retrying(
-                lambda: self._controller.commit_transaction(self.stream, txn), self._rng, deadline_s=deadline_s
-            )
-        if wait and status is not TransactionStatus.COMMITTED:
-            await self._wait_for(TransactionStatus.COMMITTED, deadline_s)
+            self._commits = True
+        return status
 
     async def _commit_held(self, writer: AsyncWriter, deadline_s: float) -> TransactionStatus | None:
         """Commit with all events in one call. None: nothing is decided, and the writer has the events."""

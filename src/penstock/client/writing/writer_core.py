@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
@@ -137,7 +137,7 @@ class WriterCore:
             lambda: self.direct.active,
             lambda: self._open_blocks,
         )
-        ranges = await retrying(self.layout.segments, self.rng, deadline_s=self.settings.deadline_s)
+        ranges = await self._patiently(self.layout.segments)
         if self._rounds is not None:
             return  # Another thread was first.
         self._rounds = rounds
@@ -462,13 +462,16 @@ class WriterCore:
 
     # --- replacement ---------------------------------------------------------------------------------------
 
+    async def _patiently(self, call: Callable[[], Awaitable[Sequence[SegmentRange]]]) -> Sequence[SegmentRange]:
+        """The answer of ``call``. A writer waits for space on a full disk as long as for anything else."""
+        deadline_s = self.settings.deadline_s
+        return await retrying(call, self.rng, deadline_s=deadline_s, full_s=deadline_s)
+
     async def replace(self, sender: SegmentSender, cause: PenstockError) -> None:
         """Hand a sealed or deleted segment's keys, un-acknowledged events and lane to its successors."""
         segment = sender.range.segment
         try:
-            found = await retrying(
-                partial(self.layout.successors, segment, cause), self.rng, deadline_s=self.settings.deadline_s
-            )
+            found = await self._patiently(partial(self.layout.successors, segment, cause))
         except PenstockError as error:
             self.fail(error)
             return

@@ -31,7 +31,7 @@ from penstock.model.queries import QuerySource
 from penstock.model.segments import SegmentId
 from penstock.ports.controller_service import Successor
 from penstock.ports.segment_service import SegmentInfo
-from penstock.spark.connect import Connector, Link, Services, link
+from penstock.spark.connect import RETRY_S, Connector, Link, Services, link
 from penstock.spark.options import Moment, ReadOptions
 from penstock.spark.reading.bound import Bound
 from penstock.spark.reading.boundaries import Boundaries, Limit
@@ -188,7 +188,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._report(nothing if end.positions == begin.positions else State.NEWS)
         if end.positions == begin.positions:
             if self._subscription is not None:
-                server.ask(self._subscription.renew)
+                server.ask(self._subscription.renew, full_s=RETRY_S)
             self._idle_at = start
             return start
         self._sound = end.positions
@@ -408,7 +408,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         begin = self._logged(start)
         # Spark now has the end in its log, so the id in it is that of the checkpoint.
         self._publish(replace(begin, query=begin.query or reached.query))
-        return [InputPartition(share) for share in self._server().ask(lambda services: self._plan(services, ranges))]
+        shares = self._server().ask(lambda services: self._plan(services, ranges), full_s=RETRY_S)
+        return [InputPartition(share) for share in shares]
 
     async def _plan(self, services: Services, ranges: Sequence[tuple[SegmentId, int, int]]) -> Sequence[Share]:
         options = self._options
@@ -444,7 +445,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def _publish(self, committed: Offset) -> None:
         if self._options.subscriber is not None:
-            self._server().ask(lambda services: self._subscribed(services, committed))
+            self._server().ask(lambda services: self._subscribed(services, committed), full_s=RETRY_S)
 
     def _source(self, query: str) -> QuerySource:
         """Identifies who publishes. If the checkpoint is still empty, the id is the one that the first offset will hold."""
@@ -469,7 +470,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def _release(self, server: Link) -> None:
         lease, self._lease = self._lease, None
         if lease is not None:
-            server.ask(lambda services: _released(services, lease))
+            server.ask(lambda services: _released(services, lease), full_s=RETRY_S)
 
 
 async def _released(services: Services, lease: UUID) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from penstock.client.retry import RETRYABLE
 from penstock.model.errors import InternalError, InvalidArgumentError, PenstockError
 from penstock.model.queries import QuerySource
-from penstock.spark.connect import Connector, Link, Services, link
+from penstock.spark.connect import RETRY_S, Connector, Link, Services, link
 from penstock.spark.options import NO_QUERY, WriteOptions
 from penstock.spark.reasons import advised
 from penstock.spark.worker.collector import spare
@@ -83,7 +83,7 @@ class _Writer:
         if few:
             return attempt.inline(held)
         server = self._server()
-        last = server.ask(lambda services: last_batch(services, options, writer, source))
+        last = server.ask(lambda services: last_batch(services, options, writer, source), full_s=RETRY_S)
         if is_repeat(last, batch, writer=writer, ordered=ordered):
             for _ in iterator:
                 pass  # Spark wants its rows taken
@@ -100,10 +100,10 @@ class _Writer:
         commit = BatchCommit(self._options, written, ordered=ordered, one_job=self._one_job)
         if commit.is_empty:
             if written[0].source is not None:
-                self._server().ask(lambda services: claim(services, self._options, written[0]))
+                self._server().ask(lambda services: claim(services, self._options, written[0]), full_s=RETRY_S)
             return
         try:
-            committed = self._server().ask(commit.run)
+            committed = self._server().ask(commit.run, full_s=RETRY_S)
         except PenstockError:
             self._give_up(commit.abort)
             raise

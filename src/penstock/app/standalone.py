@@ -30,9 +30,11 @@ from penstock.app.tier2 import check_place
 from penstock.app.workers.layout import settle_layout, workers_of
 from penstock.app.workers.supervisor import Worker, Workers, open_workers
 from penstock.client.reading.group_table import GroupTable
+from penstock.client.store import AsyncStore
 from penstock.controller.controller import open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.core.segments.readiness import FUNCTIONS
+from penstock.model.cuts import StreamCut
 from penstock.model.errors import NotFoundError, PenstockError
 from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.net.http.health import Checks
@@ -92,6 +94,9 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
                 hosts=settings.http_names,
                 limits=rest_limits(settings.store),
                 readers_of=partial(online_readers, runtime),
+                move_readers=partial(
+                    move_readers, AsyncStore(runtime.segments, runtime.controller, runtime.clock, runtime.rng)
+                ),
                 checks=Checks(
                     vital={"segmentstore": partial(store_failure, runtime.failure, processes)},
                     functions={
@@ -201,6 +206,11 @@ async def online_readers(runtime: Runtime, scope: str, group: str) -> Sequence[s
     except NotFoundError:
         return None
     return sorted(state.members)
+
+
+async def move_readers(store: AsyncStore, subscriber: str, cut: StreamCut) -> None:
+    """Move the readers of a group, and what it has acknowledged, to the cut. Raises as ``AsyncStore.reset_reader_group``."""
+    await store.reset_reader_group(subscriber, cut)
 
 
 def store_failure(failed: Callable[[], PenstockError | None], workers: Sequence[Worker]) -> str | None:

@@ -142,7 +142,7 @@ _MADE_BY_QUERY_VERSION = 5
 
 
 def is_made_by_query(group_id: UUID) -> bool:
-    """Whether a Spark query made the reader group: ids of such groups are hashed, all others are random (version 4)."""
+    """Whether a Spark query made the reader group: ids of such groups have version 5, all others 3 or 4."""
     return group_id.version == _MADE_BY_QUERY_VERSION
 
 

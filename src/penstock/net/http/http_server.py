@@ -28,6 +28,7 @@ from penstock.net.http.http_errors import JSON
 from penstock.net.http.http_limits import RestLimits
 from penstock.net.http.pravega_routes import PravegaRest, ReadersOf
 from penstock.net.http.pulsar.api import pulsar_routes
+from penstock.net.http.pulsar.context import MoveReaders
 from penstock.net.http.reading_requests import no_such_path, path_route
 from penstock.net.http.retention_routes import RetentionRest
 from penstock.net.listening import listen_on
@@ -56,6 +57,7 @@ class RestServer:
         hosts: Names, beside those of loopback and ``host``, by which requests may address this server. None: any name, for
             a port that may be reached from elsewhere.
         readers_of: Who reads in a group, for ``onlineReaderIds``.
+        move_readers: Moves readers for Pulsar's calls that move a subscription; None: these move what is acknowledged alone.
         checks: Parts of the process, for ``/v1/health``.
         routes: Further routes of the process; they go before ours.
     """
@@ -71,6 +73,7 @@ class RestServer:
         port: int = DEFAULT_PORT,
         hosts: Sequence[str] | None = (),
         readers_of: ReadersOf = _not_known,
+        move_readers: MoveReaders | None = None,
         checks: Checks | None = None,
         routes: Sequence[BaseRoute] = (),
         limits: RestLimits | None = None,
@@ -86,7 +89,13 @@ class RestServer:
             *PravegaRest(controller, epochs=epochs, readers_of=readers_of).routes(),
             *RetentionRest(controller).routes(),
             *ErasureRest(controller).routes(),
-            *pulsar_routes(controller, segments, clock, readers_of=None if readers_of is _not_known else readers_of),
+            *pulsar_routes(
+                controller,
+                segments,
+                clock,
+                readers_of=None if readers_of is _not_known else readers_of,
+                move_readers=move_readers,
+            ),
             *Health(checks or Checks()).routes(),
             *_documentation(),
         )

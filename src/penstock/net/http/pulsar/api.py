@@ -30,7 +30,7 @@ from penstock.model.errors import (
     UnavailableError,
 )
 from penstock.net.http.pulsar.bodies import AdminError
-from penstock.net.http.pulsar.context import Admin, Call, Handler, ReadersOf, Reply, as_json
+from penstock.net.http.pulsar.context import Admin, Call, Handler, MoveReaders, ReadersOf, Reply, as_json
 from penstock.net.http.pulsar.namespaces import Namespaces
 from penstock.net.http.pulsar.policies import Policies
 from penstock.net.http.pulsar.policy_calls import PolicyCalls
@@ -56,14 +56,16 @@ def pulsar_routes(
     clock: Clock,
     *,
     readers_of: ReadersOf | None = None,
+    move_readers: MoveReaders | None = None,
     binary_port: int = BINARY_PORT,
 ) -> Sequence[BaseRoute]:
     """Routes below ``/admin/v2`` and ``/lookup/v2``. The services are borrowed.
 
     ``readers_of``: who reads in a group now, by scope and name; None: nobody is known to be connected.
+    ``move_readers``: for calls that move a subscription; None: they move what is acknowledged, and readers stay.
     ``binary_port``: what lookups name as the port of Pulsar's binary protocol, on the host that the client called.
     """
-    facade = _Facade(Admin(controller, segments, clock, readers_of), binary_port)
+    facade = _Facade(Admin(controller, segments, clock, readers_of, move_readers), binary_port)
 
     async def answer(request: Request) -> Response:
         return await facade.answer(request)

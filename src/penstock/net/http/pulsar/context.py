@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+from penstock.model.cuts import StreamCut
 from penstock.model.errors import AlreadyExistsError, NotFoundError, ScopeNotFoundError
 from penstock.model.names import StreamName
 from penstock.model.retention import (
@@ -96,6 +97,12 @@ DONE = Reply()
 ReadersOf = Callable[[str, str], Awaitable[Sequence[str] | None]]
 """Who reads in a group, by scope and name; None where that is not known."""
 
+MoveReaders = Callable[[str, StreamCut], Awaitable[None]]
+"""Move the readers of a subscriber, ``scope/group``, and what it has acknowledged, to a cut.
+
+Raises ConflictError if readers are online, or keep their positions elsewhere: nothing was changed.
+"""
+
 Handler = Callable[[Call], Awaitable[Reply]]
 Routes = Sequence[tuple[str, str, Handler]]
 
@@ -143,9 +150,15 @@ class Admin:
     """The services below, and what several calls need."""
 
     def __init__(
-        self, controller: ControllerService, segments: SegmentService, clock: Clock, readers_of: ReadersOf | None = None
+        self,
+        controller: ControllerService,
+        segments: SegmentService,
+        clock: Clock,
+        readers_of: ReadersOf | None = None,
+        move_readers: MoveReaders | None = None,
     ) -> None:
         self._readers_of = readers_of
+        self.move_readers = move_readers
         self.controller = controller
         self.segments = segments
         self.clock = clock

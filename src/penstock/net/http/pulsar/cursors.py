@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
-from uuid import NAMESPACE_URL, uuid5
+from uuid import NAMESPACE_URL, uuid3
 
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
+    ConflictError,
     GenerationMismatchError,
     InvalidCutError,
     NotFoundError,
@@ -27,8 +28,8 @@ from penstock.net.http.pulsar.positions import Ledger, Position, with_offset
 from penstock.ports.controller_service import ReaderGroupConfig, SubscriberInfo
 
 _TRIES_MAX = 16
-_MADE_HERE = 5
-"""Version of the ids of groups that subscriptions are. Those of all other clients are random: version 4."""
+_MADE_HERE = 3
+"""Version of the ids of groups that subscriptions are. Spark queries make groups of version 5, all others of version 4."""
 
 
 class Cursors:
@@ -118,7 +119,7 @@ class Cursors:
                 made = ReaderGroupConfig(
                     scope=scope,
                     name=group,
-                    id=uuid5(NAMESPACE_URL, unique),
+                    id=uuid3(NAMESPACE_URL, unique),
                     retention=ReaderGroupRetention.MANUAL,
                     start_cuts={stream: start},
                 )
@@ -158,9 +159,19 @@ class Cursors:
         """Acknowledge what lies before ``cut``, and nothing behind it."""
         return await self._admin.controller.move_subscriber(topic.stream, info.name, cut)
 
+    async def reset(self, topic: Topic, info: SubscriberInfo, cut: StreamCut) -> None:
+        """As ``move``; the readers continue at ``cut`` too. Raises AdminError 412 if that cannot be: nothing was changed."""
+        if self._admin.move_readers is None:
+            await self.move(topic, info, cut)
+            return
+        try:
+            await self._admin.move_readers(info.name, cut)
+        except ConflictError as error:
+            raise AdminError(412, str(error)) from error
+
     async def clear(self, topic: Topic, info: SubscriberInfo) -> None:
-        """Acknowledge all there is, in the partition or in all."""
-        await self.move(topic, info, await self.end(topic, await self.cut_of(topic, info)))
+        """As ``reset``, to the end of the partition or of all. Raises AdminError 412."""
+        await self.reset(topic, info, await self.end(topic, await self.cut_of(topic, info)))
 
     async def end(self, topic: Topic, cut: StreamCut) -> StreamCut:
         """The tail; for a partition, ``cut`` with that partition at its end."""
@@ -175,7 +186,7 @@ class Cursors:
         return [item.segment for item in await self._admin.controller.current_segments(topic.stream)]
 
     async def skip(self, topic: Topic, info: SubscriberInfo, events: int) -> None:
-        """Acknowledge the next ``events`` of one partition."""
+        """As ``reset``, past the next ``events`` of one partition. Raises AdminError 405, 412."""
         only = topic.only
         if only is None:
             raise AdminError(405, "Skip messages on a partitioned topic is not allowed")
@@ -186,12 +197,12 @@ class Cursors:
         cut = await self.cut_of(topic, info)
         unread, _ = await positions.backlog(layout, cut, only)
         if events >= unread:
-            await self.move(topic, info, await self.end(topic, cut))
+            await self.reset(topic, info, await self.end(topic, cut))
             return
         ledger, entry = await positions.next_entry(layout, cut, only)
         offset = await positions.offset_of(topic.stream, ledger, entry)
         target = await positions.walk(topic.stream, ledger, offset, events)
-        await self.move(topic, info, self._at(topic, layout.current, cut, ledger, target))
+        await self.reset(topic, info, self._at(topic, layout.current, cut, ledger, target))
 
     def _at(self, topic: Topic, current: Sequence[SegmentId], cut: StreamCut, ledger: Ledger, offset: int) -> StreamCut:
         if len(current) == 1 and ledger.segment == current[0]:

@@ -148,7 +148,7 @@ class Subscriptions:
         at_ms = whole_query(call.params["timestamp"])
         topic, info = await self._named(call)
         cut = await self._cursors.cut_of(topic, info)
-        await self._cursors.move(topic, info, await self._cursors.at_time(topic, cut, at_ms))
+        await self._cursors.reset(topic, info, await self._cursors.at_time(topic, cut, at_ms))
         return DONE
 
     async def reset_to_position(self, call: Call) -> Reply:
@@ -160,7 +160,7 @@ class Subscriptions:
         target = await self._cursors.resolve(topic, cut, position, behind=position.excluded)
         if target is None:
             raise AdminError(412, f"Unable to find position for position specified: {position}")
-        await self._cursors.move(topic, info, target)
+        await self._cursors.reset(topic, info, target)
         return DONE
 
     async def analyze(self, call: Call) -> Reply:
@@ -209,8 +209,12 @@ class Subscriptions:
     # --- namespaces ----------------------------------------------------------------------------------------
 
     async def clear_namespace(self, topics: list[Topic], subscription: str | None) -> None:
-        """Clear one subscription, or all, on all the topics. Raises AdminError 500 where a topic has no such subscription,
-        as the broker does."""
+        """Clear one subscription, or all, on all the topics.
+
+        Raises AdminError: 500 where a topic has no such subscription, as the broker does; 412 if some cannot be cleared, for
+        example because readers are online, with the reason of each: the others are cleared.
+        """
+        refusals: list[str] = []
         for topic in topics:
             try:
                 found = await self._cursors.all(topic)
@@ -218,9 +222,16 @@ class Subscriptions:
                     raise AdminError(500, "Cursor not found")
                 for name, info in found.items():
                     if subscription in (None, name):
-                        await self._cursors.clear(topic, info)
+                        try:
+                            await self._cursors.clear(topic, info)
+                        except AdminError as error:
+                            if error.status != 412:
+                                raise
+                            refusals.append(error.reason)
             except NotFoundError:
                 continue  # deleted meanwhile
+        if refusals:
+            raise AdminError(412, "Some subscriptions were not cleared: " + "; ".join(dict.fromkeys(refusals)))
 
     async def unsubscribe_namespace(self, topics: list[Topic], subscription: str) -> None:
         """Remove the subscription from all the topics that have it."""

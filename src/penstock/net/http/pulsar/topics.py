@@ -181,10 +181,10 @@ class Topics:
             segment = current[topic.partition]
             target = with_offset(await controller.head(stream), current, segment, tail.positions[segment])
         for info in (await self._cursors.all(topic)).values():
-            if topic.partition is None:
-                await self._cursors.move(topic, info, target)
-            else:
-                await self._cursors.clear(topic, info)
+            to = target
+            if topic.partition is not None:
+                to = await self._cursors.end(topic, await self._cursors.cut_of(topic, info))
+            await self._cursors.move(topic, info, to)
         await controller.truncate_stream(stream, target)
         return DONE
 

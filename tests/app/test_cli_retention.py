@@ -384,6 +384,15 @@ def test_subscribers_are_listed_described_moved_and_removed(penstock: Run, world
     assert world.streams[S].subscribers == {}
 
 
+def test_a_move_that_passes_data_at_one_key_only_is_asked_for() -> None:
+    moved = {"bytes": -40, "events": -4, "passed_bytes": 50, "passed_events": 5}
+    loss = subscribers.skipped("s/t", "s/g", moved)
+    assert loss is not None
+    assert loss.fields == {"subscriber": "s/g", "bytes": 50, "events": 5}
+    assert subscribers.skipped("s/t", "s/g", moved | {"passed_bytes": 0, "passed_events": 0}) is None
+    assert subscribers.skipped("s/t", "s/g", {"bytes": -40, "events": -4}) is None
+
+
 def test_moments_are_read_as_people_write_them() -> None:
     assert parse_moment("7d", now_ms=NOW_MS) == NOW_MS + 7 * 86_400_000
     assert parse_moment("+12h", now_ms=0) == 12 * 3_600_000

@@ -27,6 +27,7 @@ from penstock.model.errors import InvalidCutError, StreamNotFoundError, Subscrib
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import Backlog, OnExceed, PolicyDocument, Retain
+from penstock.net.removal_plan import plan_removal
 from penstock.ports.controller_service import SubscriberInfo
 
 SEGMENT = seg(0, 0)
@@ -183,6 +184,30 @@ def test_a_move_goes_forwards_backwards_and_to_the_tail_and_says_what_it_passes(
                 "bytes": 50,
                 "events": 5,
             }
+
+    run(work)
+
+
+@pytest.mark.parametrize("here", [(0, 100), (100, 0), (30, 60), (50, 50), (100, 100)])
+@pytest.mark.parametrize("there", [(10, 50), (50, 10), (30, 30), (100, 100)])
+def test_what_is_passed_unread_at_one_key_counts_whatever_is_given_back_at_another(
+    here: tuple[int, int], there: tuple[int, int]
+) -> None:
+    async def work() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments, 2) as controller:
+            first, second = seg(0, 0), seg(0, 1)
+            for segment in (first, second):
+                segments.write(name_of(segment), b"x" * 100, event_bytes=10)
+            await join(controller, "g", {first: here[0], second: here[1]})
+            cut = cut_at({first: there[0], second: there[1]})
+            lost = sum(max(0, end - start) for start, end in zip(here, there, strict=True))
+            moved = await controller.move_subscriber(STREAM, "s/g", cut, dry_run=True)
+            assert (moved["passed_bytes"], moved["passed_events"]) == (lost, lost // 10)
+            assert moved["bytes"] == sum(there) - sum(here)
+            planned = (await plan_removal(controller, STREAM, cut))["subscribers"]
+            expected = {"subscriber": "s/g", "bytes": lost, "events": lost // 10}
+            assert planned == ([expected] if lost else [])
 
     run(work)
 

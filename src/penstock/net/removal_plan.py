@@ -66,7 +66,9 @@ async def _losses(
                 passed = await controller.move_subscriber(stream, item.name, cut, dry_run=True)
             except SubscriberNotFoundError:
                 continue  # It has just left.
-            lost, events = passed["bytes"], passed["events"]
+            # A subscriber may be before the cut at one key and past it at another. Older servers report only the balance.
+            lost = passed.get("passed_bytes", passed["bytes"])
+            events = passed.get("passed_events", passed["events"])
         if lost > 0:
             found.append({"subscriber": item.name, "bytes": lost, "events": events})
     return sorted(found, key=lambda item: item["subscriber"])

@@ -224,7 +224,7 @@ def move(
         handle = store.stream(stream)
         found = handle.set_acknowledged(name, place, dry_run=True)
         if not dry_run:
-            loss = _skipped(stream, name, found)
+            loss = skipped(stream, name, found)
             confirm(loss, yes=yes, as_json=json)
             found = handle.set_acknowledged(name, place)
     said = _released(stream, name, found)
@@ -232,12 +232,14 @@ def move(
     say(message, as_json=json, dry_run=dry_run, **found, **lost_fields(loss))
 
 
-def _skipped(stream: str, name: str, found: Mapping[str, Any]) -> Loss | None:
-    """The unread data that a move skips; None for a move backwards, which skips nothing."""
-    if found["bytes"] <= 0:
+def skipped(stream: str, name: str, found: Mapping[str, Any]) -> Loss | None:
+    """The unread data that a move skips; None if it skips nothing."""
+    # A move may pass data at one key and give some back at another. Older servers report only the balance.
+    size, events = (found.get(f"passed_{unit}", found.get(unit)) for unit in ("bytes", "events"))
+    if not size or size < 0:
         return None
-    facts = {"unread": amount(found["bytes"], found.get("events")), "undo": f"move it back, {UNTIL_DELETED}"}
-    fields = {"subscriber": name, "bytes": found["bytes"], "events": found.get("events")}
+    facts = {"unread": amount(size, events), "undo": f"move it back, {UNTIL_DELETED}"}
+    fields = {"subscriber": name, "bytes": size, "events": events}
     return Loss(deed=f"move subscriber {name} of {stream} past unread data", facts=facts, fields=fields)
 
 

@@ -276,9 +276,7 @@ class Subscribers:
     async def move(self, name: StreamName, group: str, cut: StreamCut, *, dry_run: bool = False) -> Mapping[str, Any]:
         """Set the acknowledged cut; ``dry_run``: only say what that would do.
 
-        Gives ``from``, ``to``, ``bytes`` and ``events`` passed, negative where they are given back; events are None where a
-        cut is no boundary of events. As texts: ``from_cut``, and ``lower_cut``, the earlier of both at each key. Unbounded
-        ``cut``: the tail.
+        Gives what ``ControllerService.move_subscriber`` says. Unbounded ``cut``: the tail.
         Raises: ScopeNotFoundError, StreamNotFoundError, SubscriberNotFoundError, InvalidCutError (no cut of the stream, or
         beyond its tail), TruncatedError (before the head at some key).
         """
@@ -319,7 +317,8 @@ class Subscribers:
         if not at_or_after(history, start, first):
             start = upper_bound(history, [start, first])
         lower = lower_bound(history, [start, wanted])
-        events = await self._passed(name, history, start, wanted, lower)
+        gained = await ctx.events.between(name, history, lower, wanted)
+        given_back = await ctx.events.between(name, history, lower, start)
         answer = {
             "stream": str(name),
             "subscriber": group,
@@ -328,7 +327,9 @@ class Subscribers:
             "from_cut": StreamCut(name, dict(start)).to_text(),
             "lower_cut": StreamCut(name, dict(lower)).to_text(),
             "bytes": size_till(history, wanted) - size_till(history, start),
-            "events": events,
+            "events": None if gained is None or given_back is None else gained - given_back,
+            "passed_bytes": size_till(history, wanted) - size_till(history, lower),
+            "passed_events": gained,
         }
         return _Target(view=view, group=group, found=found, start=start, wanted=wanted, answer=answer)
 
@@ -340,15 +341,6 @@ class Subscribers:
                 segment=segment_name(view.name, segment),
                 start_offset=max(first[segment], 0),
             )
-
-    async def _passed(
-        self, name: StreamName, history: StreamHistory, start: Positions, wanted: Positions, lower: Positions
-    ) -> int | None:
-        """Events from one cut to the other, those given back counted negative."""
-        counts = self._ctx.events
-        gained = await counts.between(name, history, lower, wanted)
-        given_back = await counts.between(name, history, lower, start)
-        return None if gained is None or given_back is None else gained - given_back
 
     async def _there(self, view: StreamView, group: str) -> Stored[SubscriberRecord]:
         """Raises SubscriberNotFoundError."""

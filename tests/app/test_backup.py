@@ -203,6 +203,9 @@ def test_a_position_of_the_original_never_means_other_events(tmp_path: Path) -> 
                 async with store.stream(name).writer() as writer:
                     await writer.write_many([f"old {number}" for number in range(50)], [str(n) for n in range(50)])
             within = await store.stream("s/t").tail()
+            # Sealed streams keep their segments in the restored store. Their names are used again in both.
+            await store.create_stream("s/sealed", segments=1)
+            await store.stream("s/sealed").seal()
             await take_backup(tmp_path / "store", tmp_path / "backup")
             async with store.stream("s/t").writer() as writer:
                 await writer.write_many(["lost"] * 50, [str(n) for n in range(50)])
@@ -213,21 +216,27 @@ def test_a_position_of_the_original_never_means_other_events(tmp_path: Path) -> 
             (old,) = (await store.stream("s/replaced").describe()).segments
             await runtime.controller.scale(STREAM_R, sealed=[old.segment], new_ranges=[old.keys])
             await store.create_stream("s/made-later", segments=1)
-            for name in ("s/replaced", "s/made-later"):
+            await store.stream("s/sealed").delete()
+            await store.create_stream("s/sealed", segments=1)
+            for name in ("s/replaced", "s/made-later", "s/sealed"):
                 async with store.stream(name).writer() as writer:
                     await writer.write("lost")
             replaced = await store.stream("s/replaced").tail()
             made_later = await store.stream("s/made-later").tail()
+            sealed = await store.stream("s/sealed").tail()
         await restore_backup(tmp_path / "backup", tmp_path / "restored")
         async with running(tmp_path / "restored") as runtime:
             store = client_of(runtime)
             await store.create_stream("s/made-later", segments=1)
+            await store.stream("s/sealed").delete()
+            await store.create_stream("s/sealed", segments=1)
             await store.stream("s/scaled").scale(2)
-            for name in ("s/t", "s/scaled", "s/replaced", "s/made-later"):
+            for name in ("s/t", "s/scaled", "s/replaced", "s/made-later", "s/sealed"):
                 async with store.stream(name).writer() as writer:
                     # Far past every position of the original.
                     await writer.write_many(["new" * 50] * 200, [str(n) for n in range(200)])
             cuts = {"s/t": ahead, "s/scaled": after_scale, "s/replaced": replaced, "s/made-later": made_later}
+            cuts["s/sealed"] = sealed
             for name, cut in cuts.items():
                 with pytest.raises(InvalidCutError):
                     await read_all(store, name, start=cut)

@@ -411,3 +411,23 @@ def test_segments_that_a_repair_keeps_are_found_by_erasures_and_deleted_with_the
             assert [key for key in table_keys(segments) if "/s/t" in key] == ["number/s/t"]
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("deleted", ["before the backup", "after the restore"])
+def test_in_a_restored_store_no_stream_of_any_name_begins_below_the_jump(deleted: str) -> None:
+    """The original may have used the same name again, and with it the numbers that follow those in the backup."""
+
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments) as controller:
+            await controller.seal_stream(STREAM)
+            if deleted == "before the backup":
+                await controller.delete_stream(STREAM)
+            await controller.begin_restored(1000)
+            if deleted == "after the restore":
+                await controller.delete_stream(STREAM)
+            await controller.create_stream(STREAM, config(1))
+            (active,) = await controller.current_segments(STREAM)
+            assert active.segment >= seg(0, 1000)
+
+    asyncio.run(run())

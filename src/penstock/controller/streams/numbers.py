@@ -1,4 +1,4 @@
-"""Choose where the segment numbers of a new stream begin: by a record of the name, or by one floor for older names.
+"""Choose where the segment numbers of a new stream begin: by a record of the name, and never below one floor for all names.
 
 No two segments of a store ever have the same name. Otherwise bytes and writers' numbers of a deleted stream could count as
 those of its successor. A record for each deleted name would grow forever. So the floor replaces the oldest records: none of
@@ -31,7 +31,8 @@ def first_number(own: TableEntry, floor: TableEntry) -> tuple[int, list[TableChe
 
     Raises: CorruptDataError, VersionTooNewError if the record that decides cannot be read.
     """
-    used = [own] if own.version != KEY_ABSENT else [own, floor]
+    # The record of a name can be below the floor of a restored store: the original may have used the numbers between.
+    used = [own, floor]
     number = max((CounterRecord.decode(item.value).value for item in used if item.version != KEY_ABSENT), default=0)
     return number, [TableCheck(key=item.key, version=item.version) for item in used]
 

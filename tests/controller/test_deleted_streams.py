@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from controller_crash_world import Workflow, World, base, crash_everywhere, fail_everywhere, group
 from controller_world import (
+    GROUP_ID,
     QUIET,
     STREAM,
     FakeClock,
@@ -43,7 +44,7 @@ from penstock.model.errors import (
     StreamNotFoundError,
 )
 from penstock.model.names import StreamName
-from penstock.model.policies import RetentionPolicy, RetentionType
+from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType
 from penstock.model.retention import Idle, PolicyDocument, Retain
 from penstock.ports.controller_service import ReaderGroupConfig
 
@@ -276,6 +277,42 @@ def test_subscribers_whose_group_was_deleted_or_made_again_meanwhile_are_dropped
         told = await audit_entries(controller, segments, "drop", target=str(STREAM))
         assert sorted(entry["subscriber"] for entry in told) == ["s/again", "s/deleted", "s/left"]
         await publish(controller, "stays", {ONE: 20})
+
+    scenario(work)
+
+
+def test_a_subscription_that_comes_back_is_what_its_group_is_by_now() -> None:
+    async def work(controller: Controller, segments: MemorySegments, clock: FakeClock) -> None:
+        for name in ("changed", "none"):
+            await join(controller, name)
+        await controller.delete_stream(STREAM, seal=True)
+        await controller.create_stream(STREAM, config(1))
+        changed = await controller.get_reader_group("s", "changed")
+        await controller.update_reader_group(replace(changed, refresh_ms=changed.refresh_ms + 1))
+        none = await controller.get_reader_group("s", "none")
+        await controller.update_reader_group(replace(none, retention=ReaderGroupRetention.NONE))
+        await controller.delete_stream(STREAM, seal=True)
+        restored = await controller.restore_stream(STREAM, incarnation=0)
+        assert restored.dropped_subscribers == ("s/none",)
+        await controller.update_subscriber_cut("s/changed", group_id=GROUP_ID, generation=1, cut=cut_at({ONE: 20}))
+        assert await cuts(controller) == {"s/changed": {ONE: 20}}
+
+    scenario(work)
+
+
+def test_a_group_that_is_deleted_during_the_restoration_does_not_fail_it() -> None:
+    async def work(controller: Controller, segments: MemorySegments, clock: FakeClock) -> None:
+        for steps in range(40):
+            await join(controller, "g", {ONE: 10})
+            await controller.delete_stream(STREAM, seal=True)
+
+            async def delete_later(steps: int = steps) -> None:
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                await controller.delete_reader_group("s", "g")
+
+            await asyncio.gather(controller.restore_stream(STREAM), delete_later())
+            assert await cuts(controller) == {}
 
     scenario(work)
 

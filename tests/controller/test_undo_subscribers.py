@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from controller_world import GROUP_ID, STREAM, FakeClock, config, cut_at, name_of, seg, with_stream
 from memory_segments import MemorySegments
 
 from penstock.controller.controller import Controller
+from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
@@ -88,6 +90,36 @@ def test_after_a_mistake_its_correction_and_an_undo_everything_unread_outlives_t
             await cycles(controller, clock, 3 * HOUR_MS)
             assert (await controller.head(STREAM)).positions == {ONE: 0}
             assert await unread_from(controller, "s/g") == 0
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("change", ["no retention", "another stream"])
+def test_an_undo_does_not_subscribe_a_group_that_left_the_stream_after_a_rule_dropped_it(change: str) -> None:
+    async def work() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with with_stream(segments, 1, clock) as controller:
+            other = StreamName("s", "other")
+            await controller.create_stream(other, config(1))
+            segments.write(name_of(ONE), b"x" * 100, event_bytes=10)
+            await subscribed(controller, "g", 0)
+            await subscribed(controller, "ahead", 100)
+            await controller.set_policy(STREAM, MISTAKES["idle"])
+            clock.ms += 100_000
+            tail = await controller.tail(STREAM)
+            await controller.update_subscriber_cut("s/ahead", group_id=GROUP_ID, generation=0, cut=tail)
+            await cycles(controller, clock, 20_000, 10_000)
+            assert [item.name for item in await controller.describe_subscribers(STREAM)] == ["s/ahead"]
+            group = await controller.get_reader_group("s", "g")
+            changes = {
+                "no retention": replace(group, retention=ReaderGroupRetention.NONE),
+                "another stream": replace(group, start_cuts={other: StreamCut(other, {})}),
+            }
+            await controller.update_reader_group(changes[change])
+            found = await controller.undo_truncations(STREAM, since_ms=0)
+            (outcome,) = [item for item in found["subscribers"] if item["name"] == "s/g"]
+            assert (outcome["restored"], "any more" in outcome["reason"]) == (False, True)
+            assert [item.name for item in await controller.describe_subscribers(STREAM)] == ["s/ahead"]
 
     asyncio.run(work())
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from penstock.codec.audit import AuditEntry, AuditKind
-from penstock.codec.control.readers import GroupRecord, GroupState, SubscriberRecord
+from penstock.codec.control.readers import GroupRecord, SubscriberRecord
 from penstock.codec.control.streams import (
     CounterRecord,
     EpochEntry,
@@ -25,7 +26,8 @@ from penstock.codec.control.streams import (
 from penstock.codec.control.truncations import DeletedRecord, DeletedState
 from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context, StreamView
-from penstock.controller.metadata import CHUNK, Stored, overwrite, stored
+from penstock.controller.groups.moved_subscribers import why_left
+from penstock.controller.metadata import CHUNK, Stored, changing, overwrite, stored
 from penstock.controller.streams.epochs import end_work, load_epoch
 from penstock.controller.streams.numbers import first_number
 from penstock.controller.streams.tails import head_positions
@@ -196,7 +198,7 @@ async def finish_restoration(ctx: Context, view: StreamView, dropped: list[str] 
         await ctx.removals_passed(str(item))
         await ctx.metadata.remove_prefix(retention_keys.deleted_rows(item, incarnation))
     await _show_data(ctx, view)
-    lost = await _drop_subscribers(ctx, name)
+    lost = await _restore_subscribers(ctx, name)
     if dropped is not None:
         dropped += lost
     # An idle stream is not deleted again at once: its idleness begins anew.
@@ -242,43 +244,45 @@ async def _put_all(ctx: Context, puts: Iterable[TablePut]) -> None:
     await ctx.metadata.put_many(batch)
 
 
-async def _drop_subscribers(ctx: Context, name: StreamName) -> list[str]:
-    """End the subscriptions whose reader group was deleted, created again, or reads the stream no longer; returns them.
+async def _restore_subscribers(ctx: Context, name: StreamName) -> list[str]:
+    """End the subscriptions that ``why_left`` says have ended, and give the others their groups' generations.
 
-    Their records are back before the groups are looked at. A group that is deleted meanwhile looks for its subscription
-    after its own record says so: one of the two sees the other.
+    Returns those that end. Their records are back before the groups are looked at. A group that is deleted meanwhile looks
+    for its subscription after its own record says so: one of the two sees the other.
     """
-    lost: list[str] = []
     prefix = keys.subscribers(name)
-    async for entry in ctx.metadata.scan_all(prefix):
-        group = ctx.set_aside.text(entry, prefix)
-        record = ctx.set_aside.read(entry, SubscriberRecord)
-        if group is None or record is None or record.dropped or await _reads(ctx, group, record, name):
-            continue
-        known = Stored(key=entry.key, value=record, version=entry.version)
-        fields: dict[str, Any] = {
-            "rule": "left",
-            "subscriber": group,
-            "cut": dump_positions(record.cut or {}),
-            "last_active_ms": record.updated_ms,
-        }
-        told = AuditEntry(kind=AuditKind.DROP, target=str(name), fields=fields)
-        gone = replace(record, dropped=True)
-        versions = await ctx.metadata.put(known.put(gone), *ctx.audit.puts([told]))
-        await ctx.metadata.remove_if_unchanged([Stored(key=entry.key, value=gone, version=versions[0]).remove()])
-        lost.append(group)
-    return lost
+    found = [ctx.set_aside.text(entry, prefix) async for entry in ctx.metadata.scan_all(prefix)]
+    groups = [group for group in found if group is not None]
+    # A group that is deleted now may end its subscription in between.
+    return [group for group in groups if not await changing(partial(_restore_subscriber, ctx, name, group))]
 
 
-async def _reads(ctx: Context, group: str, record: SubscriberRecord, name: StreamName) -> bool:
-    (entry,) = await ctx.metadata.entries([keys.group(group)])
-    if entry.version == KEY_ABSENT:
-        return False
-    found = ctx.set_aside.read(entry, GroupRecord)
-    # A group that cannot be read keeps its subscription: nothing may be freed because of it.
-    return found is None or (
-        found.state is not GroupState.DELETING and found.id == record.group_id and str(name) in found.start_cuts
-    )
+async def _restore_subscriber(ctx: Context, name: StreamName, group: str) -> bool:
+    """Whether the subscription stays, or had ended before."""
+    (entry, of) = await ctx.metadata.entries([keys.subscriber(name, group), keys.group(group)])
+    record = None if entry.version == KEY_ABSENT else ctx.set_aside.read(entry, SubscriberRecord)
+    if record is None or record.dropped:
+        return True
+    known = Stored(key=entry.key, value=record, version=entry.version)
+    current = None if of.version == KEY_ABSENT else ctx.set_aside.read(of, GroupRecord)
+    if current is None and of.version != KEY_ABSENT:
+        return True  # A group that cannot be read keeps its subscription: nothing may be freed because of it.
+    if current is not None and not why_left(current, record, name):
+        if current.generation > record.generation:
+            # The group was changed while the stream was deleted. Its readers publish with the new generation.
+            await ctx.metadata.put(known.put(replace(record, generation=current.generation)))
+        return True
+    fields: dict[str, Any] = {
+        "rule": "left",
+        "subscriber": group,
+        "cut": dump_positions(record.cut or {}),
+        "last_active_ms": record.updated_ms,
+    }
+    told = AuditEntry(kind=AuditKind.DROP, target=str(name), fields=fields)
+    gone = replace(record, dropped=True)
+    versions = await ctx.metadata.put(known.put(gone), *ctx.audit.puts([told]))
+    await ctx.metadata.remove_if_unchanged([Stored(key=entry.key, value=gone, version=versions[0]).remove()])
+    return False
 
 
 async def _reopened(ctx: Context, view: StreamView) -> tuple[StreamRecord, TablePut]:

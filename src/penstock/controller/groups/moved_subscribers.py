@@ -23,6 +23,7 @@ from penstock.core.cuts.order import at_or_after, head_of, size_till, upper_boun
 from penstock.core.planner_json.requests import encode_cut
 from penstock.core.streams.history import StreamHistory
 from penstock.model.names import StreamName
+from penstock.model.policies import ReaderGroupRetention
 from penstock.ports.segment_service import TablePut
 
 UNDO = "undo"
@@ -184,10 +185,19 @@ class Restoring:
         if not row.dropped:
             return None, "its subscription was removed since"
         of = (await self._ctx.metadata.get(keys.group(group), GroupRecord)).value
-        if of is None or of.state is not GroupState.ACTIVE or of.id != row.before.group_id:
-            return None, "its reader group was deleted since"
+        if (reason := why_left(of, row.before, self._view.name)) or of is None:
+            return None, reason
         # Idleness counts from here: a rule that drops silent subscribers would drop this one at once.
         return replace(row.before, generation=of.generation, updated_ms=self._ctx.clock.now_ms(), dropped=False), ""
+
+
+def why_left(of: GroupRecord | None, record: SubscriberRecord, name: StreamName) -> str:
+    """Why a reader group no longer has this subscription to the stream; empty if it has. ``of``: the group of its name."""
+    if of is None or of.state is GroupState.DELETING or of.id != record.group_id:
+        return "its reader group was deleted since"
+    if of.retention is ReaderGroupRetention.NONE or str(name) not in of.start_cuts:
+        return "its reader group does not subscribe to the stream any more"
+    return ""
 
 
 def _time_of(prefix: bytes, key: bytes) -> int:

@@ -20,6 +20,7 @@ import penstock as api
 from penstock.app.cli.common.late import LATE, _load
 from penstock.app.cli.main import app, main
 from penstock.client.blocking.stores import Store
+from penstock.model.errors import ErasureDeferredError
 from penstock.spark.cli import erase as spark_erase
 
 Run = Callable[..., tuple[int, str, str]]
@@ -281,6 +282,30 @@ def test_what_takes_nothing_away_is_done_without_a_question(penstock: Run) -> No
     assert penstock("retention", "set", "s/t", "--min-age", "1d")[0] == 0
     assert penstock("stream", "truncate", "s/t", "--at", "tail", "--yes")[0] == 0
     assert penstock("stream", "truncate", "s/t", "--at", "tail")[:2] == (0, "s/t begins at 0#0:110: nothing changed\n")
+
+
+def test_the_release_of_a_hold_names_the_erasures_that_it_defers(penstock: Run, store: Store) -> None:
+    with store.stream("s/t").reader(until_tail=True) as reader:
+        first, second = [(event.segment, event.offset) for event in list(reader)[:2]]
+    for name in ("case-7", "case-8"):
+        store.holds("s/t" if name == "case-7" else "s").add(owner="legal", reason="case", hold_id=name)
+    for erasure, position in (("r17", first), ("r18", second)):
+        with pytest.raises(ErasureDeferredError):
+            store.stream("s/t").erase([position], who="ann", why="request", erasure=erasure)
+    store.erasures().withdraw("r18", who="ann", why="wrong user")
+
+    status, out, _ = penstock("hold", "release", "case-8", "--owner", "legal", "--yes")
+    assert status == 0
+    assert "r17 of s/t stays deferred by other holds (ann: request)" in out
+    assert "cannot be undone" not in out
+    status, _, told = penstock("hold", "release", "case-7", "--owner", "legal")
+    assert status == 2
+    assert "r17 of s/t begins at once (ann: request)" in told
+    assert "an erasure cannot be undone" in told
+    assert "r18" not in told
+    assert store.erasures().show("r17")["state"] == "deferred"
+    _, out, _ = penstock("hold", "release", "case-7", "--owner", "legal", "--yes", "--json")
+    assert json.loads(out)["lost"]["erasures"] == ["r17"]
 
 
 def test_a_search_on_spark_is_refused_before_it_begins(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import getpass
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -142,7 +143,8 @@ def release(
 ) -> None:
     """Release a hold and record who did. The next retention cycle may delete data that only this hold kept.
 
-    Shows what the hold keeps and asks for confirmation. Without a terminal, it refuses unless --yes is given.
+    An erasure that only this hold defers begins at once. The command shows what the hold keeps and which erasures it
+    defers, and asks for confirmation. Without a terminal, it refuses unless --yes is given.
     """
     with ProgressLine(quiet=json) as line, open_target(controller, data, why=why) as store:
         found = next((item for item in store.holds().list() if item.id == hold_id), None)
@@ -176,10 +178,30 @@ def _loss(store: Store, hold: HoldInfo, line: ProgressLine) -> Loss:
     shown = [f"{format_size(size)} of {name}" for name, size in kept[:_SHOWN_STREAMS]]
     if len(kept) > _SHOWN_STREAMS:
         shown.append(f"and data of {len(kept) - _SHOWN_STREAMS} more streams")
-    facts = {
-        "hold": f"of {hold.owner}: {hold.reason}",
-        "keeps": shown or "no data now",
-        "undo": f"place a new hold, {UNTIL_DELETED}",
+    deferred = [item for item in store.erasures(hold.stream).list() if _defers(hold, item)]
+    facts: dict[str, object] = {"hold": f"of {hold.owner}: {hold.reason}", "keeps": shown or "no data now"}
+    if deferred:
+        facts["erasures"] = [_erasure_words(item) for item in deferred]
+    again = f"place a new hold, {UNTIL_DELETED}"
+    facts["undo"] = f"{again}; an erasure cannot be undone" if any(map(_begins, deferred)) else again
+    fields = {
+        "bytes": sum(size for _, size in kept),
+        "streams": len(kept),
+        "erasures": [item["erasure"] for item in deferred],
     }
-    fields = {"bytes": sum(size for _, size in kept), "streams": len(kept)}
     return Loss(deed=f"release hold {hold.id}", facts=facts, fields=fields)
+
+
+def _defers(hold: HoldInfo, erasure: Mapping[str, Any]) -> bool:
+    return erasure["state"] == "deferred" and any(item["hold"] == hold.id for item in erasure["deferred"]["holds"])
+
+
+def _begins(erasure: Mapping[str, Any]) -> bool:
+    """Whether the deferred erasure begins when one of its holds is released: no other hold defers it."""
+    return bool(erasure["deferred"]["count"] == 1)
+
+
+def _erasure_words(erasure: Mapping[str, Any]) -> str:
+    asked = erasure["asked"]
+    what = "begins at once" if _begins(erasure) else "stays deferred by other holds"
+    return f"{erasure['erasure']} of {erasure['stream']} {what} ({asked['who']}: {asked['why']})"

@@ -7,6 +7,7 @@ import socket
 from contextlib import ExitStack, suppress
 from itertools import accumulate
 
+import pytest
 from grpc_fakes import MemoryController, MemorySegments
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from penstock.core.segments.call_memory import CALL_BYTES, CallMemory
 from penstock.net.dial.controller import dial_controller
 from penstock.net.grpc.gate import GateLimits
 from penstock.net.grpc.grpc_server import GrpcServer
-from penstock.testing.abuse_http2 import HalfSender, frame
+from penstock.testing.abuse_http2 import CALL, HalfSender, frame
 
 BUDGET_BYTES = 256 << 10
 PATIENCE_S = 20.0
@@ -40,7 +41,7 @@ def test_heads_of_frames_are_the_same_however_the_bytes_are_cut(sent, cuts):
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["begin", "hold", "complete", "answered", "forget", "late"]),
+        st.sampled_from(["begin", "hold", "complete", "answer", "full", "answered", "forget", "late"]),
         st.integers(0, 3),
         st.integers(1, 5),
         st.integers(0, BUDGET_BYTES),
@@ -56,7 +57,7 @@ def test_memory_of_calls_is_bounded_and_no_connection_waits_for_ever(steps):
 
     def close(keys):
         for key in keys:
-            memory.forget(key)
+            memory.forget(key, now)
 
     for step, key, stream, size in steps:
         now += 0.1
@@ -72,16 +73,20 @@ def test_memory_of_calls_is_bounded_and_no_connection_waits_for_ever(steps):
         elif step == "late":
             close(memory.late(now))
         elif step == "forget":
-            memory.forget(key)
+            memory.forget(key, now)
+        elif step == "full":
+            memory.full(key, now if stream % 2 else None)
+        elif step == "complete":
+            memory.complete(key, stream)
         else:
-            getattr(memory, step)(key, stream)
+            getattr(memory, step)(key, stream, now)
         if memory.counted_bytes <= BUDGET_BYTES // 2:
             assert not memory.contested or memory.late(now + 10)
     close(memory.late(now + 10))
     close(memory.late(now + 20))
     assert not memory.contested
     for key in range(4):
-        memory.forget(key)
+        memory.forget(key, now)
     assert memory.counted_bytes == 0
 
 
@@ -128,6 +133,63 @@ def test_connections_that_do_nothing_give_way_and_those_at_work_do_not():
                         stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
                         assert await remote.scope_exists("s")
                 assert len(server.gate.connections) <= limits.connections
+
+    run(scene)
+
+
+REQUEST = frame(h2.DATA, h2.END_STREAM, 1, b"\x00\x00\x00\x00\x03\x0a\x01s")
+NO_WINDOW = frame(4, 0, 0, b"\x00\x04\x00\x00\x00\x00")
+UNFINISHED = {
+    "head of the last frame": frame(h2.HEADERS, h2.END_HEADERS, 1, CALL) + REQUEST[:9],
+    "part of the last frame": frame(h2.HEADERS, h2.END_HEADERS, 1, CALL) + REQUEST[:-1],
+    "head of a call without body": frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, 1, CALL)[:9],
+    "headers that go on": frame(h2.HEADERS, h2.END_STREAM, 1, CALL),
+    "answer that is not taken": NO_WINDOW + frame(h2.HEADERS, h2.END_HEADERS, 1, CALL) + REQUEST,
+}
+
+
+@pytest.mark.parametrize("sent", UNFINISHED.values(), ids=UNFINISHED)
+def test_a_call_that_only_its_client_can_end_keeps_no_call_out(sent):
+    """As many as there may be connections. No patience of the client's is needed for a new call, and none lasts."""
+    limits = GateLimits(connections=3, request_s=1.5, crowded_s=0.2)
+
+    async def scene() -> None:
+        async with GrpcServer(MemoryController(), MemorySegments(), port=0, limits=limits) as server:
+            with ExitStack() as stack:
+                for _ in range(limits.connections):
+                    client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+                    client.sendall(h2.PREFACE + frame(4, 0, 0, b"") + sent)
+                async with dial_controller(f"127.0.0.1:{server.port}") as remote:
+                    await remote.create_scope("t")
+                    while len(server.gate.connections) > 1:
+                        assert await remote.scope_exists("t")
+
+    run(scene)
+
+
+def test_a_connection_that_the_server_closed_counts_until_its_client_has_taken_the_rest():
+    limits = GateLimits(hello_s=0.2)
+
+    async def scene() -> None:
+        async with GrpcServer(MemoryController(), MemorySegments(), port=0, limits=limits) as server:
+            with socket.create_connection(("127.0.0.1", server.port)) as client:
+                client.sendall(h2.PREFACE + frame(4, 0, 0, b""))
+                client.setblocking(False)
+                while not server.gate.connections:
+                    await asyncio.sleep(0)
+                (outer,) = server.gate.connections
+                assert outer.transport is not None
+                place, unsent = outer.transport.get_extra_info("socket"), b""
+                while not outer.transport.get_write_buffer_size():
+                    unsent = unsent or frame(6, 0, 0, bytes(8)) * 1000
+                    with suppress(BlockingIOError):
+                        unsent = unsent[client.send(unsent) :]
+                    await asyncio.sleep(0)
+                outer.close()  # as when the server closes its side
+                assert outer in server.gate.connections
+                while server.gate.connections:
+                    await asyncio.sleep(0.01)
+                assert place.fileno() == -1
 
     run(scene)
 

@@ -23,13 +23,14 @@ def _literal(name: bytes, value: bytes) -> bytes:
     return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
-_CALL = (
+CALL = (
     b"\x83\x86"
     + _literal(b":path", b"/io.pravega.controller.stream.api.grpc.v1.ControllerService/createScope")
     + _literal(b":authority", b"localhost")
     + _literal(b"content-type", b"application/grpc")
     + _literal(b"te", b"trailers")
 )
+"""The head of a call, as HPACK without a table."""
 
 
 class HalfSender:
@@ -47,7 +48,7 @@ class HalfSender:
         self._initial = _WINDOW_BYTES
         self._received = b""
         self._unsent = h2.PREFACE + frame(_SETTINGS, 0, 0, _SETTING.pack(_INITIAL_WINDOW, (1 << 31) - 1))
-        self._unsent += b"".join(frame(h2.HEADERS, 4, stream, _CALL) for stream in self._left)
+        self._unsent += b"".join(frame(h2.HEADERS, h2.END_HEADERS, stream, CALL) for stream in self._left)
         self.socket.setblocking(False)
 
     @property

@@ -9,7 +9,7 @@ from penstock.model.errors import ProtocolError
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, CONTINUATION = 0, 1, 3, 9
-END_STREAM = 0x1
+END_STREAM, END_HEADERS = 0x1, 0x4
 PAYLOAD_MAX_BYTES = 16_384
 """What a client may send, which was not allowed more."""
 
@@ -60,6 +60,11 @@ class FrameScan:
         self._skip_bytes = max(0, at - end)
         self._begun = data[at:]
         return heads
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether some of the last frame's payload is still to come."""
+        return self._skip_bytes > 0
 
     def restart(self) -> None:
         """Expect a frame to begin with the next bytes: those from the start of one on are fed again."""

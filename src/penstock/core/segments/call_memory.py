@@ -3,7 +3,8 @@
 A request takes memory from its first byte until its call is answered. Each connection has ``FREE_BYTES`` that are not
 counted: small calls are never held up. Beyond, all connections share a budget. While it is used up, those that hold more
 than their free bytes wait, in turn. A connection whose request stays incomplete while others wait is closed, the oldest
-request first, until half of the budget is free. So is one that has waited for long.
+request first, until half of the budget is free. So is one that has waited for long. A client that does not take the answer
+it asked for counts as one that does not send its request: the call ends no sooner.
 
 This module uses no event loop: the caller passes what arrives and the time, in seconds, and acts on the answers.
 """
@@ -26,6 +27,13 @@ class _Call:
     held_bytes: int
     began: float
     complete: bool = False
+    answer_went_on: float | None = None
+    """When the last part of the answer came from the server; None: the server is at work."""
+
+    @property
+    def owed_since(self) -> float | None:
+        """Since when the client owes the rest of the request, or has not taken more of the answer."""
+        return self.answer_went_on if self.complete else self.began
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +42,7 @@ class _Peer(Generic[K]):
     held_bytes: int = 0
     calls: dict[int, _Call] = field(default_factory=dict)
     waits_since: float | None = None
+    full_since: float | None = None
     last_stream: int = 0
     used_at: float = float("-inf")
 
@@ -42,17 +51,23 @@ class _Peer(Generic[K]):
         return max(0, self.held_bytes - FREE_BYTES)
 
     @property
-    def incomplete_since(self) -> float | None:
-        """When the oldest call began of which more must come."""
-        return next((call.began for call in self.calls.values() if not call.complete), None)
+    def owed_since(self) -> float | None:
+        """The oldest ``_Call.owed_since``. Where no more can be sent to the client, it owes since then for every call. While
+        it is not read, it cannot ask for more of an answer."""
+        waits = self.waits_since is not None
+        calls = [call for call in self.calls.values() if not (waits and call.complete)]
+        owed = [since for call in calls if (since := call.owed_since) is not None]
+        if self.full_since is not None and self.calls:
+            owed.append(self.full_since)
+        return min(owed, default=None)
 
 
 class CallMemory(Generic[K]):
     """The rule and its state."""
 
     def __init__(self, *, budget_bytes: int, crowded_s: float, waiting_s: float, request_s: float) -> None:
-        """``crowded_s``, ``request_s``: how long a request may take to arrive while others wait, and otherwise.
-        ``waiting_s``: how long a connection may wait."""
+        """``crowded_s``, ``request_s``: how long a request may take to arrive, and a client to take more of an answer, while
+        others wait, and otherwise. ``waiting_s``: how long a connection may wait."""
         self._budget_bytes = budget_bytes
         self._crowded_s = crowded_s
         self._waiting_s = waiting_s
@@ -103,31 +118,47 @@ class CallMemory(Generic[K]):
         if peer is not None and (call := peer.calls.get(stream)) is not None:
             call.complete = True
 
-    def answered(self, key: K, stream: int) -> Sequence[K]:
+    def answer(self, key: K, stream: int, now: float) -> None:
+        """The server has sent a part of the answer that is not the last."""
+        peer = self._peers.get(key)
+        if peer is not None and (call := peer.calls.get(stream)) is not None:
+            call.answer_went_on = now
+
+    def full(self, key: K, now: float | None) -> None:
+        """From now on the client takes no more bytes; None: it does again."""
+        peer = self._peers.get(key)
+        if peer is not None:
+            peer.full_since = now
+
+    def answered(self, key: K, stream: int, now: float) -> Sequence[K]:
         """The call is over. Returns the connections that may send on."""
         peer = self._peers.get(key)
         call = None if peer is None else peer.calls.pop(stream, None)
         if peer is None or call is None:
             return ()
         self._grow(peer, -call.held_bytes)
-        return self._wake()
+        return self._wake(now)
 
-    def forget(self, key: K) -> Sequence[K]:
+    def forget(self, key: K, now: float) -> Sequence[K]:
         """The connection is closed. Returns the connections that may send on."""
         peer = self._peers.pop(key, None)
         if peer is None:
             return ()
         self._waiting.pop(key, None)
         self._counted_bytes -= peer.counted_bytes
-        return self._wake()
+        return self._wake(now)
 
-    def used_at(self, key: K) -> float | None:
-        """When its last call began; ``-inf`` before the first. None: a whole request of it is being answered."""
+    def used_at(self, key: K, now: float) -> float | None:
+        """When its last call began; ``-inf`` before the first. None: the server owes it an answer, and it owes nothing."""
         peer = self._peers.get(key)
         if peer is None:
             return float("-inf")
-        busy = bool(peer.calls) and peer.incomplete_since is None
+        busy = bool(peer.calls) and (peer.owed_since is None or self._takes(peer, now))
         return None if busy else peer.used_at
+
+    def _takes(self, peer: _Peer[K], now: float) -> bool:
+        """Whether all its requests are there, and it has taken something of its answers a moment ago."""
+        return all(call.complete for call in peer.calls.values()) and self._age(peer, now) < self._crowded_s
 
     def late(self, now: float) -> list[K]:
         """The connections to close now. Call it every second, and more often while it is ``contested``."""
@@ -144,7 +175,7 @@ class CallMemory(Generic[K]):
         return list(dict.fromkeys(late))
 
     def _age(self, peer: _Peer[K], now: float) -> float:
-        since = peer.incomplete_since
+        since = peer.owed_since
         return 0.0 if since is None else now - since
 
     def _in_the_way(self, peer: _Peer[K], now: float) -> bool:
@@ -156,11 +187,14 @@ class CallMemory(Generic[K]):
         peer.held_bytes += size_bytes
         self._counted_bytes += peer.counted_bytes - before
 
-    def _wake(self) -> Sequence[K]:
+    def _wake(self, now: float) -> Sequence[K]:
         """Those that hold little now, and, in the order of their waits, all others once there is room."""
         room = self._counted_bytes <= self._budget_bytes
         woken = [one for one in self._waiting.values() if room or not one.counted_bytes]
         for peer in woken:
             del self._waiting[peer.key]
             peer.waits_since = None
+            for call in peer.calls.values():
+                if call.answer_went_on is not None:
+                    call.answer_went_on = now
         return [one.key for one in woken]

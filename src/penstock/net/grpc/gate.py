@@ -47,7 +47,7 @@ class GateLimits:
     hello_s: float = 4.0
     """From the connection to HTTP/2's preface."""
     request_s: float = 120.0
-    """From the first byte of a request to its last."""
+    """From the first byte of a request to its last, and for a client to take more of an answer."""
     crowded_s: float = 2.0
     """The same while others wait, for a request that takes part of the shared memory."""
     waiting_s: float = 10.0
@@ -77,7 +77,8 @@ class GrpcGate:
             request_s=limits.request_s,
         )
         self.silent: dict[_Outer, float] = {}
-        """Connections that have not greeted yet, oldest first, and since when."""
+        """Connections that have not greeted yet, or that the server has closed and whose clients have not taken the rest:
+        oldest first, and since when."""
         self.connections: dict[_Outer, None] = {}
         self._servers: list[asyncio.Server] = []
         self._directory: Path | None = None
@@ -159,18 +160,25 @@ class GrpcGate:
         self.connections[connection] = None
         self.silent[connection] = connection.loop.time()
         if len(self.connections) > self.limits.connections:
-            used = [(at, one) for one in self.connections if (at := self.memory.used_at(one)) is not None]
+            now = connection.loop.time()
+            used = [(at, one) for one in self.connections if (at := self.memory.used_at(one, now)) is not None]
             self._refused += 1
             # The newest comes last, and goes only where all others are at work.
             min(used, key=lambda pair: pair[0])[1].abort()
 
+    def closing(self, connection: _Outer) -> None:
+        """The server has closed: what it said may still have to be sent. Until then the connection counts."""
+        if connection in self.connections:
+            self.silent.setdefault(connection, connection.loop.time())
+            self._wake(self.memory.forget(connection, connection.loop.time()))
+
     def left(self, connection: _Outer) -> None:
         self.silent.pop(connection, None)
         self.connections.pop(connection, None)
-        self._wake(self.memory.forget(connection))
+        self._wake(self.memory.forget(connection, connection.loop.time()))
 
     def answered(self, connection: _Outer, stream: int) -> None:
-        self._wake(self.memory.answered(connection, stream))
+        self._wake(self.memory.answered(connection, stream, connection.loop.time()))
 
     def starved(self, loop: asyncio.AbstractEventLoop) -> None:
         """A connection waits: look soon."""
@@ -224,6 +232,9 @@ class _Outer(asyncio.Protocol):
         self._peer = ""
         self._paused = False
         self._headers_of = 0
+        self._in_headers = False
+        self._ending: int | None = None
+        """The stream whose last frame has begun."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
@@ -279,6 +290,7 @@ class _Outer(asyncio.Protocol):
             self.abort()
             return
         for head in heads:
+            self._frame_arrived()
             if head.start >= 0 and not memory.may_send(self):
                 self._scan.restart()
                 self._forward(data[: head.start])
@@ -287,6 +299,8 @@ class _Outer(asyncio.Protocol):
             self._count(head, now)
         else:
             self._forward(data)
+            if not self._scan.is_inside:
+                self._frame_arrived()
         if not memory.may_send(self):
             self._gate.starved(self.loop)
             self.flow()
@@ -296,15 +310,23 @@ class _Outer(asyncio.Protocol):
         match head.kind:
             case h2.HEADERS:
                 self._headers_of = stream
+                self._in_headers = not head.flags & h2.END_HEADERS
                 memory.begin(self, stream, head.payload_bytes, now)
             case h2.DATA:
                 memory.hold(self, stream, head.payload_bytes, now)
             case h2.CONTINUATION:
+                self._in_headers = not head.flags & h2.END_HEADERS
                 memory.hold(self, self._headers_of, head.payload_bytes, now)
             case h2.RST_STREAM:
                 self._gate.answered(self, stream)
         if head.kind in (h2.HEADERS, h2.DATA) and head.flags & h2.END_STREAM:
-            memory.complete(self, stream)
+            self._ending = stream
+
+    def _frame_arrived(self) -> None:
+        """The last frame is there to its last byte. The last one of a request may be followed by more of its head."""
+        if self._ending is not None and not self._in_headers:
+            self._gate.memory.complete(self, self._ending)
+            self._ending = None
 
     def flow(self) -> None:
         """Read, or do not, as things stand."""
@@ -322,14 +344,19 @@ class _Outer(asyncio.Protocol):
             else:
                 self.transport.resume_reading()
 
+    def answer(self, stream: int) -> None:
+        self._gate.memory.answer(self, stream, self.loop.time())
+
     def answered(self, stream: int) -> None:
         self._gate.answered(self, stream)
 
     def pause_writing(self) -> None:
+        self._gate.memory.full(self, self.loop.time())
         if self._inner.transport is not None:
             self._inner.transport.pause_reading()
 
     def resume_writing(self) -> None:
+        self._gate.memory.full(self, None)
         if self._inner.transport is not None and not self._inner.transport.is_closing():
             self._inner.transport.resume_reading()
 
@@ -343,10 +370,14 @@ class _Outer(asyncio.Protocol):
         """The server closed: pass on what it said, and close."""
         if self.transport is not None:
             self.transport.close()
-        self._end()
+        self._gate.closing(self)
+        self._end_inner()
 
     def _end(self) -> None:
         self._gate.left(self)
+        self._end_inner()
+
+    def _end_inner(self) -> None:
         if self._connecting is not None:
             self._connecting.cancel()
         if self._inner.transport is not None:
@@ -376,6 +407,8 @@ class _Inner(asyncio.Protocol):
         for kind, flags, stream, *_ in self._scan.feed(data):
             if kind == h2.RST_STREAM or (flags & h2.END_STREAM and kind in (h2.DATA, h2.HEADERS)):
                 self._outer.answered(stream)
+            elif kind in (h2.DATA, h2.HEADERS):
+                self._outer.answer(stream)
 
     def pause_writing(self) -> None:
         self.full = True

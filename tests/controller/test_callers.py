@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from controller_world import STREAM, audit_entries, cut_at, join, name_of, seg, with_stream
+from controller_world import QUIET, STREAM, FakeClock, audit_entries, cut_at, join, name_of, seg, with_stream
 from memory_segments import MemorySegments
 
 from penstock.controller.controller import Controller
 from penstock.model.callers import Caller, calling
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.model.policies import RetentionPolicy, RetentionType
-from penstock.model.retention import PolicyDocument, Retain
+from penstock.model.retention import Idle, PolicyDocument, Retain
 from penstock.ports.controller_service import ReaderGroupConfig
 
 ANN = Caller(who="ann", why="ticket 7", via="cli")
 DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+GRACE = replace(QUIET, deletion_grace_ms=HOUR_MS)
 POLICY = RetentionPolicy(type=RetentionType.TIME, minimum=DAY_MS)
 LIMITS = PolicyDocument(retain=Retain(max_age_s=86_400))
 
@@ -122,6 +125,100 @@ def test_what_a_rule_does_names_no_caller() -> None:
             segments.write(name_of(seg(0, 0)), b"x" * 100)
             await controller.run_retention_cycles()
             (entry,) = await audit_entries(controller, segments, "truncate")
+            assert "caller" not in entry
+
+    asyncio.run(run())
+
+
+async def restore(controller: Controller) -> None:
+    await controller.restore_stream(STREAM)
+
+
+async def undo(controller: Controller) -> None:
+    await controller.undo_truncation(STREAM)
+
+
+async def begin_again(controller: Controller) -> None:
+    await controller.create_scope("empty")
+
+
+async def tag(controller: Controller) -> None:
+    await controller.update_stream(STREAM, replace(await controller.get_config(STREAM), tags=("new",)))
+
+
+async def seal(controller: Controller) -> None:
+    await controller.seal_stream(STREAM)
+
+
+async def make_group(controller: Controller) -> None:
+    await join(controller, "g")
+
+
+FINISHED_BY_OTHERS: Mapping[str, tuple[Deed, Deed]] = {
+    "delete a scope": (delete_scope, begin_again),
+    "delete a group that subscribes": (delete_subscribing_group, make_group),
+    "restore a stream": (restore, seal),
+    "undo a truncation": (undo, tag),
+}
+
+
+@pytest.mark.parametrize("name", FINISHED_BY_OTHERS)
+def test_a_call_that_finishes_what_another_began_is_not_named_for_it(name: str) -> None:
+    """After a failure at any step, the next call of anybody finishes the work, with the entries that are still missing."""
+    deed, next_call = FINISHED_BY_OTHERS[name]
+
+    async def one_failure(after: int) -> bool:
+        segments, clock = MemorySegments(), FakeClock()
+        async with with_stream(segments, 1, clock, settings=GRACE) as controller:
+            segments.write(name_of(seg(0, 0)), b"x" * 100, event_bytes=10)
+            await prepare(controller, name, clock)
+            before = len(await audit_entries(controller, segments))
+            segments.arm(after, effect_first=True)
+            with calling(ANN), suppress(PenstockError):
+                await deed(controller)
+            failed = segments.offline
+            segments.heal()
+            with calling(Caller(who="bob")), suppress(PenstockError):
+                await next_call(controller)
+            entries = (await audit_entries(controller, segments))[before:]
+            assert [item for item in entries if item.get("caller", {}).get("who") == "bob"] == [], after
+            return failed
+
+    after = 1
+    while asyncio.run(one_failure(after)):
+        after += 1
+    assert after > 3
+
+
+async def prepare(controller: Controller, name: str, clock: FakeClock) -> None:
+    """A scope, a group and a stream that the deed of that name finds."""
+    await controller.create_scope("empty")
+    await join(controller, "g")
+    if name.startswith("restore"):
+        await controller.delete_stream(STREAM, seal=True)
+        await controller.delete_reader_group("s", "g")
+    if name.startswith("undo"):
+        document = PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(subscriber_s=60), grace_s=3600)
+        await controller.set_policy(STREAM, document)
+        for _ in range(3):
+            clock.ms += 50_000
+            await controller.run_retention(STREAM)
+        assert (await controller.head(STREAM)).positions[seg(0, 0)] == 100
+
+
+def test_whoever_opens_the_store_is_not_named_for_what_it_does_by_itself() -> None:
+    async def run() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with AsyncExitStack() as stack:
+            with calling(ANN):
+                settings = replace(GRACE, sweep_ms=1)
+                controller = await stack.enter_async_context(with_stream(segments, 1, clock, settings=settings))
+            await controller.delete_stream(STREAM, seal=True)
+            clock.ms += HOUR_MS
+            async with asyncio.timeout(10):
+                while await controller.list_deleted_streams():
+                    await asyncio.sleep(0)
+            (entry,) = await audit_entries(controller, segments, "release")
             assert "caller" not in entry
 
     asyncio.run(run())

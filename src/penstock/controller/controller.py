@@ -45,6 +45,7 @@ from penstock.controller.transactions.batches import Batches
 from penstock.controller.transactions.calls import Transactions
 from penstock.controller.transactions.sweeper import Sweeper
 from penstock.core.segments.placement import is_transaction_name, is_transient_name, parent_name
+from penstock.model.callers import unattributed
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import PenstockError
 from penstock.model.names import StreamName
@@ -511,7 +512,8 @@ async def open_controller(
     buckets = Buckets(metadata, rng, passed, set_aside, count=settings.buckets, lease_ms=settings.bucket_lease_ms)
     controller = Controller(ctx, buckets, endpoint_of)
     try:
-        await controller.start()
+        with unattributed():  # Whoever opens the store is not the caller of what it finishes and does by itself.
+            await controller.start()
         yield controller
     finally:
         await controller.close()

@@ -47,6 +47,16 @@ def current_caller() -> Caller | None:
 
 
 @contextmanager
+def unattributed() -> Iterator[None]:
+    """Within the block, nobody calls: for work that a call only happens to find or begin, tasks included."""
+    token = _CURRENT.set(None)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+@contextmanager
 def calling(caller: Caller) -> Iterator[None]:
     """Within the block, calls of this thread or task are made by ``caller``, tasks that they start included."""
     token = _CURRENT.set(caller)

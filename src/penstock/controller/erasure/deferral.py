@@ -21,6 +21,7 @@ from penstock.controller.grace.deleted_records import load_deleted
 from penstock.controller.metadata import Stored, changing
 from penstock.controller.retention.holds import Placed, guard_of, holds_of
 from penstock.controller.streams.workflows import exclusive, settle
+from penstock.model.callers import unattributed
 from penstock.model.errors import ConflictError, ErasureWithdrawnError, NotFoundError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
@@ -114,8 +115,10 @@ class Deferrals:
         record = (await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)).value
         if record is None or record.deferred is None or await self._is_as_named(record, record.deferred):
             return record
+        # The end of a hold lets it continue. A call that repeats the request only finds that.
         async with exclusive(ctx, StreamName.parse(record.stream)):
-            found = await changing(lambda: self._decide_again(erasure))
+            with unattributed():
+                found = await changing(lambda: self._decide_again(erasure))
         if found is not None and found.state is ErasureState.ASKED:
             self._perform_soon(erasure)
         ctx.audit.soon()

@@ -15,6 +15,7 @@ from penstock.controller.metadata import Stored, changing, create, overwrite
 from penstock.controller.retention.removals import group_deletion
 from penstock.controller.streams.updates import Streams
 from penstock.core.cuts.check import check_same_stream
+from penstock.model.callers import unattributed
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import GenerationMismatchError, ReaderGroupNotFoundError, ScopeNotFoundError
 from penstock.model.names import READER_GROUP_PREFIX, SYSTEM_SCOPE, StreamName, check_name
@@ -46,7 +47,7 @@ class ReaderGroups:
         ctx = self._ctx
         async with ctx.locks.hold(f"group/{config.full_name}"):
             await ctx.check_scope(config.scope)
-            stored_one = await self._finish(config.scope, config.name)
+            stored_one = await self._settle(config.scope, config.name)
             if stored_one is not None:
                 await self._subscribe(config.full_name, _to_record(stored_one, GroupState.ACTIVE))
                 return stored_one
@@ -72,6 +73,11 @@ class ReaderGroups:
             check_same_stream(name, end)
             if subscribes or not (start.is_unbounded and end.is_unbounded):
                 await self._subscribers.check_bounds(name, start, end)
+
+    async def _settle(self, scope: str, name: str) -> ReaderGroupConfig | None:
+        """As ``_finish``, before the caller's own change: audit entries do not name the caller for what others began."""
+        with unattributed():
+            return await self._finish(scope, name)
 
     async def _finish(self, scope: str, name: str) -> ReaderGroupConfig | None:
         """Finish what was begun on the group, and give it as it then is. The group's lock is held."""
@@ -129,7 +135,7 @@ class ReaderGroups:
     async def _update(self, config: ReaderGroupConfig) -> int:
         ctx = self._ctx
         async with ctx.locks.hold(f"group/{config.full_name}"):
-            await self._finish(config.scope, config.name)
+            await self._settle(config.scope, config.name)
             found = await self._found(config.scope, config.name)
             record = _value(found, config.full_name)
             if config.generation != record.generation or config.id != record.id:
@@ -155,7 +161,7 @@ class ReaderGroups:
     async def _delete(self, scope: str, name: str, group_id: UUID | None) -> None:
         full_name = f"{scope}/{name}"
         async with self._ctx.locks.hold(f"group/{full_name}"):
-            await self._finish(scope, name)
+            await self._settle(scope, name)
             found = await self._found(scope, name)
             record = _value(found, full_name)
             if group_id is not None and group_id != record.id:

@@ -11,6 +11,7 @@ from penstock.controller.metadata import changing, create, overwrite
 from penstock.controller.retention.holds import forget_ended, holds_of_scope
 from penstock.controller.retention.policies import shown_scope_policy
 from penstock.controller.retention.removals import scope_deletion
+from penstock.model.callers import unattributed
 from penstock.model.errors import AlreadyExistsError, NotEmptyError, ScopeNotFoundError, SegmentNotFoundError
 from penstock.model.names import KEY_VALUE_TABLES, check_name
 from penstock.ports.segment_service import TableRemoval
@@ -31,7 +32,8 @@ class Scopes:
     async def _create(self, scope: str) -> None:
         found = await self._ctx.metadata.get(keys.scope(scope), ScopeRecord)
         if found.value is not None and found.value.deleting:
-            await self._finish_deletion(scope)
+            with unattributed():  # Another call deletes the scope.
+                await self._finish_deletion(scope)
             found = await self._ctx.metadata.get(keys.scope(scope), ScopeRecord)
         if found.value is not None:
             raise AlreadyExistsError("scope exists", scope=scope)

@@ -18,6 +18,7 @@ from penstock.controller.streams.epochs import finish_scale
 from penstock.controller.streams.lifecycle import finish_creation, finish_deletion, finish_sealing
 from penstock.controller.streams.truncation import finish_truncation
 from penstock.controller.transactions.commits import drain, finish_roll
+from penstock.model.callers import unattributed
 from penstock.model.errors import StreamNotFoundError
 from penstock.model.names import StreamName
 
@@ -32,8 +33,13 @@ async def exclusive(ctx: Context, name: StreamName) -> AsyncIterator[None]:
 async def settle(ctx: Context, name: StreamName) -> StreamView | None:
     """Finish what was begun on the stream, and give it as it then is; None where there is no such stream.
 
-    The caller holds the stream's lock.
+    The caller holds the stream's lock. Audit entries do not name who calls now: another call, or none, began the work.
     """
+    with unattributed():
+        return await _settle(ctx, name)
+
+
+async def _settle(ctx: Context, name: StreamName) -> StreamView | None:
     view = await ctx.any_stream(name)
     while view is not None:
         record = view.record

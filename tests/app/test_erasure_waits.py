@@ -85,7 +85,7 @@ def test_an_erasure_that_cannot_be_recorded_fails_within_seconds_and_decides_not
     before = events_of(stream)
     FullFiles.full = True
     began = time.monotonic()
-    with pytest.raises(StorageFullError, match="make room and repeat") as caught:
+    with pytest.raises(StorageFullError, match="free space and repeat") as caught:
         stream.erase(hits_of(before), **ASKED)
     assert time.monotonic() - began < 8
     assert caught.value.fields["erasure"] == "e"

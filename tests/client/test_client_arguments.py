@@ -132,7 +132,7 @@ def test_unknown_options_are_named_as_typed(stream):
         assert "block_bytes" in caught.value.fields["known"]
         with pytest.raises(InvalidArgumentError, match="option=block_bytes value='1MB'"):
             make(block_bytes="1MB")
-    with pytest.raises(InvalidArgumentError, match="lease_s is a number"):
+    with pytest.raises(InvalidArgumentError, match="lease_s must be a number"):
         stream.transaction(lease_s="30")
 
 
@@ -236,6 +236,6 @@ def test_a_cut_that_no_reader_can_have_reached_is_refused_by_every_call(store, s
     ],
 )
 def test_a_name_that_is_no_text_is_refused_with_its_type(stream, store, call, name):
-    with pytest.raises(InvalidNameError, match=f"name is text. type={type(name).__name__}"):
+    with pytest.raises(InvalidNameError, match=f"name must be text. type={type(name).__name__}"):
         call(store, name)
     assert (store.scopes(), store.streams("a"), store.reader_groups("a")) == (["a"], ["s"], [])

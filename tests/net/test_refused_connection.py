@@ -49,7 +49,7 @@ def from_spark(address):
 @pytest.mark.parametrize("connect", [blocking, in_a_loop, from_spark])
 def test_a_refused_connection_is_reported_at_once_with_the_address(address, connect):
     began = time.monotonic()
-    with pytest.raises(NotConnectedError, match="nobody listens") as caught:
+    with pytest.raises(NotConnectedError, match="nothing listens") as caught:
         connect(address)
     assert time.monotonic() - began < LATEST_S
     assert caught.value.fields["address"] == address
@@ -65,7 +65,7 @@ def test_a_command_says_so_too(address, capsys, monkeypatch):
     assert time.monotonic() - began < LATEST_S
     said = capsys.readouterr()
     assert address in said.err + said.out
-    assert "nobody listens" in said.err + said.out
+    assert "nothing listens" in said.err + said.out
 
 
 def test_a_server_that_starts_beside_its_client_is_waited_for():

@@ -35,7 +35,7 @@ _PAGE = 2000
 """Positions of one call: in the worst case each is in a block of its own, which is read to find where its event ends."""
 
 _TRIES = 5
-"""Failed attempts after which a run reports what the erasure waits for: about 3 s, since the pauses double from 0.2 s."""
+"""Failed attempts after which a run reports what the erasure waits for: about 3 s, as the pauses double from 0.2 s."""
 
 _POLL_S = 0.1
 _POLL_MAX_S = 2.0
@@ -46,7 +46,7 @@ def deferred_error(state: Mapping[str, Any]) -> ErasureDeferredError:
     deferred = state["deferred"]
     first = deferred["holds"][0]
     return ErasureDeferredError(
-        "a hold defers the erasure; it continues once no hold covers its events, unless it is withdrawn",
+        "a hold defers the erasure; it continues by itself when no hold covers its events",
         erasure=state["erasure"],
         **{name: first[name] for name in ("hold", "owner", "reason")},
         holds=deferred["count"],
@@ -55,7 +55,7 @@ def deferred_error(state: Mapping[str, Any]) -> ErasureDeferredError:
 
 
 def _check_it_goes_on(state: Mapping[str, Any]) -> None:
-    """Raises ErasureDeferredError, ErasureWaitsError: only people can change what it waits for."""
+    """Raises ErasureDeferredError or ErasureWaitsError if the erasure waits for something that a person must change."""
     if state["state"] == "deferred":
         raise deferred_error(state)
     if state.get("tries", 0) >= _TRIES and state["cause"] != "unavailable":
@@ -141,7 +141,7 @@ class AsyncErasures:
                 state: Mapping[str, Any] = await retrying(call, self._rng)
             except StorageFullError as error:
                 raise StorageFullError(
-                    "no space to record the erasure; make room and repeat it", erasure=chosen, reason=str(error)
+                    "no space to record the erasure; free space and repeat the call", erasure=chosen, reason=str(error)
                 ) from error
             if progress is not None:
                 progress({"state": state["state"], "pages": number + 1, "of": len(pages)})
@@ -162,14 +162,15 @@ class AsyncErasures:
         return await self._receipt(chosen, progress, is_patient=False)
 
     async def wait(self, erasure: str, *, progress: Progress | None = None) -> Mapping[str, Any]:
-        """The receipt of an erasure that was asked for, once it is done. Waits also while holds defer it, or attempts fail.
+        """Wait until a requested erasure is done and return its receipt. Waits also while holds defer it or attempts
+        fail.
 
         Cancelled: the erasure goes on. Raises NotFoundError, ErasureWithdrawnError.
         """
         return await self._receipt(erasure, progress, is_patient=True)
 
     async def withdraw(self, erasure: str, *, who: str, why: str) -> Mapping[str, Any]:
-        """Give up an erasure that is not decided yet, and return its state. See ``client.blocking.erasures``."""
+        """Withdraw an erasure that is not decided yet, and return its state. See ``client.blocking.erasures``."""
         return await retrying(lambda: self._controller.withdraw_erasure(erasure, who=who, why=why), self._rng)
 
     async def _receipt(self, erasure: str, progress: Progress | None, *, is_patient: bool) -> Mapping[str, Any]:

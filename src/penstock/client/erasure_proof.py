@@ -1,4 +1,4 @@
-"""The proof of a receipt: a scan by reads that every client may make. Source: docs/erasure.md."""
+"""Verification of a receipt: a scan with reads that any client may make. Source: docs/erasure.md."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Progress: TypeAlias = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What a scan has found. ``problems``: why the receipt is not true; empty where it is. ``notes``: what could not be
-    looked at, and why. Bytes are those read."""
+    """The result of a scan. ``problems``: why the receipt does not hold; empty if it holds. ``notes``: what could not
+    be checked, and why. The byte count is of bytes read."""
 
     erasure: str
     problems: Sequence[str] = ()
@@ -92,9 +92,9 @@ class Scan:
     def compare_lists(self, lists: Lists) -> None:
         told = {item["segment"]: item["ranges_sha256"] for item in self._receipt["where"]["segments"]}
         if told != {segment: ranges_digest(own) for segment, own in lists.ranges.items()}:
-            self.problems.append("the list of positions is not the one that the receipt has the digest of")
+            self.problems.append("the list of positions does not match its digest in the receipt")
         if self._receipt["chunks"] != {"count": len(lists.chunks), "sha256": digest_of(list(lists.chunks))}:
-            self.problems.append("the list of chunks is not the one that the receipt has the digest of")
+            self.problems.append("the list of chunks does not match its digest in the receipt")
         request = self._receipt.get("request")
         if request is not None:
             count, digest = positions_digest(lists.offsets)
@@ -120,7 +120,7 @@ class Scan:
         if first is None:
             self._notes.append(f"{place}: truncated or deleted since")
         elif first > start:
-            self._notes.append(f"{place}: truncated since up to {first}; what is left is blank where it must be")
+            self._notes.append(f"{place}: truncated up to {first} since; the rest is blank where it must be")
         elif (digests.all.hex(), digests.kept.hex()) == (chunk["sha256_after"], chunk["sha256_kept"]):
             return
         else:
@@ -134,7 +134,7 @@ class Scan:
                 now = item["sha256_after"]
         names = ", ".join(dict.fromkeys(str(item["erasure"]) for item in later if item["erasure"] is not None))
         if now != actual and names:
-            self._notes.append(f"{place}: later erasures rewrote this chunk: {names}; verify those")
+            self._notes.append(f"{place}: later erasures rewrote this chunk: {names}; verify those too")
         elif now != actual:
             self.changed.append(place)
 
@@ -147,10 +147,10 @@ class Scan:
                     f"{place}: erasures under way may have rewritten this chunk: {names}; verify again later"
                 )
             else:
-                self.problems.append(f"{place}: other bytes than those of the receipt have changed")
+                self.problems.append(f"{place}: bytes that the receipt does not cover have changed")
 
     async def look_at_blanks(self, segment: SegmentId, ranges: Sequence[Range]) -> None:
-        """Check ranges that an earlier erasure had blanked. Ranges that lie near each other are read together."""
+        """Check ranges that an earlier erasure blanked. Ranges near each other are read together."""
         truncated = 0
         for group in _near(ranges):
             digests = Digests(group)
@@ -163,7 +163,7 @@ class Scan:
             self._notes.append(f"segment {segment}: {truncated} events were truncated later and cannot be read")
 
     async def _show(self, segment: SegmentId, start: int, end: int, digests: Digests) -> int | None:
-        """Show the digests what can be read; returns from where on, None where nothing can."""
+        """Feed the readable bytes to the digests; return where they begin, None if nothing can be read."""
         name = segment_name(self._stream, segment)
         at, first = start, start
         while at < end:
@@ -175,7 +175,7 @@ class Scan:
             except SegmentNotFoundError:
                 return None
             if not any(parts):
-                self.problems.append(f"segment {segment} ends at {at}, before {end}: bytes of it are lost")
+                self.problems.append(f"segment {segment} ends at {at} instead of {end}: bytes are lost")
                 break
             for part in parts:
                 digests.show(memoryview(part), at)

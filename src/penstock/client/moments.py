@@ -1,7 +1,7 @@
-"""Cuts of a moment: where in a stream the events of a time begin, and how positions go on into successors.
+"""Find the cut for a time: where the events of that time begin, and how positions continue in successor segments.
 
-The store keeps the time of the first and the last append of each block of tier 2, and of a segment's last change. So a cut
-of a moment is exact to a block of each segment. Source: docs/spark.md, "Append time".
+The store keeps the time of the first and last append of each block in tier 2, and of the last change of a segment. So the
+cut for a time is exact to one block per segment. Source: docs/spark.md, "Append time".
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ async def entered(
 
 
 def from_cut(cut: StreamCut, ranges: Mapping[SegmentId, KeyRange]) -> Positions:
-    """Positions of a cut. A segment that is not started stays so while an older one of the cut shares keys with it.
+    """Positions of a cut. A segment that is not started stays so while an older segment of the cut shares keys with it.
 
-    ``ranges`` are the key ranges of its segments; they are looked at only where one is not started.
+    ``ranges`` are the key ranges of the segments; they are used only if a segment is not started.
     """
     if all(offset >= 0 for offset in cut.positions.values()):
         return {segment: cut.positions[segment] for segment in sorted(cut.positions)}
@@ -66,17 +66,19 @@ def from_cut(cut: StreamCut, ranges: Mapping[SegmentId, KeyRange]) -> Positions:
 
 
 async def cut_at(services: Services, stream: StreamName, time_ms: int, *, end: bool) -> StreamCut:
-    """Where to begin, or to ``end``, so that nothing is left out that was appended from, or before, ``time_ms`` on.
+    """The cut for a time: events after it include all that were appended at ``time_ms`` or later. With ``end``, events
+    before it include all that were appended before ``time_ms``.
 
-    Too much by less than a block of each segment, and at the tail by what is not tiered. A time before the head is the head,
-    one behind the tail is the tail. True as far as the stores' clocks go forward, and agree where segments follow each other.
+    The cut may include up to one block per segment too much, and at the tail what is not tiered. A time before the head
+    gives the head, one after the tail gives the tail. This holds if the clocks of the stores never go back, and agree
+    between a segment and its successors.
     """
     for _ in range(_TRIES):
         try:
             return await _cut_at(services, stream, time_ms, end=end)
         except* (TruncatedError, SegmentNotFoundError):
             pass  # The head has moved: look again.
-    raise UnavailableError("stream is truncated faster than it can be looked at", stream=stream)
+    raise UnavailableError("stream is truncated faster than it can be searched", stream=stream)
 
 
 async def _cut_at(services: Services, stream: StreamName, time_ms: int, *, end: bool) -> StreamCut:
@@ -107,7 +109,8 @@ async def _cut_at(services: Services, stream: StreamName, time_ms: int, *, end: 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in a segment a moment lies. ``passed``: behind its end, so that successors are to be looked at."""
+    """The place of a time in a segment. ``passed``: it is after the segment's end, so the successors must be
+    searched."""
 
     offset: int
     passed: bool
@@ -121,7 +124,7 @@ async def _place(segments: SegmentService, name: str, low: int, time_ms: int, *,
 
 
 class _Finder:
-    """Looks for a moment in one segment, by halves: blocks come in the order of their times."""
+    """Binary search for a time in one segment: blocks are in the order of their times."""
 
     def __init__(self, segments: SegmentService, info: SegmentInfo, time_ms: int, *, end: bool) -> None:
         self._segments = segments
@@ -130,7 +133,7 @@ class _Finder:
         self._end = end
 
     async def find(self, start: int) -> int:
-        """The offset of the first event at or behind the moment; the length where there is none."""
+        """The offset of the first event at or after the time; the length of the segment if there is none."""
         low, high = await self._known_from(start), self._info.length
         first, before_ms = low, None
         while low < high:
@@ -150,8 +153,8 @@ class _Finder:
         return low if low in (start, self._info.length) else await self._boundary(max(start, low))
 
     async def _settled(self, start: int, first: int, low: int, before_ms: int | None) -> int:
-        """The moment's place, from that among what has times: those begin at ``first``, and the last before it is of
-        ``before_ms``."""
+        """The place in the segment, from the place ``low`` among the blocks with times. Those begin at ``first``; the
+        last block before ``low`` has the time ``before_ms``."""
         length = self._info.length
         tiered = low < length and await self._chunk(low) is not None
         if self._end:
@@ -160,7 +163,7 @@ class _Finder:
             return length
         if not tiered and self._info.last_modified_ms < self._time_ms:
             return length
-        # Where even the first that has a time lies behind the moment, what has none may do so too.
+        # If even the first block with a time is after the searched time, blocks without a time may be, too.
         return start if low == first else low
 
     def _is_behind(self, block: ChunkBlock) -> bool:
@@ -168,10 +171,10 @@ class _Finder:
         return at_ms is not None and at_ms >= self._time_ms
 
     async def _known_from(self, start: int) -> int:
-        """From where on blocks have times: earlier versions of the store wrote them without, and no longer do."""
+        """The offset from which on blocks have times. Earlier versions of the store wrote blocks without them."""
         low, high = start, self._info.length
         while low < high:
-            # The first look is at the beginning, which is all that it takes with a store that has always known.
+            # The first probe is at the start: it is the only one if all blocks have times.
             middle = low if low == start else low + (high - low) // 2
             chunk = await self._chunk(middle)
             if chunk is None or chunk.blocks[0].last_ms is not None:
@@ -181,12 +184,12 @@ class _Finder:
         return high
 
     async def _chunk(self, offset: int) -> ChunkRange | None:
-        """The chunk that holds a byte; None where none does yet."""
+        """The chunk that holds the byte; None if it is not tiered yet."""
         if offset >= self._info.length:
             return None
         found = await self._segments.chunk_ranges(self._info.name, offset, offset + 1)
         return found[0] if found and found[0].start_offset <= offset and found[0].blocks else None
 
     async def _boundary(self, offset: int) -> int:
-        """The place itself, unless a large event that began before goes on there."""
+        """The place itself, or the next event boundary if it is inside a large event."""
         return await self._segments.next_event_boundary(self._info.name, offset)

@@ -16,7 +16,7 @@ Bound: TypeAlias = StreamCut | Literal["head", "tail"] | str | None
 
 
 RESET_WORDS = {"head": "head", "earliest": "head", "tail": "tail", "latest": "tail"}
-"""Words for the ends of a stream where a reader group is reset."""
+"""The ends of a stream, by the words that a reset of a reader group accepts."""
 
 
 def start_of(given: object, *, name: str = "start") -> Bound:
@@ -59,7 +59,7 @@ def one_of(given: object, name: str, known: tuple[str, ...]) -> None:
 
 
 SECONDS_MAX = 1e9
-"""Longest time that an option takes, some 31 years. It fits every clock and every field of the protocols."""
+"""The longest time that an option accepts, about 31 years. It fits every clock and every field of the protocols."""
 COUNT_MAX = (1 << 63) - 1
 
 
@@ -71,38 +71,38 @@ def number(
     least: float | None = None,
     most: float = SECONDS_MAX,
 ) -> float:
-    """The number, if it is in its range: more than ``above``, from ``least`` to ``most``. ``nan`` is in none.
+    """Return the number if it is more than ``above``, at least ``least``, and in size at most ``most``.
 
-    Raises InvalidArgumentError, which names the option.
+    Raises InvalidArgumentError, which names the option; always for ``nan``.
     """
     shown = {name: repr(given)[:60], "type": type(given).__name__}
     if isinstance(given, bool) or not isinstance(given, int | float) or given != given:
-        raise InvalidArgumentError(f"{name} is a number", **shown)
+        raise InvalidArgumentError(f"{name} must be a number", **shown)
     if above is not None and given <= above:
-        raise InvalidArgumentError(f"{name} is more than {above:g}", **shown)
+        raise InvalidArgumentError(f"{name} must be more than {above:g}", **shown)
     if least is not None and given < least:
-        raise InvalidArgumentError(f"{name} is at least {least:g}", **shown)
+        raise InvalidArgumentError(f"{name} must be at least {least:g}", **shown)
     if abs(given) > most:
-        raise InvalidArgumentError(f"{name} is at most {most:g}", **shown)
+        raise InvalidArgumentError(f"{name} must be at most {most:g}", **shown)
     return given
 
 
 def timeout(given: object) -> None:
-    """Raises InvalidArgumentError unless ``given`` is a time to wait in seconds, or None. Less than 0: do not wait."""
+    """Raises InvalidArgumentError unless ``given`` is None or a time to wait in seconds (below 0: do not wait)."""
     if given is not None:
         number("timeout_s", given)
 
 
 def check_printable(name: str, given: object) -> None:
-    """Raises InvalidArgumentError unless ``given`` is text that has bytes in UTF-8: no half of a surrogate pair."""
+    """Raises InvalidArgumentError unless ``given`` is text that UTF-8 can encode: without half of a surrogate pair."""
     fields_ = {name: ascii(given)[:60], "type": type(given).__name__}
     if not isinstance(given, str):
-        raise InvalidArgumentError(f"{name} is text", **fields_)
+        raise InvalidArgumentError(f"{name} must be text", **fields_)
     try:
         given.encode()
     except UnicodeEncodeError as error:
         raise InvalidArgumentError(
-            f"{name} is not text in UTF-8: it holds half of a surrogate pair", **fields_
+            f"{name} cannot be encoded in UTF-8: it contains half of a surrogate pair", **fields_
         ) from error
 
 

@@ -304,11 +304,11 @@ class AsyncStore:
         return found
 
     async def deleted_streams(self, scope: str | None = None) -> Sequence[DeletedStream]:
-        """Deleted streams of the scope, or of all, that can be restored; also those of scopes that are deleted."""
+        """The deleted streams that can be restored, of one scope or all, including those of deleted scopes."""
         return await self.controller.list_deleted_streams(scope)
 
     async def restore_stream(self, name: str | StreamName, *, incarnation: int | None = None) -> RestoredStream:
-        """Bring a deleted stream back. See ``ControllerService.restore_stream`` for what comes back, and what is raised."""
+        """Restore a deleted stream. See ``ControllerService.restore_stream`` for what is restored and raised."""
         return await self.controller.restore_stream(self.stream(name).name, incarnation=incarnation)
 
     async def create_stream(
@@ -417,8 +417,8 @@ class AsyncStore:
         lease_s: float = 10.0,
         dry_run: bool = False,
     ) -> Sequence[Mapping[str, Any]]:
-        """See ``blocking.stores.Store.reset_reader_group``. Cancelled: data is held for the readers wherever they then are,
-        and the same call finishes the reset."""
+        """See ``blocking.stores.Store.reset_reader_group``. Cancelled: the data that the readers need is held, and the
+        same call completes the reset."""
         number("lease_s", lease_s, above=0)
         config = await self._group_config(name)
         names = [self.stream(item).name for item in streams] or sorted(config.start_cuts)

@@ -1,4 +1,4 @@
-"""Who asks for a change, and why: carried beside a call to the audit entry that the change leaves."""
+"""Who makes a change and why: passed along with a call to the audit entry of the change."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ TEXT_MAX = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who makes a call. ``who`` and ``why`` are what the caller states: nothing verifies them. ``via``: the way the call
-    came, such as ``cli``, ``grpc`` or ``http``; ``peer``: the address it came from. An empty field is not known.
+    """Who makes a call. ``who`` and ``why`` are what the caller states; nothing verifies them. ``via``: the interface,
+    such as ``cli``, ``grpc`` or ``http``; ``peer``: the address of the caller. An empty field is not known.
 
     Raises InvalidArgumentError: a field is not text, or longer than 1,000 characters.
     """
@@ -28,7 +28,7 @@ class Caller:
     def __post_init__(self) -> None:
         for name, value in self.as_fields().items():
             if not isinstance(value, str) or not value.isprintable():
-                raise InvalidArgumentError("who calls, and why, is one line of text", field=name)
+                raise InvalidArgumentError("who and why must each be one line of text", field=name)
             if len(value) > TEXT_MAX:
                 raise InvalidArgumentError("text is too long", field=name, length=len(value), limit=TEXT_MAX)
 
@@ -42,7 +42,7 @@ _CURRENT: ContextVar[Caller | None] = ContextVar("penstock_caller", default=None
 
 
 def current_caller() -> Caller | None:
-    """Who makes the call that runs now; None: the store itself, or nobody said."""
+    """Who makes the current call; None: the store itself, or an unnamed caller."""
     return _CURRENT.get()
 
 
@@ -58,7 +58,7 @@ def unattributed() -> Iterator[None]:
 
 @contextmanager
 def calling(caller: Caller) -> Iterator[None]:
-    """Within the block, calls of this thread or task are made by ``caller``, tasks that they start included."""
+    """Inside the block, calls of this thread or task, and of tasks that they start, are made by ``caller``."""
     token = _CURRENT.set(caller)
     try:
         yield

@@ -15,7 +15,7 @@ _E = TypeVar("_E", bound=BaseException)
 
 
 class PenstockError(Exception):
-    """Base of all errors raised on purpose. Secrets in URLs among message and fields are hidden from the start."""
+    """Base of all errors raised on purpose. Secrets in URLs are hidden in the message and fields when it is created."""
 
     def __init__(self, message: str, **fields: Any) -> None:
         message = redacted(message)
@@ -39,7 +39,7 @@ def _rebuild(kind: type[PenstockError], message: str, fields: dict[str, Any]) ->
 
 
 _PLACES = frozenset({"address", "controller", "data", "endpoint", "path", "place", "tier2", "url"})
-"""Fields in which a user and a password may stand without a scheme before them."""
+"""Fields that may contain a user and a password without a scheme in front."""
 
 
 def _shown(name: str, value: Any) -> Any:
@@ -203,8 +203,8 @@ class RetentionHoldError(ConflictError):
 class ErasureDeferredError(ConflictError):
     """A hold covers some of the events. The erasure is recorded, and continues once no hold covers them.
 
-    Do not request it again under another id: wait for it, or withdraw it. Fields: ``erasure``; ``hold``, ``owner`` and
-    ``reason`` of the first hold; ``holds``, how many there are; ``since_ms``.
+    Do not repeat the request with another id: wait, or withdraw it. Fields: ``erasure``; ``hold``, ``owner`` and
+    ``reason`` of the first hold; ``holds``, the number of holds; ``since_ms``.
     """
 
 
@@ -240,7 +240,8 @@ class StorageFullError(UnavailableError):
 
 
 class ErasureWaitsError(UnavailableError):
-    """The erasure is decided, and several attempts to perform it failed. The store goes on trying; wait for it.
+    """The erasure is decided, and several attempts to perform it failed. The store goes on trying; wait, or fix the
+    cause.
 
     Fields: ``erasure``; ``cause``: ``no space``, ``damage`` or ``error``; ``waits_for``: the error, for people; ``tries``.
     """

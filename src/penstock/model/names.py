@@ -29,7 +29,7 @@ KEY_VALUE_TABLES = f"{SYSTEM_SCOPE}/_tables/keyvaluetables"
 def check_text(name: object) -> None:
     """Raise ``InvalidNameError`` for a name that is no ``str``."""
     if not isinstance(name, str):
-        raise InvalidNameError("a name is text", type=type(name).__name__)
+        raise InvalidNameError("a name must be text", type=type(name).__name__)
 
 
 def check_name(kind: str, name: str, *, internal: bool = False) -> str:

@@ -28,7 +28,7 @@ def redacted(text: str) -> str:
 
 
 def redacted_address(text: str) -> str:
-    """The same for what should be a place or an address, with a scheme or without: what could be a user and a password."""
+    """As ``redacted``, for a location or an address: also hides a user and a password without a scheme in front."""
     text = redacted(text)
     return _WORD.sub(lambda word: _without_bare_user(word[0]), text) if "@" in text else text
 

@@ -79,7 +79,7 @@ class Retain:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
     """What may be unread. ``ttl_s``: unread data older than that counts as read. ``evict_to``: share of the limit that
-    eviction goes down to. ``on_exceed``: what each of the three quotas does, save one that has an action of its own."""
+    eviction goes down to. ``on_exceed``: what each of the three quotas does, unless it has its own action."""
 
     ttl_s: Limit = INHERIT
     max_bytes: Limit = INHERIT
@@ -141,7 +141,7 @@ class EffectivePolicy:
     ``min_bytes`` and ``min_age_ms``: infinite where None; of a dimension that no level names they are 0 and not in
     ``given``, and take no part in ``combine``. ``truncates`` is False where no level says anything of ``retain``: then all
     data is kept. ``origins`` maps each field of the document (``retain.min_bytes``) to the level that its value is from.
-    ``on_exceed_bytes``, ``on_exceed_age`` and ``on_exceed_events`` are None where ``on_exceed`` decides.
+    ``on_exceed_bytes``, ``on_exceed_age`` and ``on_exceed_events`` are None if ``on_exceed`` decides.
     """
 
     min_bytes: int | None = 0

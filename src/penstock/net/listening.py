@@ -13,9 +13,8 @@ async def listen_on(
 ) -> list[socket.socket]:
     """A listening socket for every address that the host stands for, all on one port; 0 takes a free one.
 
-    The caller closes them. ``what`` names the address in the error. ``receive_bytes`` is the
-    kernel's receive buffer of each accepted connection; None: the system's choice. Raises AddressInUseError, with none left
-    open.
+    The caller closes them. ``what`` names the address in the error. ``receive_bytes``: the kernel's receive buffer of
+    each accepted connection; None: the system's default. Raises AddressInUseError; then none is left open.
     """
     loop = asyncio.get_running_loop()
     bound: list[socket.socket] = []

@@ -1,7 +1,7 @@
-"""What a truncation by hand, or the deletion of a stream, would take: the dry run of the command line and of HTTP.
+"""What a truncation by hand, or the deletion of a stream, would delete: the dry run of the command line and of HTTP.
 
-It adds nothing up that the controller does not report: sizes are those of ``measure``, losses of subscribers those of
-``describe_subscribers`` and of a move that is only tried.
+All numbers come from the controller: sizes from ``measure``, losses of subscribers from ``describe_subscribers`` and from
+a dry run of ``move_subscriber``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from penstock.ports.controller_service import ControllerService
 async def plan_removal(controller: ControllerService, stream: StreamName, cut: StreamCut | None) -> Mapping[str, Any]:
     """What a truncation at ``cut`` would delete, or the deletion of the whole stream (None). Changes nothing.
 
-    ``from``, ``to``: cuts, offsets by ``number#epoch``. ``bytes`` and ``events``: exact at the time of asking; ``events`` is
-    None where a cut is no boundary of events. ``subscribers``: those that have not read all of it, as ``subscriber``,
-    ``bytes``, ``events``. ``holds``: those on the stream, as ``encode_hold`` has them; one that covers what would be deleted
-    refuses it. ``grace_s``, of a truncation: how long it can be undone. If the record of an epoch is lost, nobody knows what
-    a stream holds: cuts, numbers and subscribers of its deletion are None.
+    ``from``, ``to``: cuts, as offsets by ``number#epoch``. ``bytes`` and ``events``: exact at the time of the call;
+    ``events`` is None if a cut is not at an event boundary. ``subscribers``: those that have not read all of it, as
+    ``subscriber``, ``bytes``, ``events``. ``holds``: all holds on the stream, as ``encode_hold`` returns them; a hold that
+    covers what would be deleted makes the real call fail. ``grace_s``, only for a truncation: how long it can be undone.
+    If the record of an epoch is lost, the cuts, numbers and subscribers of a deletion are unknown and None.
     Raises StreamNotFoundError; InvalidCutError (not a cut of the stream, or before its head).
     """
     holds = [encode_hold(item) for item in await controller.list_holds(stream)]
@@ -39,7 +39,7 @@ async def plan_removal(controller: ControllerService, stream: StreamName, cut: S
     except CorruptDataError:
         if cut is not None:
             raise
-        # Deletion is the way out of such a stream, so it must stay possible.
+        # Such a stream can only be deleted, so its deletion must stay possible.
         return found | dict.fromkeys(("from", "to", "bytes", "events", "subscribers"))
     counts = [span.events for span in spans]
     return found | {
@@ -54,11 +54,11 @@ async def plan_removal(controller: ControllerService, stream: StreamName, cut: S
 async def _losses(
     controller: ControllerService, stream: StreamName, cut: StreamCut | None
 ) -> Sequence[Mapping[str, Any]]:
-    """What each subscriber would lose unread, by name; only those that would lose something."""
+    """The unread data that each subscriber would lose; only those that would lose something, by name."""
     found: list[Mapping[str, Any]] = []
     for item in await controller.describe_subscribers(stream):
         if item.cut is None:
-            continue  # It has published nothing, and nothing is kept for it.
+            continue  # It has acknowledged nothing, so nothing is kept for it.
         if cut is None:
             lost, events = item.lag_bytes, None if item.lag_events < 0 else item.lag_events
         else:

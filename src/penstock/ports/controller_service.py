@@ -136,12 +136,12 @@ class ReaderGroupConfig:
 class SubscriberInfo:
     """A subscriber of a stream, as ``scope/group``. ``cut=None``: it has published nothing, and holds nothing.
 
-    ``updated_ms``: when it last acknowledged: moved on, or confirmed that nothing is unread. Lags are from its cut to the
-    tail: bytes and events exact; ``lag_ms`` the age of the oldest unread event, within one recording period, None where
-    nothing is unread. ``held_bytes``: what it alone keeps from going. ``holes``: ranges acknowledged out of order;
-    Pravega's protocol has none. Events, age and held bytes are -1 and None where they were not asked for. ``query``: the
-    query that owns it, empty if none is known. ``owner``: who reads under it, in words: a Spark query, a table, a reader
-    group, one of the Java client; empty where it was not asked for.
+    ``updated_ms``: when it last made progress or confirmed that nothing is unread. Lags are from its cut to the tail:
+    bytes and events are exact; ``lag_ms`` is the age of the oldest unread event, exact to one recording period, None if
+    nothing is unread. ``held_bytes``: data that only it keeps. ``holes``: ranges acknowledged out of order; Pravega's
+    protocol has none. Events, age and held bytes are -1 or None if they were not requested. ``query``: the query that
+    owns it, empty if none is known. ``owner``: who reads as this subscriber, in words: a Spark query, a table, a reader
+    group, or a group of the Java client; empty if it was not requested.
     """
 
     name: str
@@ -181,10 +181,10 @@ class StreamDescription:
 class DeletedStream:
     """A deleted stream whose grace has not ended. Times are wall clock.
 
-    ``incarnation``: the number of its first segment, by which several deleted streams of one name differ; the greatest was
-    created last. ``rule``: ``manual``, or the rule that deleted it. ``size_bytes``: from head to tail, on disk until
-    ``restorable_until_ms`` and longer where a hold on the scope keeps it; None where a damaged record hides it. ``caller``:
-    who deleted it, as in the audit stream; empty if nobody said.
+    ``incarnation``: the number of its first segment, which distinguishes deleted streams of one name; the greatest was
+    created last. ``rule``: ``manual``, or the rule that deleted it. ``size_bytes``: from head to tail; None if a
+    damaged record hides it. It stays on disk until ``restorable_until_ms``, or longer if a hold on the scope keeps it.
+    ``caller``: who deleted it, as in the audit stream; empty if unknown.
     """
 
     stream: StreamName
@@ -198,8 +198,8 @@ class DeletedStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredStream:
-    """A stream that is back. ``dropped_subscribers``: those whose reader group was deleted, created again, or has left the
-    stream meanwhile. ``sealed``: as it was before its deletion."""
+    """A restored stream. ``dropped_subscribers``: not restored, because their reader group was deleted, created again,
+    or no longer reads the stream. ``sealed``: whether the stream was sealed before its deletion."""
 
     stream: StreamName
     incarnation: int
@@ -254,24 +254,24 @@ class ControllerService(Protocol):
     async def delete_stream(self, stream: StreamName, *, seal: bool = False) -> None:
         """Delete a sealed stream with its data; with ``seal`` any stream, sealed in the step that decides the deletion.
 
-        The name is free when this returns. A store with a grace for deletions keeps the data of users' streams for so long:
-        ``restore_stream``. A refused call changes nothing: a stream that a hold keeps takes events as before.
-        Raises: StreamNotSealedError (not with ``seal``), RetentionHoldError.
+        The name is free when this returns. A store with a deletion grace keeps the data of users' streams for that
+        time: see ``restore_stream``. A refused call changes nothing: a stream that a hold keeps accepts events as
+        before. Raises: StreamNotSealedError (not with ``seal``), RetentionHoldError.
         """
         ...
 
     async def list_deleted_streams(self, scope: str | None = None) -> Sequence[DeletedStream]:
-        """Deleted streams that can be restored, of a scope or all; sorted by scope, stream, incarnation. Also of a scope
-        that is deleted itself."""
+        """Deleted streams that can be restored, of one scope or all, including deleted scopes; sorted by scope, stream,
+        incarnation."""
         ...
 
     async def restore_stream(self, stream: StreamName, *, incarnation: int | None = None) -> RestoredStream:
-        """Bring a deleted stream back, with its events, configuration, policy and subscribers' positions.
+        """Restore a deleted stream, with its events, configuration, policy and subscribers' positions.
 
-        ``incarnation``: which one, where several of the name were deleted; None: the last. One that was not sealed takes
-        events again, in new segments. Transactions that were open were aborted by the deletion.
-        Raises: StreamNotFoundError (no such deleted stream is left), ConflictError (its grace has just ended),
-        AlreadyExistsError (another stream has its name by now), ScopeNotFoundError (its scope is deleted; create it first).
+        ``incarnation``: which one, if several streams of this name were deleted; None: the last. A stream that was not
+        sealed accepts events again, in new segments. Transactions that were open stay aborted.
+        Raises: StreamNotFoundError (no such deleted stream can be restored), ConflictError (its grace has just ended),
+        AlreadyExistsError (another stream has its name), ScopeNotFoundError (its scope is deleted; create it first).
         """
         ...
 
@@ -546,9 +546,10 @@ class ControllerService(Protocol):
         ``asked``: ``erasure`` (its id), ``who``, ``why``, ``looked_for`` (a JSON object, without the values). Positions may
         come in numbered pages of at most 50,000; then ``run`` has the token of the attempt and the digest of all positions
         (docs/formats/erasure.md). The last page decides, once all are there. From then on it is performed in any case;
-        ``erasure`` reports its progress. If a hold covers some of it, the state is ``deferred``: nothing is changed until no
-        hold covers any of it, and then it is decided without another call. A repeat of the same id and request, or of some
-        of its positions, changes nothing. ``dry_run``: only report what would be erased, and which holds would defer it.
+        ``erasure`` reports its progress. If a hold covers some of it, the state is ``deferred``: nothing is changed
+        until no hold covers any of it; then it is decided without another call. Repeating the id with the same request,
+        or with some of its positions, changes nothing. ``dry_run``: only report what would be erased, and which holds
+        would defer it.
 
         Raises AlreadyExistsError (the id has another request; ``undecided``: how many positions of the page it does not
         cover), ErasureWithdrawnError, InvalidArgumentError (no event begins there, or pages are missing), TruncatedError.
@@ -568,10 +569,10 @@ class ControllerService(Protocol):
         ...
 
     async def withdraw_erasure(self, erasure: str, *, who: str, why: str) -> Mapping[str, Any]:
-        """Give up an erasure that is not decided (``deferred``, ``gathering``), and answer with its state ``withdrawn``.
+        """Withdraw an erasure that is not decided (``deferred``, ``gathering``), and return its state ``withdrawn``.
 
-        It erased nothing, and its id cannot be used again. Repeated: nothing happens. Raises NotFoundError, ConflictError
-        (it was decided: its events are erased), InvalidArgumentError.
+        It erased nothing, and its id cannot be used again. A repeated call changes nothing. Raises NotFoundError,
+        ConflictError (it was decided: its events are erased), InvalidArgumentError.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Whether space may be given back now, or somebody copies the files."""
+"""Whether files may be deleted now, or a backup is copying them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Protocol
 class SpaceHolds(Protocol):
     """Asked before a store deletes, punches or recycles a file that a backup may be reading.
 
-    Each call returns a block. Its value says whether space may be given back inside it; while it may, no backup begins.
-    Where it may not, the caller does nothing and asks again later. A backup that dies holds nothing.
+    Each call returns a context manager. Its value says whether space may be freed inside the block; if so, no backup
+    begins before its end. If not, the caller frees nothing and asks again later. A backup that dies holds nothing.
     """
 
     def chunks(self) -> AbstractContextManager[bool]:
@@ -24,7 +24,7 @@ class SpaceHolds(Protocol):
 
 
 class NoHolds:
-    """For a store that nobody can back up while it runs: space may always be given back."""
+    """For a store that cannot be backed up while it runs: space may always be freed."""
 
     @contextmanager
     def chunks(self) -> Iterator[bool]:

@@ -208,7 +208,7 @@ HOLDER_MAX_BYTES = 512
 """Of the words that say who took a lease."""
 
 LEASE_PARTS_MAX = 100_000
-"""Parts into which the work under one lease is divided, at most."""
+"""The maximum number of tasks under one lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -455,7 +455,7 @@ class SegmentService(Protocol):
     async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int, holder: str = "") -> None:
         """Keep the segment's chunks on disk until that wall time, whatever is truncated or deleted. Repeating extends.
 
-        ``holder``: who takes it, for whoever asks what holds space back; without, what was said before stays. A lease
+        ``holder``: who takes the lease, shown in reports of what holds space; if empty, the earlier one stays. A lease
         counts once, however many segments it holds. Raises InvalidArgumentError (longer than a store allows, or
         ``HOLDER_MAX_BYTES``), ThrottledError (``resource="leases"``: too many)."""
         ...
@@ -463,9 +463,9 @@ class SegmentService(Protocol):
     async def release_lease(self, lease: UUID) -> None: ...
 
     async def finish_lease_part(self, lease: UUID, part: int, parts: int) -> None:
-        """Work under the lease is divided into so many parts, and part number ``part``, from 0, is done. With the last one
-        the lease is released. Repeating a part changes nothing. After a restart of the store the count begins anew, and the
-        lease may hold until its end. Raises InvalidArgumentError (not ``0 <= part < parts <= LEASE_PARTS_MAX``)."""
+        """Note that task number ``part``, from 0, of the ``parts`` tasks under the lease is done. After the last one,
+        the lease is released. Repeating a task changes nothing. A restart of the store forgets the count, so the lease
+        may hold until its time ends. Raises InvalidArgumentError (not ``0 <= part < parts <= LEASE_PARTS_MAX``)."""
         ...
 
     async def next_event_boundary(self, name: str, offset: int) -> int:

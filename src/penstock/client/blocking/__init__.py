@@ -1,1 +1,1 @@
-"""The blocking face of the client: the same names, no ``await``. One background thread runs the loop."""
+"""The blocking client: the same names without ``await``. One background thread runs the event loop."""

@@ -29,17 +29,18 @@ class Erasures:
         return self._thread.call(self._inner.show(erasure))
 
     def wait(self, erasure: str) -> Mapping[str, Any]:
-        """The receipt of an erasure that was asked for, once it is done. Waits also while holds defer it, or attempts fail.
+        """Wait until a requested erasure is done and return its receipt. Waits also while holds defer it or attempts
+        fail.
 
         Raises NotFoundError, ErasureWithdrawnError.
         """
         return self._thread.call(self._inner.wait(erasure))
 
     def withdraw(self, erasure: str, *, who: str, why: str) -> Mapping[str, Any]:
-        """Give up an erasure that is not decided yet, because holds defer it or pages are missing; return its state.
+        """Withdraw an erasure that is not decided yet, because holds defer it or pages are missing; return its state.
 
-        It has erased nothing, and its id cannot be used again. Who withdrew it, and why, is recorded. Repeated: nothing
-        happens. Raises NotFoundError, ConflictError (it was decided: its events are erased), InvalidArgumentError.
+        It has erased nothing, and its id cannot be used again. ``who`` and ``why`` are recorded. A repeated call changes
+        nothing. Raises NotFoundError, ConflictError (it was decided: its events are erased), InvalidArgumentError.
         """
         return self._thread.call(self._inner.withdraw(erasure, who=who, why=why))
 

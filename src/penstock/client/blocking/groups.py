@@ -1,4 +1,4 @@
-"""Reader groups of the blocking face."""
+"""Reader groups of the blocking client."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from penstock.model.names import StreamName
 
 
 class ReaderGroup:
-    """Several readers that share streams; their progress can hold and release data.
+    """Several readers that share streams. Their progress can hold and release data.
 
-    Its ``retention`` says when: none, never; manual, when ``publish`` is called; automatic, at each completed checkpoint,
-    which its readers begin every ``checkpoint_interval_s`` while they read. Calls raise ReaderGroupNotFoundError once the
-    group is deleted, UnavailableError where the store cannot be reached.
+    The ``retention`` of the group says when: none, never; manual, when ``publish`` is called; automatic, at each completed
+    checkpoint, which its readers begin every ``checkpoint_interval_s`` while they read. Calls raise
+    ReaderGroupNotFoundError after the group is deleted, UnavailableError if the store cannot be reached.
     """
 
     def __init__(self, thread: LoopThread, inner: AsyncReaderGroup) -> None:
@@ -40,26 +40,26 @@ class ReaderGroup:
 
     @property
     def streams(self) -> Sequence[StreamName]:
-        """The streams that it reads, sorted."""
+        """The streams that the group reads, sorted."""
         return self._inner.streams
 
     def reader(self, name: str, *, on_truncated: OnTruncated = "raise") -> GroupReader:
-        """A reader, not joined yet: use it in a ``with`` block. A second one of the ``name`` takes the place of the first.
+        """A reader that has not joined yet: use it in a ``with`` block. A second reader of the ``name`` replaces the first.
 
-        ``on_truncated``: where data was truncated before it was read, "raise" TruncatedError or "skip" it.
+        ``on_truncated``: if data was truncated before it was read, "raise" TruncatedError or "skip" it.
         """
         return GroupReader(self._thread, self._inner.reader(name, on_truncated=on_truncated))
 
     def readers(self) -> list[str]:
-        """Names of the readers that are in the group, sorted; dead ones until their lease has run out."""
+        """Names of the readers in the group, sorted. Dead readers stay until their lease ends."""
         return self._thread.call(self._inner.readers())
 
     def remove_reader(self, name: str) -> None:
-        """Take what the dead reader ``name`` held from it now, without waiting for its lease."""
+        """Release the segments of the dead reader ``name`` now, without waiting for the end of its lease."""
         self._thread.call(self._inner.remove_reader(name))
 
     def positions(self) -> Mapping[StreamName, StreamCut]:
-        """How far the group is, as its readers reported last: one cut per stream."""
+        """The position of the group, as its readers last reported it: one cut per stream."""
         return self._thread.call(self._inner.positions())
 
     def checkpoint(self, *, deadline_s: float = DEADLINE_S) -> Mapping[StreamName, StreamCut]:
@@ -71,9 +71,9 @@ class ReaderGroup:
         return self._thread.call(self._inner.checkpoint(deadline_s=deadline_s))
 
     def publish(self, cuts: StreamCut | str | Mapping[StreamName, StreamCut]) -> None:
-        """Tell the streams that everything before the cuts is done with, so that retention may release it.
+        """Acknowledge everything before the cuts, so that retention may release it.
 
-        ``cuts``: one cut, its text, or a mapping as ``positions`` gives it. Raises UnsupportedError (retention is not
+        ``cuts``: one cut, its text, or a mapping as ``positions`` returns it. Raises UnsupportedError (retention is not
         manual), InvalidCutError (behind the last one, or no position of its stream), SubscriberNotFoundError.
         """
         self._thread.call(self._inner.publish(cuts))
@@ -83,5 +83,5 @@ class ReaderGroup:
         self._thread.call(self._inner.delete())
 
     def close(self) -> None:
-        """Nothing: a group holds nothing open; its readers close on their own."""
+        """Does nothing: a group holds no resources; its readers are closed by themselves."""
         self._thread.call(self._inner.close())

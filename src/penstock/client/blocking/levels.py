@@ -30,8 +30,8 @@ class LevelPolicy:
         ``max_bytes``, ``max_age_s``, ``combine``, ``measure``; of ``backlog``: ``ttl_s``, ``max_bytes``, ``max_age_s``,
         ``max_events``, ``on_exceed``, ``on_exceed_bytes``, ``on_exceed_age``, ``on_exceed_events``, ``evict_to``; of
         ``idle``: ``subscriber_s``, ``stream_s``, ``stream_when``; and ``unsubscribed`` and ``grace_s``:
-        docs/formats/policy.md. It does not ask: what the document lets go may go with the
-        next cycle; ``plan`` of a stream's retention tells before what that is.
+        docs/formats/policy.md. It does not ask for confirmation: the next cycle may delete what the document releases.
+        ``plan`` of a stream's retention shows that beforehand.
 
         Raises InvalidArgumentError, with ``field``, ``value``, ``rule`` and ``level``; the old document stays then.
         """

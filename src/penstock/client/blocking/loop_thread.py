@@ -47,7 +47,7 @@ class LoopThread:
     """One event loop in one daemon thread, with the services open for as long as it runs."""
 
     def __init__(self, opener: Opener, *, local: bool = False) -> None:
-        """``local``: the services are this process's own, and run in this loop."""
+        """``local``: the services belong to this process and run in this loop."""
         self.loop = _new_loop()
         self.is_local = local
         self._opened: Future[Services] = Future()

@@ -177,11 +177,11 @@ class Stream:
         *,
         dry_run: bool = False,
     ) -> Mapping[str, Any]:
-        """Set what a subscriber has acknowledged, and so what retention may release; returns what it passes: ``bytes``,
-        ``events``. It moves no reader: ``Store.reset_reader_group`` moves both.
+        """Set the acknowledged position of a subscriber, and so what retention may release. It moves no reader:
+        ``Store.reset_reader_group`` moves both.
 
-        ``dry_run`` changes nothing. Raises SubscriberNotFoundError,
-        InvalidCutError, TruncatedError (before the head).
+        Returns the ``bytes`` and ``events`` between the old and the new position (negative: backwards). ``dry_run``
+        changes nothing. Raises SubscriberNotFoundError, InvalidCutError, TruncatedError (before the head).
         """
         call = self._inner.set_acknowledged(name, to, dry_run=dry_run)
         return self._thread.call(call)
@@ -211,14 +211,14 @@ class Stream:
             who, why: For the receipt: who wants it, and the reason, in free text.
             erasure: Its id. A repeat of the same request, or of some of its events, returns the receipt. None: a new id.
             looked_for: For the receipt: what the positions were found by. A JSON object, without the values themselves.
-            dry_run: Only count, and change nothing; ``holds`` of the answer names the holds that would defer it.
-            progress: Called with how far it is.
+            dry_run: Only count and change nothing; ``holds`` in the result names the holds that would defer the
+            erasure. progress: Called with how far it is.
         Raises:
-            ErasureDeferredError: A hold covers some of it. It is recorded, and continues once no hold does.
-            InvalidArgumentError: No event begins there. AlreadyExistsError: the id belongs to another request.
-            ErasureWaitsError: It is decided, and attempts fail for some seconds, for example for lack of space. The store
-            goes on trying; the same id again waits on. StorageFullError: there is no space to record it; nothing is decided.
-            ErasureWithdrawnError, TruncatedError, StreamNotFoundError.
+            ErasureDeferredError: A hold covers some of the events. The erasure is recorded, and continues once no hold
+            does. InvalidArgumentError: No event begins there. AlreadyExistsError: the id belongs to another request.
+            ErasureWaitsError: It is decided, but attempts fail for some seconds, for example for lack of space. The
+            store goes on trying; call again with the same id to wait longer. StorageFullError: there is no space to
+            record it; nothing is decided. ErasureWithdrawnError, TruncatedError, StreamNotFoundError.
 
         Once decided it is performed, whoever crashes or is cancelled; ``erasures.wait`` gives the receipt.
         """
@@ -284,7 +284,7 @@ class Store:
 
     Raises what the opener raises. Safe to use from several threads; writers and readers belong to one at a time. A store
     that is still open when the process ends is closed then. ``place`` is where it is, for its ``repr``. ``local``: the opener
-    gives a store in this process, which runs in the loop that we start.
+    returns a store in this process, which runs in the loop that this call starts.
     """
 
     def __init__(
@@ -327,15 +327,15 @@ class Store:
         return self._thread.call(self._inner.streams(scope, tag=tag, internal=internal))
 
     def deleted_streams(self, scope: str | None = None) -> Sequence[DeletedStream]:
-        """Deleted streams of the scope, or of all, that can be restored; also those of scopes that are deleted."""
+        """The deleted streams that can be restored, of one scope or all, including those of deleted scopes."""
         return self._thread.call(self._inner.deleted_streams(scope))
 
     def restore_stream(self, name: str | StreamName, *, incarnation: int | None = None) -> RestoredStream:
-        """Bring a deleted stream back, with its events, policy and subscribers' positions, until its grace ends.
+        """Restore a deleted stream before its grace ends, with its events, policy and subscribers' positions.
 
-        ``incarnation``: which one, where several of the name were deleted; None: the last. One that was not sealed takes
-        events again. Raises StreamNotFoundError, ConflictError (its grace has just ended), AlreadyExistsError (another
-        stream has the name), ScopeNotFoundError (create the scope first).
+        ``incarnation``: which one, if several streams of this name were deleted; None: the last. A stream that was not
+        sealed accepts events again. Raises StreamNotFoundError, ConflictError (its grace has just ended),
+        AlreadyExistsError (another stream has the name), ScopeNotFoundError (create the scope first).
         """
         return self._thread.call(self._inner.restore_stream(name, incarnation=incarnation))
 
@@ -427,18 +427,20 @@ class Store:
         lease_s: float = 10.0,
         dry_run: bool = False,
     ) -> Sequence[Mapping[str, Any]]:
-        """Move the readers of group ``scope/name`` and what it has acknowledged to one position, while no reader is online.
+        """Move the readers and the acknowledged position of group ``scope/name`` to one place, while no reader is
+        online.
 
         Args:
-            to: "head" or "earliest", "tail" or "latest", a time with its zone (data appended from then on is read), or a cut
-                or its text, which moves its own stream only.
-            streams: The streams to move in; empty: all that the group reads.
-            lease_s: A reader counts as away once it has been silent for so long; a group that lists readers is watched first.
+            to: "head" or "earliest", "tail" or "latest", a time with a zone (the group reads what was appended from then on),
+                or a cut or its text, which moves only its own stream.
+            streams: Only these streams; empty: all that the group reads.
+            lease_s: A reader counts as offline after this time without a heartbeat. If the group lists readers, the call
+                waits this long to see whether they are online.
             dry_run: Check everything and change nothing.
         Returns:
-            A mapping for each stream: ``stream``, ``from`` and ``to`` (offsets by segment), and ``bytes`` and ``events`` that
-            the readers skip (negative: read again; None: unknown); for a subscriber also ``acknowledged_bytes`` and
-            ``acknowledged_events``.
+            A mapping for each stream: ``stream``, ``from`` and ``to`` (offsets by segment), and the ``bytes`` and ``events``
+            that the readers skip (negative: they read them again; None: unknown). For a subscriber also
+            ``acknowledged_bytes`` and ``acknowledged_events``.
         Raises:
             ConflictError: A reader is online (``readers`` names them), or another program keeps the positions: a Spark query
                 in its checkpoint, or Pravega's Java client. Nothing was changed.

@@ -1,8 +1,8 @@
-"""Reset a reader group: move its readers and what it has acknowledged to one position, while no reader is there.
+"""Reset a reader group: move its readers and its acknowledged position to one place, while no reader is online.
 
-The positions of readers are in the group's table, and what is acknowledged is in the controller's records. So a reset has
-several steps. After each of them, what is acknowledged is at or before the readers' positions: no data that the group still
-reads is released. A crash between two steps holds too much at worst, and a repeated reset finishes.
+The positions of the readers are in the group's table; the acknowledged position is in the controller's records. So a reset
+takes several steps. After each step, the acknowledged position is at or before the readers' positions, so no data is
+released that the group still reads. A crash between two steps holds too much at worst; a repeated reset completes it.
 
 Source: docs/design/0008-client.md, "Reset".
 """
@@ -44,15 +44,16 @@ from penstock.ports.rng import Rng
 log = logging.getLogger(__name__)
 
 ResetTo: TypeAlias = StreamCut | datetime | Literal["head", "tail", "earliest", "latest"] | str
-"""Where a group continues: the head (earliest) or tail (latest) of each stream, what was appended since a time, or a cut."""
+"""Where a group continues: the head (earliest) or tail (latest) of each stream, the events since a time, or a cut."""
 
 _LEASE_REFRESHES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """The reset of one stream. ``lower``: the earlier of ``to`` and what is acknowledged; None for a group that is no
-    subscriber. ``is_behind``: ``lower`` is before what is acknowledged, so data must be held before the readers move."""
+    """The reset of one stream. ``lower``: the earlier of ``to`` and the acknowledged position; None if the group is not
+    a subscriber. ``is_behind``: ``lower`` is before the acknowledged position, so data must be held before the readers
+    move."""
 
     to: StreamCut
     before: StreamCut | None
@@ -62,7 +63,7 @@ class _Step:
 
 
 class GroupReset:
-    """One reset of one group. ``lease_s``: readers that are silent for so long count as away."""
+    """One reset of one group. ``lease_s``: a reader without a heartbeat for this time counts as offline."""
 
     def __init__(
         self,
@@ -83,7 +84,8 @@ class GroupReset:
         self._table = GroupTable(services.segments, rng, config.scope, config.name, config.id)
 
     async def check_state_is_ours(self, streams: Sequence[StreamName]) -> None:
-        """Raises ConflictError if the positions from which readers continue are kept elsewhere: no reset moves them."""
+        """Raises ConflictError if another program keeps the positions of the readers, so that no reset can move
+        them."""
         config = self._config
         for stream in streams:
             found = (await retrying(partial(self._controller.describe_stream, stream), self._rng)).subscribers
@@ -91,8 +93,8 @@ class GroupReset:
             if query or is_made_by_query(config.id):
                 raise ConflictError(
                     "subscriber belongs to a Spark query, which continues from its own checkpoint; to move the query: stop "
-                    "it, move the acknowledged position alone (--acknowledged-only), and start the query with a new "
-                    "checkpoint location, the option replaces_query, and no start",
+                    "it, move only the acknowledged position (--acknowledged-only), and start the query with a new "
+                    "checkpoint location, the option replaces_query, and without the option start",
                     subscriber=config.full_name,
                     replaces_query=query or "unknown",
                     stream=str(stream),
@@ -104,13 +106,13 @@ class GroupReset:
             return
         if any(offset > 0 for offset in end.positions.values()):
             raise ConflictError(
-                "reader group was made by Pravega's Java client, which keeps the positions of its readers itself; call "
-                "ReaderGroup.resetReaderGroup there, or move the acknowledged position alone (--acknowledged-only)",
+                "reader group belongs to Pravega's Java client, which keeps the positions of its readers itself; call "
+                "ReaderGroup.resetReaderGroup there, or move only the acknowledged position (--acknowledged-only)",
                 group=config.full_name,
             )
 
     async def run(self, to: ResetTo, streams: Sequence[StreamName], *, dry_run: bool) -> Sequence[Mapping[str, Any]]:
-        """See ``AsyncStore.reset_reader_group``. The state is ours, and its table exists."""
+        """See ``AsyncStore.reset_reader_group``. The group's state must be in this store, and its table must exist."""
         state, away = await self._without_readers()
         here = state.cuts()
         steps = [await self._step(stream, to, here.get(stream)) for stream in streams]
@@ -139,7 +141,8 @@ class GroupReset:
     # --- readers -------------------------------------------------------------------------------------------------
 
     async def _without_readers(self) -> tuple[GroupState, Mapping[str, tuple[str, int]]]:
-        """The state, and the members, all silent for the lease, with their beats. Raises ConflictError if one was not."""
+        """The state, and the members with their heartbeats, after all were silent for the lease. Raises ConflictError
+        if one was not."""
         silences = Silences(lease_s=self._lease_s, refresh_s=self._refresh_s)
         first: dict[str, tuple[str, int]] | None = None
         while True:
@@ -158,7 +161,7 @@ class GroupReset:
 
     def _refusal(self, online: Sequence[str]) -> ConflictError:
         return ConflictError(
-            "reader group has readers that are online; close them, then reset it. Nothing was changed",
+            "nothing was changed: the reader group has readers online; close them, then reset it",
             group=self._config.full_name,
             readers=", ".join(sorted(online)),
         )
@@ -189,7 +192,7 @@ class GroupReset:
         else:
             moved = await self._move(target, dry_run=True)
             if "lower_cut" not in moved:
-                raise UnsupportedError("the server is of an older version, which cannot reset reader groups")
+                raise UnsupportedError("the server is too old to reset reader groups")
             lower, before = StreamCut.from_text(moved["lower_cut"]), StreamCut.from_text(moved["from_cut"])
             is_behind = encode_cut(lower.positions) != encode_cut(before.positions)
             answer |= {"acknowledged_bytes": moved["bytes"], "acknowledged_events": moved["events"]}
@@ -205,11 +208,11 @@ class GroupReset:
     async def _target(self, stream: StreamName, to: ResetTo) -> StreamCut:
         if isinstance(to, datetime):
             if to.tzinfo is None:
-                raise InvalidArgumentError("a time needs its zone", to=to.isoformat())
+                raise InvalidArgumentError("the time has no zone", to=to.isoformat())
             at_ms = round(to.timestamp() * 1000)
             if at_ms > self._clock.now_ms():
                 raise InvalidArgumentError(
-                    "the time is in the future; reset to tail to skip everything", to=to.isoformat()
+                    "the time is in the future; to skip everything, reset to tail", to=to.isoformat()
                 )
             return await cut_at(self._services, stream, at_ms, end=False)
         bound = RESET_WORDS.get(to) if isinstance(to, str) else None
@@ -227,10 +230,11 @@ class GroupReset:
             )
 
     async def _distance(self, here: StreamCut, target: StreamCut) -> tuple[int | None, int | None]:
-        """Bytes and events that readers skip, negative if they read them again. None if they do both, or it is unknown."""
+        """Bytes and events that readers skip; negative if they read them again; None if they do both or it is
+        unknown."""
         head = await self._controller.head(here.stream)
         if await self._bytes(head, here) is None and await self._bytes(here, head) is not None:
-            here = head  # What was truncated before it was read is not skipped now.
+            here = head  # Data that is already truncated is not skipped by this reset.
         forwards = await self._bytes(here, target)
         if forwards is not None:
             return forwards
@@ -240,7 +244,7 @@ class GroupReset:
         return -back[0], None if back[1] is None else -back[1]
 
     async def _bytes(self, start: StreamCut, end: StreamCut) -> tuple[int, int | None] | None:
-        """Bytes and events from one cut to the other; None where ``end`` is before ``start`` at some key."""
+        """Bytes and events from one cut to the other; None if ``end`` is before ``start`` at some key."""
         try:
             spans = await self._controller.measure(start.stream, start, end)
         except InvalidCutError:

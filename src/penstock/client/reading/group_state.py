@@ -176,13 +176,13 @@ class GroupState:
         return unread
 
     def reset(self, starts: Mapping[StreamName, StreamCut], ranges: Mapping[SegmentKey, KeyRange], now_ms: int) -> None:
-        """Continue at these cuts in their streams, and in other streams as before. No reader may be a member.
+        """Continue at these cuts in their streams, and in other streams as before. The group must have no members.
 
-        The positions become a complete checkpoint. If the program ends before it has acknowledged them, readers that join an
-        automatic group publish them.
+        The positions become a complete checkpoint. If the program ends before it has acknowledged them, the next readers
+        of an automatic group publish them.
         """
         if self.members:
-            raise InternalError("a reader group with readers is reset", group=self.group)
+            raise InternalError("reset of a reader group that has readers", group=self.group)
         for stream, cut in starts.items():
             self.remove_stream(stream)
             keys = {segment: ranges[stream, segment] for segment in cut.positions}

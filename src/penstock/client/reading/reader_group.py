@@ -46,11 +46,13 @@ RETENTION_WORDS = {
 
 
 def check_times(lease_s: float, refresh_s: float) -> None:
-    """Return if readers can live by these times. Raises InvalidArgumentError."""
+    """Check that the times are consistent. Raises InvalidArgumentError."""
     number("lease_s", lease_s, above=0)
     number("refresh_s", refresh_s, above=0)
     if refresh_s >= lease_s:
-        raise InvalidArgumentError("a lease must outlast a refresh", lease_s=lease_s, refresh_s=refresh_s)
+        raise InvalidArgumentError(
+            "the lease must be longer than the refresh interval", lease_s=lease_s, refresh_s=refresh_s
+        )
 
 
 def retention_of(word: str) -> ReaderGroupRetention:

@@ -1,4 +1,4 @@
-"""Single appends to a store in this process: the writing thread hands each one to the store's loop and waits."""
+"""Single appends to a store in this process: the writing thread passes each one to the store's loop and waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.ports.segment_service import Append, Appended, LocalSegmentService
 
 
 class _Sent:
-    """One append, and what came of it. A line that goes on to the next append leaves this one to the loop."""
+    """One append and its outcome. If the line sends another append first, the loop still completes this one."""
 
     __slots__ = ("answered", "outcome", "request")
 
@@ -30,7 +30,7 @@ class _Sent:
 
 
 class LocalLine:
-    """Implements ``ports.direct_appends.DirectLine``, without a socket: two switches of threads, no task and no frame."""
+    """Implements ``ports.direct_appends.DirectLine`` without a socket: two thread switches, no task and no frame."""
 
     def __init__(
         self, loop: AbstractEventLoop, segments: LocalSegmentService, segment: str, writer: UUID, last_number: int
@@ -70,13 +70,13 @@ class LocalLine:
         return sent.outcome is not None
 
     def _perform(self, sent: _Sent) -> None:
-        """In the loop."""
+        """Runs in the loop."""
         request, sent.request = sent.request, None
         if request is not None:
             self._segments.submit_append(request, sent.done)
 
     def close(self) -> None:
-        """As in the port. In the loop: what it has not come to by now is never performed."""
+        """As in the port. Runs in the loop: an append that it has not begun is never performed."""
         if self._sent is not None:
             self._sent.request = None
 
@@ -89,15 +89,15 @@ class LocalLines:
         self._segments = segments
 
     async def open(self, segment: str, writer: UUID) -> LocalLine:
-        """As ``ports.direct_appends.OpenDirect`` says."""
+        """See ``ports.direct_appends.OpenDirect``."""
         last_number = await self._segments.setup_append(segment, writer)
         return LocalLine(self._loop, self._segments, segment, writer, last_number)
 
 
 def direct_lines(loop: AbstractEventLoop, segments: SegmentService, *, local: bool) -> OpenDirect | None:
-    """How a thread of the caller's may append to the store by itself; None: it may not.
+    """How a thread of the caller may append to the store directly; None if it cannot.
 
-    ``local``: the store runs in ``loop`` itself.
+    ``local``: the store runs in ``loop``.
     """
     if local:
         return LocalLines(loop, cast("LocalSegmentService", segments)).open

@@ -391,7 +391,7 @@ class WriterCore:
         try:
             done(result)
         finally:
-            del result  # An error's traceback holds this frame, and the frame would hold the error, and the block.
+            del result  # The error's traceback holds this frame, which would keep the block alive.
 
     def new_writer(self, *, least_ms: int = 0) -> UUID:
         return self.layout.writer_id(self.rng.uuid(), least_ms=least_ms)

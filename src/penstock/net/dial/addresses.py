@@ -14,7 +14,7 @@ from penstock.model.redaction import redacted_address
 
 DEFAULT_PORT = 9090
 REFUSED_S = 1.5
-"""How long a server that is not there is waited for at a session's first connection: one may be starting beside it."""
+"""How long the first connection of a session is retried if it is refused: the server may still be starting."""
 
 _PAUSE_S = 0.05
 _PLAIN_SCHEMES = ("tcp", "penstock", "pravega")
@@ -24,9 +24,9 @@ _ADDRESS = re.compile(
 
 
 def parse_address(address: str) -> str:
-    """``host:port`` from that, from ``host`` (port 9090), or from either behind ``tcp://`` or ``penstock://``.
+    """Parse ``host:port`` or ``host`` (port 9090), with or without ``tcp://`` or ``penstock://`` in front, to ``host:port``.
 
-    Raises: InvalidArgumentError; UnsupportedError for a scheme that asks for encryption.
+    Raises: InvalidArgumentError; UnsupportedError for a scheme that requires encryption.
     """
     match = _ADDRESS.fullmatch(address.strip())
     if match is None or int(match["port"] or DEFAULT_PORT) > 65535:
@@ -37,10 +37,10 @@ def parse_address(address: str) -> str:
 
 
 async def check_listens(address: str, *, wait_s: float = REFUSED_S) -> None:
-    """Return once anybody listens at a controller's address, or it is not known whether anybody does.
+    """Return when a server listens at a controller's address, or if this cannot be determined.
 
-    For the first connection of a session: later ones outlast a restart. Raises NotConnectedError where connections are
-    refused for ``wait_s``, InvalidArgumentError and UnsupportedError as ``parse_address``.
+    For the first connection of a session; later connections wait for a server that restarts. Raises NotConnectedError if
+    connections are refused for ``wait_s``; InvalidArgumentError and UnsupportedError as ``parse_address``.
     """
     loop = asyncio.get_running_loop()
     target = parse_address(address)
@@ -53,13 +53,13 @@ async def check_listens(address: str, *, wait_s: float = REFUSED_S) -> None:
         except ConnectionRefusedError as error:
             if loop.time() + _PAUSE_S > give_up_at:
                 raise NotConnectedError(
-                    "nobody listens at this address: the connection was refused; check the host and the port, and that"
+                    "connection refused: nothing listens at this address; check the host, the port, and that"
                     " `penstock standalone` runs there",
                     address=target,
                     waited_s=wait_s,
                 ) from error
         except (OSError, TimeoutError):
-            return  # a name that is not found, a route that is lost: may pass, and is reported by the call that follows
+            return  # An unknown name or a lost route may be temporary. If not, the next call reports it.
         else:
             return
         await asyncio.sleep(_PAUSE_S)

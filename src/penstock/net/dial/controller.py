@@ -442,9 +442,9 @@ async def dial_controller(
     Args:
         patience_s: How long a call goes on while no server answers. A restart within it is not noticed, and a server that
             starts a little later is waited for.
-        dial_s: The same for the first call of all; ``patience_s`` unless given. Where it is given and the first connection is
-            refused, this is reported after ``REFUSED_S`` at the latest. People would rather know at once.
-        call_s: How long a server may take over one call.
+        dial_s: The same for the very first call; default ``patience_s``. If it is given and the first connection is
+        refused, the error comes after at most ``REFUSED_S``, because people prefer to know at once. call_s: How long a
+        server may take over one call.
     Raises:
         InvalidArgumentError, UnsupportedError: The address is none, or asks for encryption.
         NotConnectedError: Nothing answers there.

@@ -57,8 +57,8 @@ class NativeSegments:
         await self._connection.native("ReleaseLease", native.ReleaseLeaseRequest(lease=str(lease)))
 
     async def finish_lease_part(self, lease: UUID, part: int, parts: int) -> None:
-        """Note that a part of the work under the lease is done; with the last one it ends. Raises UnsupportedError (a server
-        of an earlier version)."""
+        """Note that one task under the lease is done; after the last one, the lease ends. Raises UnsupportedError (a
+        server of an earlier version)."""
         request = make(native.FinishLeasePartRequest, lease=str(lease), part=part, parts=parts)
         await self._connection.native("FinishLeasePart", request)
 

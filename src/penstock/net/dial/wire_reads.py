@@ -22,9 +22,9 @@ class RemoteReads:
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
-        # A read that its caller gave up is still owed: the next read of that place waits for the reply, so that readers
-        # that poll with short deadlines do not pile up waiting reads in the store. Then it reads anew: the store may have
-        # made the reply before the new read began, and may have erased or truncated the bytes since.
+        # The reply to a cancelled read still arrives. The next read of that place waits for it, so that readers that
+        # poll with short deadlines do not pile up reads in the store. Then it reads again: the reply may be older than
+        # the new read, and the bytes may have been erased or truncated since.
         self._abandoned: dict[DialConnection, dict[_Place, asyncio.Future[Command]]] = {}
 
     async def read(self, name: str, offset: int, max_bytes: int) -> SegmentRead:
@@ -69,7 +69,7 @@ class RemoteReads:
         place: _Place,
         reply: asyncio.Future[Command],
     ) -> Command:
-        """The reply. Cancelled: the next read of the place waits for it."""
+        """The reply. If cancelled, the next read of the place waits for it."""
         try:
             return await asyncio.shield(reply)
         except asyncio.CancelledError:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 WHO_KEY = "penstock-who-bin"
 WHY_KEY = "penstock-why-bin"
-"""Metadata of a request, UTF-8: who makes it, and why. Both may be absent."""
+"""Metadata of a request, in UTF-8: who makes it and why. Both are optional."""
 
 
 class Annotated(NamedTuple):
@@ -57,7 +57,7 @@ def service_handler(service: ServiceDescriptor, handlers: Mapping[str, Handler])
 
 
 def caller_metadata() -> tuple[tuple[str, bytes], ...] | None:
-    """What a call carries of who makes it, and why; None where nobody said."""
+    """The metadata that states who makes a call and why; None if nothing is known."""
     caller = current_caller()
     if caller is None:
         return None
@@ -65,7 +65,7 @@ def caller_metadata() -> tuple[tuple[str, bytes], ...] | None:
 
 
 def _caller_of(context: Any) -> Caller:
-    """Who makes the call, by its metadata and its connection. Raises InvalidArgumentError."""
+    """Who makes the call, from its metadata and its connection. Raises InvalidArgumentError."""
     stated = {key: value for key, value in context.invocation_metadata() or () if key in (WHO_KEY, WHY_KEY)}
     who, why = (_text(stated.get(key, b"")) for key in (WHO_KEY, WHY_KEY))
     return Caller(who=who, why=why, via="grpc", peer=_host(context.peer()))
@@ -76,7 +76,7 @@ def _text(value: str | bytes) -> str:
 
 
 def _host(peer: str) -> str:
-    """The client's address: in the name of the socket at which the gate connected (``net.grpc.gate``)."""
+    """The client's address. It is in the name of the socket that the gate connected from (``net.grpc.gate``)."""
     return unquote(peer or "").rpartition("/")[2].partition("-")[2]
 
 
@@ -107,7 +107,8 @@ def _guarded(method: MethodDescriptor, handler: Handler) -> Callable[[Message, A
         except PenstockError as error:
             if isinstance(error, InternalError | CorruptDataError):
                 log.exception("call failed", extra={"rpc": name})
-            # Given away here: a name in this frame, which the error's traceback holds, would keep the request in a cycle.
+            # Do not name the request in this frame: the error's traceback holds the frame, and the cycle would keep it
+            # alive.
             return await refuse(error, context)
         except Exception:
             log.exception("call failed unexpectedly", extra={"rpc": name})

@@ -1,8 +1,8 @@
-"""What stands before gRPC's own port, which bounds neither the connections nor the memory of requests that arrive.
+"""A proxy in front of gRPC's own port. It limits the connections and the memory of arriving requests.
 
-gRPC takes memory for each byte of a request as it comes, on as many streams as it allows, and has no setting in Python that
-bounds the sum. The gate passes bytes on unchanged, reads the heads of frames, counts the requests of calls in flight, and
-does not read a connection further that must wait (``core.segments.call_memory``).
+gRPC allocates memory for each byte of a request as it arrives, on as many streams as it allows. Python has no setting that
+limits the sum. The gate forwards bytes unchanged, parses the frame headers, counts the requests of calls in flight, and
+stops reading from a connection that must wait (``core.segments.call_memory``).
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ log = logging.getLogger(__name__)
 
 _BACKLOG = 512
 _RECEIVE_BYTES = 32 << 10
-"""Of the kernel, for each connection: one pass of the loop takes no more from a peer."""
+"""The kernel's receive buffer of each connection. One pass of the loop takes at most this much from a peer."""
 _ANSWER_FRAME_BYTES = (1 << 24) - 1
-"""Clients may allow the server frames of any size."""
+"""The frame limit from server to client: clients may allow frames of any size."""
 _SWEEP_S = 1.0
 _TURN_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateLimits:
-    """What clients of the gRPC port may hold of the server. Bytes, seconds."""
+    """Limits for the clients of the gRPC port, in bytes and seconds."""
 
     requests_bytes: int = 16 << 20
-    """Requests of calls in flight, beyond 64 KiB of each connection. Beyond, those that send more wait."""
+    """Requests of calls in flight, beyond the first 64 KiB of each connection. At the limit, connections that send more
+    wait."""
     connections: int = 256
-    """Beyond these a new connection takes the place of the one that has not begun a call for longest, and is owed no answer;
-    where there is none, it is closed. Clients connect again by themselves at their next call."""
+    """At the limit, a new connection replaces the one that began its last call longest ago and waits for no answer. If
+    there is none, the new one is closed. Clients connect again by themselves at their next call."""
     hello_s: float = 4.0
     """From the connection to HTTP/2's preface."""
     request_s: float = 120.0
@@ -51,19 +52,19 @@ class GateLimits:
     crowded_s: float = 2.0
     """The same while others wait, for a request that takes part of the shared memory."""
     waiting_s: float = 10.0
-    """How long a connection that must wait keeps what it holds."""
+    """How long a connection may wait before it is closed."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
             if getattr(self, name) <= 0:
-                raise InvalidArgumentError("limit is not positive", limit=name, value=getattr(self, name))
+                raise InvalidArgumentError("limit must be positive", limit=name, value=getattr(self, name))
 
 
 class GrpcGate:
     """Listens from ``__aenter__`` to ``__aexit__``, and connects each client to the server at ``inner``.
 
-    The server listens on ``inner``, a socket in a directory that only this user may enter, before the first client comes.
-    It sees each client as a peer whose name ends in the client's address.
+    The server listens on ``inner``, a socket in a directory of this user only, before the first client connects. For
+    the server, the peer name of each client ends in the client's address.
     """
 
     def __init__(self, *, host: str, port: int, limits: GateLimits) -> None:
@@ -107,7 +108,7 @@ class GrpcGate:
         sockets = await listen_on(
             self._host, self._wanted_port, what="controller's", backlog=_BACKLOG, receive_bytes=_RECEIVE_BYTES
         )
-        # The path of a socket has 107 bytes at most: not below a TMPDIR of any length.
+        # The path of a socket has at most 107 bytes, so it must not lie below a long TMPDIR.
         self._directory = Path(tempfile.mkdtemp(prefix="penstock-", dir="/tmp"))
         for one in sockets:
             self._servers.append(
@@ -116,7 +117,7 @@ class GrpcGate:
         return self
 
     async def serve(self) -> None:
-        """Take connections from now on."""
+        """Accept connections from now on."""
         for server in self._servers:
             await server.start_serving()
         self._watch()
@@ -124,7 +125,7 @@ class GrpcGate:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close all connections. What is in flight is the server's to end, before."""
+        """Close all connections. The server must end the calls in flight first."""
         for timer in (self._sweep, self._turn):
             if timer is not None:
                 timer.cancel()
@@ -140,7 +141,7 @@ class GrpcGate:
             self._directory = None
 
     def connect(self, peer: str) -> socket.socket:
-        """A socket of the server's that it knows by this address. Raises OSError."""
+        """A socket to the server, whose peer name has this address. Raises OSError."""
         inner = socket.socket(socket.AF_UNIX)
         try:
             inner.setblocking(False)
@@ -156,14 +157,14 @@ class GrpcGate:
         return inner
 
     def entered(self, connection: _Outer) -> None:
-        """Note a new connection; closes one where there are too many."""
+        """Note a new connection; close one if there are too many."""
         self.connections[connection] = None
         self.silent[connection] = connection.loop.time()
         if len(self.connections) > self.limits.connections:
             now = connection.loop.time()
             used = [(at, one) for one in self.connections if (at := self.memory.used_at(one, now)) is not None]
             self._refused += 1
-            # The newest comes last, and goes only where all others are at work.
+            # The newest is last: it is closed only if all others have calls in progress.
             min(used, key=lambda pair: pair[0])[1].abort()
 
     def closing(self, connection: _Outer) -> None:
@@ -181,7 +182,7 @@ class GrpcGate:
         self._wake(self.memory.answered(connection, stream, connection.loop.time()))
 
     def starved(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A connection waits: look soon."""
+        """A connection waits: check soon whether one must be closed."""
         if self._turn is None:
             self._turn = loop.call_later(_TURN_S, self._turn_over)
 
@@ -203,7 +204,7 @@ class GrpcGate:
             connection.abort()
         self._close_late()
         if self._refused:
-            log.warning("connections were closed: there are too many", extra={"closed": self._refused})
+            log.warning("too many connections: some were closed", extra={"closed": self._refused})
             self._refused = 0
 
     def _close_late(self) -> None:
@@ -211,11 +212,11 @@ class GrpcGate:
         for connection in late:
             connection.abort()
         if late:
-            log.warning("connections were closed whose requests did not arrive in time", extra={"closed": len(late)})
+            log.warning("connections were closed: requests did not arrive in time", extra={"closed": len(late)})
 
 
 class _Outer(asyncio.Protocol):
-    """A client's connection. Reading stops while the server's side is full, or while it must wait."""
+    """A client's connection. It stops reading while the server's side is full or the memory rule makes it wait."""
 
     def __init__(self, gate: GrpcGate) -> None:
         self._gate = gate
@@ -225,9 +226,9 @@ class _Outer(asyncio.Protocol):
         self._scan = h2.FrameScan()
         self._greeting: bytes | None = b""
         self._first = b""
-        """For the server, once the connection to it is there."""
+        """Bytes to send when the connection to the server is open."""
         self._kept = b""
-        """Received, while it must wait; begins with a frame."""
+        """Bytes received while it must wait, from the start of a frame."""
         self._connecting: asyncio.Task[None] | None = None
         self._peer = ""
         self._paused = False
@@ -281,7 +282,7 @@ class _Outer(asyncio.Protocol):
         self.flow()
 
     def _take(self, data: bytes) -> None:
-        """Count and pass on; from the first frame on for which it must wait, keep."""
+        """Count and forward. From the first frame that must wait, keep the bytes."""
         memory, now = self._gate.memory, self.loop.time()
         try:
             heads = self._scan.feed(data)
@@ -329,7 +330,7 @@ class _Outer(asyncio.Protocol):
             self._ending = None
 
     def flow(self) -> None:
-        """Read, or do not, as things stand."""
+        """Resume or pause reading, depending on the current state."""
         if self.transport is None or self.transport.is_closing():
             return
         if self._kept and self._gate.memory.may_send(self):
@@ -367,7 +368,7 @@ class _Outer(asyncio.Protocol):
         self._end()
 
     def close(self) -> None:
-        """The server closed: pass on what it said, and close."""
+        """The server closed: send what it wrote, and close."""
         if self.transport is not None:
             self.transport.close()
         self._gate.closing(self)

@@ -39,7 +39,7 @@ _OPTIONS = (
     ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
     ("grpc.max_concurrent_streams", _STREAMS_MAX),
     ("grpc.max_metadata_size", _METADATA_BYTES_MAX),
-    # What the gate counts by. With the probe gRPC would allow larger frames, and more of a request ahead of its reader.
+    # The gate relies on these. With the bandwidth probe, gRPC would allow larger frames and buffer more of a request.
     ("grpc.http2.max_frame_size", PAYLOAD_MAX_BYTES),
     ("grpc.http2.bdp_probe", 0),
     # Java clients ping an idle connection; by default that is answered by closing it.
@@ -56,7 +56,7 @@ class GrpcServer:
         server_address: Where clients find this server, for those that ask (``pravega://`` addresses); a text is a host,
             and the port is the one bound. None: ``host``, which clients must then be able to reach.
         store_id: What ``Native.Info`` says of the store.
-        line: Whether the port of the segment store takes calls of the controller too (``net.wire.calls``).
+        line: Whether the port of the segment store also accepts calls of the controller (``net.wire.calls``).
     """
 
     def __init__(

@@ -468,7 +468,7 @@ def bounds_of(message: native.ErasedRangesResponse) -> list[tuple[int, int]]:
 
 
 def deleted_fields(item: DeletedStream | RestoredStream) -> dict[str, Any]:
-    """A deleted or a restored stream as JSON has it."""
+    """A deleted or restored stream, for JSON."""
     return {**asdict(item), "stream": str(item.stream)}
 
 

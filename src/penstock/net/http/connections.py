@@ -14,7 +14,7 @@ from penstock.net.http.http_limits import RestLimits
 _STEP_BYTES = 4 << 10
 _FRAMING_FREE_BYTES = 8 << 10
 _CONTENT_PER_FRAMING = 8
-"""Beyond what is free, each byte of chunk framing must come with this much content: chunks of 40 bytes."""
+"""Beyond a free allowance, each byte of chunk framing needs this much content, so chunks need at least 40 bytes."""
 
 
 class RestConnection(H11Protocol):
@@ -26,7 +26,8 @@ class RestConnection(H11Protocol):
 
     limits = RestLimits()
     unfinished: dict[RestConnection, None]
-    """Of this server: those that have not sent a whole request since they connected or were answered last, oldest first."""
+    """Connections of this server without a complete request since they connected or got their last answer, oldest
+    first."""
 
     def __init__(
         self,
@@ -39,17 +40,17 @@ class RestConnection(H11Protocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._reply_timer: asyncio.TimerHandle | None = None
         self._content_bytes = 0
-        """Of the body of the request that was begun last; beside it the framing of its chunks."""
+        """Body bytes of the latest request; ``_framing_bytes`` counts the framing of its chunks."""
         self._framing_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
         if len(self.connections) > self.limits.connections:
-            # Who connects and sends nothing, or a body without end, must not keep out who has a question.
+            # A client that connects and sends nothing, or an endless body, must not lock out others.
             oldest = next(iter(self.unfinished), None)
             if oldest is not None:
                 del self.unfinished[oldest]
-                # Not counted from now on, although it is closed only in the next pass of the loop.
+                # It no longer counts, although it is closed only in the next pass of the loop.
                 self.connections.discard(oldest)
                 oldest.transport.abort()
         if len(self.connections) > 2 * self.limits.connections:
@@ -58,7 +59,7 @@ class RestConnection(H11Protocol):
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
-        # uvicorn counts requests that are being ended too; with 0 it answers 503.
+        # uvicorn also counts requests that are ending. With 0 it answers 503.
         self.limit_concurrency = 0 if len(self.connections) > self.limits.connections else None
         view = memoryview(data)
         for start in range(0, len(data), _STEP_BYTES):
@@ -68,7 +69,7 @@ class RestConnection(H11Protocol):
         self._watch_head()
 
     def _take(self, data: bytes) -> bool:
-        """Parse so much. False: a body that is nearly all framing, of which each chunk costs the parser 4 us."""
+        """Parse this data. False: the body is nearly all chunk framing, and each chunk costs the parser 4 us."""
         cycle = self.cycle
         awaits_body = cycle is not None and cycle.more_body
         before_bytes = len(cycle.body) if awaits_body else 0

@@ -1,4 +1,4 @@
-"""Erasures over HTTP: how they stand, and the withdrawal of those that are not decided. Source: docs/rest.md."""
+"""Erasures over HTTP: their states, and the withdrawal of those that are not decided. Source: docs/rest.md."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ErasureRest:
         return json_response(await self._controller.erasure(request.path_params["id"]))
 
     async def withdraw(self, request: Request) -> Response:
-        """Repeated, it changes nothing."""
+        """Withdraw the erasure. A repeated call changes nothing."""
         Query(request)
         body = await json_body(request)
         who, why = body.need_text("who"), body.need_text("why")

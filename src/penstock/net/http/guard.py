@@ -34,7 +34,7 @@ _SMALL_BYTES = 64 << 10
 
 WHO_HEADER = "penstock-who"
 WHY_HEADER = "penstock-why"
-"""Headers of a request, UTF-8: who makes it, and why. Both may be absent."""
+"""Headers of a request, in UTF-8: who makes it and why. Both are optional."""
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -75,12 +75,12 @@ class Guard:
                 return
             except Exception as error:
                 if reply.started:
-                    raise  # half an answer is out: the connection is closed, and nothing else would be honest
+                    raise  # Part of the answer is sent already, so the connection is closed without another one.
                 late = DeadlineExceededError("the request took too long", limit_s=self._limits.request_s)
                 refused_with = refusal_response(self._refusal(late if limit.expired() else error, scope["path"]))
             if refused_with is not None:
-                # No name keeps the error beyond the handler above: its frames hold the body, and a cycle through them
-                # would hold it until the next collection.
+                # Do not keep the error of the handler above in a variable: its frames hold the body, and a reference
+                # cycle would keep it until the next garbage collection.
                 body.let_go()
                 await body.drain()
                 await refused_with(scope, receive, reply.send)
@@ -111,7 +111,7 @@ class Guard:
 
 
 def _caller_of(scope: Scope, headers: Headers) -> Caller:
-    """Who makes the request, by its headers and its connection. Raises InvalidArgumentError."""
+    """Who makes the request, from its headers and its connection. Raises InvalidArgumentError."""
     who, why = (headers.get(name, "").encode("latin-1").decode("utf-8", "replace") for name in (WHO_HEADER, WHY_HEADER))
     client = scope.get("client")
     return Caller(who=who, why=why, via="http", peer=str(client[0]) if client else "")

@@ -28,8 +28,8 @@ class RestLimits:
     idle_s: int = 30
     """Between two requests of one connection."""
     connections: int = 256
-    """Beyond these a new connection takes the place of the one that has waited longest with its request unfinished, head or
-    body; where there is none, its request is answered 503; beyond twice as many it is closed at once."""
+    """At the limit, a new connection replaces the one whose request has been incomplete for longest. If there is none,
+    its request is answered with 503. At twice the limit, the new connection is closed at once."""
     drain_s: int = 2
     """How long closing waits for requests in flight."""
 

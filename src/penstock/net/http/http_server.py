@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 DEFAULT_PORT = 9091
 _BACKLOG = 512
 _RECEIVE_BYTES = 16 << 10
-"""Of the kernel, for each connection. It bounds what one pass of the loop takes from a peer, which is 8 MiB otherwise."""
+"""The kernel's receive buffer of each connection. It limits what one pass of the loop takes from a peer; else 8 MiB."""
 # The page's own script and style are inline; it loads nothing but the description beside it.
 _PAGE_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"
 

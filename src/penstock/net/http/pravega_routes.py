@@ -147,7 +147,7 @@ class PravegaRest:
         return json_response(mapping.stream_document(stream, config))
 
     async def delete_stream(self, request: Request) -> Response:
-        """Deletes a sealed stream; with ``dry_run`` the answer is what would be deleted, and nothing happens."""
+        """Deletes a sealed stream. With ``dry_run`` it only returns what would be deleted."""
         stream = stream_of(request)
         if Query(request, "dry_run").flag("dry_run"):
             return json_response(await plan_removal(self._controller, stream, None))

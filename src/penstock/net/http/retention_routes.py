@@ -130,16 +130,16 @@ class RetentionRest:
         return json_response(own.deleted_fields(restored))
 
     async def undo(self, request: Request) -> Response:
-        """Takes back the last truncation, or with ``since_ms`` all from then on. The answer is the head after, and who and
-        what did not come back."""
+        """Undoes the last truncation, or with ``since_ms`` all since then. Returns the new head, and the subscribers
+        and truncations that were not restored."""
         since_ms = Query(request, "since_ms").whole("since_ms")
         found = dict(await self._controller.undo_truncations(stream_of(request), since_ms=since_ms))
         head = {"cut": found.pop("head_cut"), "positions": found.pop("head")}
         return json_response(head | found)
 
     async def truncate(self, request: Request) -> Response:
-        """Truncates by hand. The answer is the head after; at the head already, nothing happens. With ``dry_run``, in the
-        body or the query, the answer is what would be deleted, and nothing happens."""
+        """Truncates by hand and returns the new head. A cut at the head changes nothing. With ``dry_run``, in the body
+        or the query, it only returns what would be deleted."""
         query = Query(request, "dry_run")
         stream, body = stream_of(request), await json_body(request)
         said, dry_run = body.take("cut"), body.flag("dry_run") or query.flag("dry_run")

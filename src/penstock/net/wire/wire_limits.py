@@ -35,7 +35,7 @@ class WireLimits:
     """Receive memory that is kept and recycled."""
     receiving_bytes: int = 64 << 20
     """Bytes of incomplete frames of all connections together. Above half of it the rest of a large frame needs a turn
-    (``core.segments.receive_turns``): quick connections share it side by side, and one connection at a time may exceed it."""
+    (``core.segments.receive_turns``): fast connections share it, and one connection at a time may exceed it."""
     hello_s: float = 3.0
     """From the connection to its first frame. One that is full of connections lets go the oldest that said nothing."""
     frame_s: float = 120.0

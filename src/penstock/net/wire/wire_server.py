@@ -49,7 +49,7 @@ class WireServer:
         calls: Mapping[str, ControllerCall] | None = None,
     ) -> None:
         """``guard`` is asked before a client's request removes bytes of a segment. ``calls`` of the controller, by name, are
-        answered here too (``net.wire.calls``). All that is given is borrowed."""
+        answered here too (``net.wire.calls``). All arguments are borrowed."""
         self._store = store
         self._guard = guard
         self._calls = calls

@@ -161,7 +161,7 @@ class WorkerLink(asyncio.Protocol):
             await self._writable.wait()
             self._reply(number, outcome)
         finally:
-            del outcome  # An error's traceback holds this frame, and the frame would hold the error, and the arguments.
+            del outcome  # An error's traceback holds this frame, which would keep the arguments alive.
 
     def _reply(self, number: int, outcome: object) -> None:
         try:

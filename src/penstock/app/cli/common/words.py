@@ -225,8 +225,8 @@ def offsets(cut: StreamCut) -> dict[str, int]:
 def subscriber_fields(stream: str, item: SubscriberInfo, *, now_ms: int) -> dict[str, Any]:
     """A subscriber of ``stream`` as plain values, with units in their names; None where nothing is known.
 
-    ``since_acknowledgement_s``: since it last moved on, or confirmed that it had read everything. Never negative: two clocks
-    may differ.
+    ``since_acknowledgement_s``: since it last made progress or confirmed that it had read everything. Never negative:
+    two clocks may differ.
     """
     return {
         "stream": stream,

@@ -223,8 +223,8 @@ def quota_type(text: str | None) -> str:
 
 
 def backlog_of(own: Mapping[str, Quota], before: Backlog) -> Backlog:
-    """The backlog limits that say the same as the quotas ``own`` of a level, each with its own action. The time to live, a
-    quota of events and an action that was set for all quotas stay."""
+    """``before`` with the limits and actions of the quotas ``own`` of a level. The time to live, the quota of events
+    and ``on_exceed`` are kept."""
     size, time = own.get("destination_storage"), own.get("message_age")
     return replace(
         before,
@@ -237,8 +237,8 @@ def backlog_of(own: Mapping[str, Quota], before: Backlog) -> Backlog:
 
 
 def quotas_of(backlog: Backlog, applied: EffectivePolicy) -> dict[str, Quota]:
-    """Quotas in Pulsar's words, for limits that were not set in them. Seconds are rounded up. ``applied``: what the level
-    comes to with those above it, which may decide what a quota does."""
+    """The limits as Pulsar quotas, if they were not set through this API. Seconds are rounded up. ``applied``: the
+    policy that results from this level and those above it, which may decide the action of a quota."""
     found: dict[str, Quota] = {}
     if isinstance(backlog.max_bytes, (int, float)):
         found["destination_storage"] = Quota(math.ceil(backlog.max_bytes), -1, POLICY_NAMES[applied.bytes_action])
@@ -322,7 +322,7 @@ def idle_of(inactive: Inactive | None, before: Idle) -> Idle:
 
 
 def inactive_of_body(body: Mapping[str, Any]) -> Inactive:
-    """What ``Inactive.to_json`` gave."""
+    """Inverse of ``Inactive.to_json``."""
     return Inactive(body["inactiveTopicDeleteMode"], body["maxInactiveDurationSeconds"], body["deleteWhileInactive"])
 
 

@@ -1,7 +1,7 @@
-"""Global topic policies: a level of their own, between a topic and its namespace.
+"""Global topic policies: a separate level between a topic and its namespace.
 
-A stream has one policy document. The facade keeps what was set globally in the topic's record; the document has each
-policy of the topic's own, and the global one where there is none. Plain functions. Source: docs/pulsar-admin.md, "Policies".
+A stream has one policy document. The admin API records the global policies in the topic's record. The document contains
+each policy of the topic itself or, if it has none, the global one. Pure functions. Source: docs/pulsar-admin.md, "Policies".
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from penstock.net.http.pulsar.bodies import (
 from penstock.net.http.pulsar.records import Record
 
 GLOBAL = "global"
-"""The global policies in a topic's record, by the names that its own have."""
+"""The global policies in a topic's record, under the same names as its own."""
 
 BEFORE = "global_before"
-"""Those that a change under way replaces: after a crash the document may still have them."""
+"""The global policies that an unfinished change replaces: after a crash the document may still contain them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One policy: ``name`` in a record, and of a quota its ``kind``. ``keys``: fields of the document of which one at least
-    is named where the policy is set; ``rest``: fields that come with them."""
+    """One policy: its ``name`` in a record, and for a quota its ``kind``. If the policy is set, the document sets at
+    least one of the fields ``keys``; ``rest``: further fields of the policy."""
 
     name: str
     keys: Sequence[str]
@@ -52,12 +52,12 @@ class _Part:
         return any(value_of(document, path) is not INHERIT for path in self.keys)
 
     def has(self, document: PolicyDocument, given: PolicyDocument) -> bool:
-        """Whether the document has this part of ``given``."""
+        """Whether the document has this policy as ``given`` sets it."""
         named = [path for path in self.fields if value_of(given, path) is not INHERIT]
         return self.is_set(given) and all(value_of(document, path) == value_of(given, path) for path in named)
 
     def body(self, record: Record) -> Record:
-        """This part of the record."""
+        """The record of this policy only."""
         if not self.is_recorded(record):
             return {}
         return {self.name: {self.kind: record[self.name][self.kind]} if self.kind else record[self.name]}
@@ -79,11 +79,11 @@ _PARTS = (
 
 
 def split(document: PolicyDocument, record: Record) -> tuple[PolicyDocument, PolicyDocument, Record]:
-    """Of a stream's document and a topic's record: the topic's own policies, the global ones, and the record of these.
+    """Split a stream's document, with the topic's record, into the topic's own policies, the global ones, and their record.
 
-    A policy is global where the record has none of the topic's own and the document says what was set globally. Where the
-    document says something else it was set elsewhere, and is the topic's own. Where it says nothing, the global one was
-    removed there.
+    A policy is global if the topic's record has none of its own and the document has the value that was set globally. If
+    the document has another value, another interface set it, and it is the topic's own. If the document has none, another
+    interface removed the global policy.
     """
     bodies = (record.get(GLOBAL, {}), record.get(BEFORE, {}))
     given = [(global_document(body), body) for body in bodies]
@@ -107,7 +107,7 @@ def split(document: PolicyDocument, record: Record) -> tuple[PolicyDocument, Pol
 
 
 def joined(own: PolicyDocument, beneath: PolicyDocument) -> PolicyDocument:
-    """The document of a stream with these policies of its own over these global ones."""
+    """The document of a stream with its own policies, and the policies ``beneath`` that it does not set itself."""
     found = own
     for part in _PARTS:
         if part.is_set(own):
@@ -126,7 +126,7 @@ def _with(document: PolicyDocument, part: _Part, source: PolicyDocument) -> Poli
 
 
 def global_document(record: Record) -> PolicyDocument:
-    """The policies of a record of bodies, by themselves."""
+    """The document that has only the policies in the record."""
     retain, unsubscribed, idle = Retain(), EMPTY.unsubscribed, Idle()
     retention, inactive = record.get("retention"), record.get("inactive")
     if retention is not None:
@@ -147,6 +147,6 @@ def _limit(number: int | None, unit: int) -> Any:
 
 
 def with_global(record: Record, changed: Record) -> Record:
-    """The topic's record with these global policies, and without the ones before."""
+    """The topic's record with these global policies instead of the earlier ones."""
     kept = {name: item for name, item in record.items() if name not in (GLOBAL, BEFORE)}
     return {**kept, GLOBAL: changed} if changed else kept

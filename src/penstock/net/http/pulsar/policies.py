@@ -57,7 +57,7 @@ NO_NAMESPACE = "Namespace policies does not exist"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A namespace, or a topic, as the holder of policies. ``is_global``: of a topic's global policies."""
+    """A namespace or a topic that has policies. ``is_global``: the level of a topic's global policies."""
 
     target: StreamName | str
     key: bytes
@@ -86,7 +86,8 @@ def topic_level(topic: Topic, *, is_global: bool = False) -> Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A level as it stands: its document, what the facade remembers of it, and what it comes to with the levels above."""
+    """The current state of a level: its document, its record in this API, and the policy that results with the levels
+    above."""
 
     document: PolicyDocument
     record: Record
@@ -115,7 +116,8 @@ class Stored:
 
     @property
     def quotas(self) -> dict[str, Quota]:
-        """By type, as given while the document has the same limits; else what it says. Each with the action in force."""
+        """The quotas by type, each with the action in force: as they were set through this API if the document still
+        has those limits, else from the document."""
         given = {kind: read_quota(body) for kind, body in self.record.get("quotas", {}).items()}
         backlog = self.document.backlog
         said = self.written(replace(self.document, backlog=backlog_of(given, backlog))).backlog
@@ -184,7 +186,7 @@ class Policies:
         return Stored(document=document, record=record, applied=await self._applied(level, document))
 
     async def _from(self, level: Level) -> list[Stored]:
-        """The level and those that apply where it says nothing: of a topic its own, the global one, the namespace."""
+        """The level and those that apply if it sets nothing: for a topic its own, the global one, the namespace."""
         found = [await self.get(level, NO_NAMESPACE if level.topic is None else "")]
         if level.topic is not None:
             if not level.is_global:
@@ -193,7 +195,8 @@ class Policies:
         return found
 
     async def _applied(self, level: Level, document: PolicyDocument) -> EffectivePolicy:
-        """What the document comes to. The levels above are asked only where they decide what a quota does."""
+        """The policy that results from the document. The levels above are loaded only if they decide the action of a
+        quota."""
         backlog = document.backlog
         open_ended = isinstance(backlog.on_exceed, Inherit) and (
             (backlog.max_bytes is not INHERIT and backlog.on_exceed_bytes is INHERIT)
@@ -216,7 +219,7 @@ class Policies:
         """Replace the document, then what is remembered of it: after a crash in between the document is what counts."""
         async with self._admin.lock(f"policy/{level.target}"):
             if level.topic is not None:
-                with suppress(AdminError):  # It cannot be completed, and is dropped.
+                with suppress(AdminError):  # An unfinished change that cannot be completed is dropped.
                     await self._finish_global(level)
             stored = await self.get(level, missing)
             changed = stored.written(change(stored))
@@ -243,10 +246,10 @@ class Policies:
             raise AdminError(400, str(error)) from error
 
     async def _finish_global(self, level: Level) -> None:
-        """Bring the document in line with the global policies that the record has, where a change of them is under way.
+        """Complete a change of global policies, if one is unfinished: write the record's global policies to the document.
 
-        Until it is done the record has those before, too: after a crash it still shows which policies of the document are
-        global. Raises AdminError 400: then they are what they were before.
+        Until this is done, the record also has the earlier ones, so after a crash it still shows which policies of the
+        document are global. Raises AdminError 400; then the earlier global policies apply again.
         """
         records = self._admin.records
         record = await records.get(level.key) or {}
@@ -364,10 +367,10 @@ class Policies:
     # --- applied -------------------------------------------------------------------------------------------
 
     async def applied(self, level: Level) -> dict[str, Any]:
-        """Each policy as it applies to a topic: its own, else the global one, else the namespace's, else that of a broker
-        without settings. Of the level of global policies: as it would apply to a topic without its own."""
+        """Each policy as it applies to a topic: its own, else the global one, else the namespace's, else the default of
+        a broker. For the level of global policies: as it would apply to a topic without its own."""
         levels = await self._from(level)
-        # As the broker answers: the map of the first level that has one. What is enforced is merged by type.
+        # As the broker answers: the map of the first level that has one. The limits in force are merged by type.
         quotas = next((item.quotas for item in levels if item.quotas), dict(_UNLIMITED))
         if level.topic is not None and not level.is_global and quotas != _UNLIMITED:
             effective = await self._admin.controller.effective_policy(level.topic.stream)
@@ -383,7 +386,7 @@ class Policies:
 
 
 def _without_shared_action(stored: Stored) -> Backlog:
-    """The backlog limits without the one action for all quotas that earlier versions wrote for those of Pulsar."""
+    """The backlog limits without ``on_exceed``, which earlier versions wrote as the action of all Pulsar quotas."""
     backlog = stored.document.backlog
     own = (backlog.on_exceed_bytes, backlog.on_exceed_age)
     if not stored.record.get("quotas") or any(isinstance(action, OnExceed) for action in own):

@@ -232,7 +232,7 @@ def test_verification_sees_a_receipt_that_is_not_true(tmp_path, store):
     changed = [0]
     for changed[0], word in (
         (hits[3].offset + 9, "not blank"),
-        (hits[3].offset + 8 + len(hits[3].data) + 9, "other bytes"),
+        (hits[3].offset + 8 + len(hits[3].data) + 9, "does not cover"),
     ):
         found = stream.erasures.verify("e")
         assert not found.holds
@@ -281,7 +281,7 @@ def test_an_erasure_of_another_stream_is_no_excuse_for_other_bytes(store):
 
     store._inner.segments.read = lying
     found = streams[0].erasures.verify("first")
-    assert any("other bytes" in problem for problem in found.problems)
+    assert any("does not cover" in problem for problem in found.problems)
     assert streams[1].erasures.verify("later").holds
 
 

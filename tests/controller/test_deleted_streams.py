@@ -322,7 +322,7 @@ def test_a_stream_of_a_deleted_scope_is_restored_once_the_scope_is_made_again() 
         await controller.delete_stream(STREAM, seal=True)
         await controller.delete_scope("s")
         assert len(await controller.list_deleted_streams("s")) == 1
-        with pytest.raises(ScopeNotFoundError, match="create it again"):
+        with pytest.raises(ScopeNotFoundError, match="create it, then restore"):
             await controller.restore_stream(STREAM)
         await controller.create_scope("s")
         await controller.restore_stream(STREAM)

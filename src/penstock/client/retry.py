@@ -50,9 +50,9 @@ async def retrying(
 ) -> T:
     """The answer of ``call``, repeated after a pause while its receiver is unavailable, for at most ``deadline_s``.
 
-    ``full_s``: for at most so long if the disk is full, since only people end that. Longer for writers, which wait for space
-    up to their deadline, and for work in the background, for which no caller waits.
-    ``call`` must be safe to repeat. Raises what ``call`` raised last.
+    ``full_s``: the limit if the disk is full, because only a person can fix that. Writers, which wait for space up to
+    their deadline, and work in the background, for which no caller waits, use a longer one. ``call`` must be safe to
+    repeat. Raises what ``call`` raised last.
     """
     backoff = Backoff(rng)
     began = asyncio.get_running_loop().time()

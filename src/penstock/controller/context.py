@@ -175,7 +175,7 @@ class Context:
         return record
 
     async def check_not_of_a_stream(self, segment: str) -> None:
-        """Raises InvalidArgumentError where the segment is one of a stream that exists, or may be restored."""
+        """Raises InvalidArgumentError if the segment belongs to a stream that exists or can be restored."""
         try:
             name, _ = parse_segment_name(segment)
         except InvalidNameError:

@@ -67,7 +67,7 @@ def point_ms(key: bytes) -> int:
 
 
 def deleted_in(within: str) -> bytes:
-    """Prefix of the deleted streams of a scope, or of one name (``SCOPE/STREAM``), whose data is kept."""
+    """Key prefix of the deleted streams whose data is kept: of a scope, or of one name (``SCOPE/STREAM``)."""
     return encoded(f"deleted/{within}/")
 
 
@@ -76,24 +76,26 @@ def deleted(name: StreamName, incarnation: int) -> bytes:
 
 
 def deleted_stream(key: bytes) -> tuple[StreamName, int]:
-    """Name and incarnation of a ``deleted``. Raises ValueError, IndexError or InvalidNameError if the key has none."""
+    """Name and incarnation in a key of ``deleted``. Raises ValueError, IndexError or InvalidNameError if it has
+    none."""
     name, incarnation = key[len(DELETED) :].decode().rsplit("/", 1)
     return StreamName.parse(name), int(incarnation, 16)
 
 
 def deleted_rows(name: StreamName, incarnation: int) -> bytes:
-    """Prefix of the records of a deleted stream. Its mark stream's have the incarnation of the stream too."""
+    """Key prefix of the records of a deleted stream. Those of its mark stream also have the stream's incarnation."""
     return encoded(f"deleted-row/{name}/{incarnation:016x}/")
 
 
 def deleted_row(name: StreamName, incarnation: int, key: bytes) -> bytes:
-    """Where a record stands while its stream is deleted, or the prefix of several. ``key`` is its key, or their prefix."""
+    """The key of a record while its stream is deleted. ``key`` is its usual key; a prefix gives the prefix of
+    several."""
     kind, _, rest = key.partition(b"/")
     return deleted_rows(name, incarnation) + kind + rest[len(encoded(str(name))) :]
 
 
 def live_row(name: StreamName, incarnation: int, row: bytes) -> bytes:
-    """The key of the record that stands under a ``deleted_row``."""
+    """The usual key of the record under a ``deleted_row``."""
     kind, slash, rest = row[len(deleted_rows(name, incarnation)) :].partition(b"/")
     return kind + b"/" + encoded(str(name)) + slash + rest
 

@@ -33,9 +33,9 @@ class ControllerSettings:
     buckets: into how many parts the streams are spread over controllers (64); fixed at the first start.
     bucket_lease_ms: how long a controller may be silent before others take over its buckets. None: this is the only
         controller of its store, and takes over at once.
-    deletion_grace_ms: how long a stream that was deleted, by hand or for being idle, can be restored (1 h: time to notice a
-        mistake; the disk is freed after it). 0: a deletion is final at once. Internal streams have no grace.
-    history_ms: least time between two points of a stream's history for plots and forecasts (10 min).
+    deletion_grace_ms: how long a deleted stream can be restored; its disk space is freed afterwards (1 h: time to
+    notice a mistake). 0: deletions are final. Internal streams have no grace. history_ms: least time between two points
+    of a stream's history for plots and forecasts (10 min).
     """
 
     lease_min_ms: int = LEASE_MIN_MS

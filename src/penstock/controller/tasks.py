@@ -62,7 +62,8 @@ class OwnedTasks:
         task.add_done_callback(_log_failure)
 
     def start_own(self, work: Coroutine[Any, Any, None]) -> None:
-        """As ``start``, for work that a call only happened to begin: its audit entries do not name the caller."""
+        """As ``start``, for work that a call triggers but does not request: its audit entries do not name the
+        caller."""
         Context().run(self.start, work)
 
     async def close(self) -> None:

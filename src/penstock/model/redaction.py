@@ -1,7 +1,7 @@
-"""Secrets in URLs, kept out of all that is printed.
+"""Hide secrets in URLs before anything is printed.
 
-Texts come from anyone who can make a call fail, and are of any length. So everything here takes time in proportion to the
-text: a word is searched once, never again from each of its characters.
+Anyone who can make a call fail can cause a text of any length. So the time of every function here is linear in the length
+of the text: each word is searched once, not again from each of its characters.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import re
 
 HIDDEN = "***"
 _WORD = re.compile(r"\S++")
-# A path turns :// into :/.
+# pathlib turns :// into :/.
 _SCHEME = re.compile(r"(?<=[A-Za-z0-9+.-]):/+")
 _COLON = re.compile(r":(?!/)")
 _USER_BREAKS = "/'\":"
-# Only from where a name begins: what was tried from there is not tried from its second character.
+# Match only at the start of a name, so that a failed match is not tried again from the second character.
 _NAME = re.compile(r"(?<![^\s=&])[^\s=&]++=")
 _SECRET_NAME = re.compile(r"key|secret|token|password|signature|credential", re.IGNORECASE)
 _VALUE = re.compile(r"[^\s&'\"]++")
@@ -34,7 +34,7 @@ def redacted_address(text: str) -> str:
 
 
 def _without_user(word: str) -> str:
-    # A secret may hold any character, a slash too: all up to the last @ of the word may be one.
+    # A secret may contain any character, even a slash, so everything up to the last @ of the word is hidden.
     end = word.rfind("@")
     scheme = _SCHEME.search(word, 0, end) if end >= 0 else None
     return word if scheme is None else f"{word[: scheme.end()]}{HIDDEN}{word[end:]}"

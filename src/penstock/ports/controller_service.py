@@ -589,11 +589,11 @@ class ControllerService(Protocol):
     ) -> Mapping[str, Any]:
         """Set the acknowledged cut, forwards or backwards: the one primitive behind skip, clear, expire and reset.
 
-        It moves no reader. Returns ``from``, ``to``, ``bytes`` and ``events`` passed less those given back; as texts
-        ``from_cut``, and ``lower_cut``, the earlier of both at each key; ``passed_bytes`` and ``passed_events``, what is
-        passed unread: from ``lower_cut`` to ``to``. Events are None where a cut is no boundary of events. Unbounded
-        ``cut``: the tail.
-        Raises SubscriberNotFoundError, InvalidCutError, TruncatedError (before the head).
+        It moves no reader. Returns ``from``, ``to``; ``bytes`` and ``events``, those skipped less those to be read
+        again; as text ``from_cut`` and ``lower_cut``, the earlier of both cuts at each key; ``passed_bytes`` and
+        ``passed_events``, those skipped unread, from ``lower_cut`` to ``to``. Events are None if a cut is not at an
+        event boundary. Unbounded ``cut``: the tail. Raises SubscriberNotFoundError, InvalidCutError, TruncatedError
+        (before the head).
         """
         ...
 

@@ -1,1 +1,1 @@
-"""What the controller stores in its table: one small JSON object for each key, with a version in each."""
+"""What the controller stores in its table: one small JSON object per key, each with a version."""

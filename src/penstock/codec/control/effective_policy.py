@@ -1,7 +1,7 @@
 """What applies to a stream, as JSON: the fields of the policy document, each with its value and the level it is from.
 
 ``{"retain": {"min_bytes": {"value": 10, "from": "stream"}, …}, …, "truncates": true}``; seconds and bytes as in the document,
-``null`` for unlimited. The action of each quota is shown with the level that decides it, be it by ``on_exceed``.
+``null`` for unlimited. The action of each quota is shown with the level that decides it, also if that is ``on_exceed``.
 Source: docs/formats/policy.md.
 """
 
@@ -70,7 +70,7 @@ def encode_effective(policy: EffectivePolicy) -> dict[str, Any]:
 
 
 def decode_effective(fields: Mapping[str, Any]) -> EffectivePolicy:
-    """What ``encode_effective`` was given; a quota without an action has that of all. Raises CorruptDataError."""
+    """Inverse of ``encode_effective``. A quota without its own action has ``on_exceed``. Raises CorruptDataError."""
     values: dict[str, Any] = {}
     origins: dict[str, Level] = {}
     try:
@@ -78,7 +78,7 @@ def decode_effective(fields: Mapping[str, Any]) -> EffectivePolicy:
             group, _, leaf = path.rpartition(".")
             holder = fields[group] if group else fields
             if path in QUOTA_ACTIONS and holder.get(leaf, holder["on_exceed"]) == holder["on_exceed"]:
-                # Of an older server, or decided by the action of all.
+                # From an older server, or decided by ``on_exceed``.
                 origins[path] = Level.DEFAULT
                 continue
             item = holder[leaf]

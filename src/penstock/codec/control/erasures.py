@@ -20,9 +20,9 @@ from penstock.model.segments import SegmentId
 
 
 class ErasureState(enum.Enum):
-    """``GATHERING``: positions are still coming, nothing was changed. ``DEFERRED``: the request is complete, nothing was
-    changed, and a hold covers some of it. ``ASKED``: decided, and performed until it is done. ``DONE``: there is a receipt.
-    ``WITHDRAWN``: given up before it was decided; nothing was changed, and nothing ever will be under this id."""
+    """``GATHERING``: pages are still expected, nothing was changed. ``DEFERRED``: the request is complete, nothing was
+    changed, and a hold covers some of it. ``ASKED``: decided, the store performs it. ``DONE``: there is a receipt.
+    ``WITHDRAWN``: cancelled before it was decided; nothing was changed, and the id cannot be used again."""
 
     GATHERING = "gathering"
     DEFERRED = "deferred"
@@ -34,7 +34,7 @@ class ErasureState(enum.Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deferral:
     """Why an erasure waits. ``holds``: at most 16 of those that cover it, each with ``hold``, ``owner``, ``reason`` and
-    ``until_ms``; ``count``: how many there are. ``ends``: of each segment, where the last range ends."""
+    ``until_ms``; ``count``: how many there are. ``ends``: by segment, where the last range ends."""
 
     holds: Sequence[Mapping[str, Any]]
     count: int

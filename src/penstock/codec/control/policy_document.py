@@ -111,7 +111,7 @@ QUOTA_ACTIONS: Final[Mapping[str, str]] = {
     "backlog.on_exceed_age": "backlog.max_age_s",
     "backlog.on_exceed_events": "backlog.max_events",
 }
-"""The action of one quota, with its limit. In one document it wins over ``on_exceed``, which is the action of the others."""
+"""The action of one quota, with its limit. Within one document it overrides ``on_exceed``, the action of the others."""
 BY_PATH: Final[Mapping[str, Field]] = {item.path: item for item in FIELDS}
 SECTIONS: Final[Mapping[str, type[Retain] | type[Backlog] | type[Idle]]] = {
     "retain": Retain,
@@ -191,7 +191,7 @@ def encode_document(document: PolicyDocument) -> dict[str, Any]:
 def decode_document(value: Any, *, path: str = "policy.") -> PolicyDocument:
     """The document that the JSON value says. ``null`` in place of the document or a section: it says nothing.
 
-    Each field is checked by itself; ``core.policies.levels.validate`` holds them against each other. Raises
+    Each field is checked by itself; ``core.policies.levels.validate`` checks them against each other. Raises
     InvalidArgumentError with ``field`` (``path`` first), ``value``, ``rule`` and ``accepted``; unknown fields are refused.
     """
     body = _object(value, path.rstrip(".") or "policy", "the document", _TOP, path)

@@ -76,7 +76,7 @@ def load_positions(fields: Mapping[str, int]) -> Positions:
 
 
 class StreamState(enum.Enum):
-    """Life of a stream. Those of ``HIDDEN`` are seen by workflows alone: to users there is no stream."""
+    """Life of a stream. Only workflows see the states in ``HIDDEN``; for users the stream does not exist."""
 
     CREATING = "creating"
     ACTIVE = "active"

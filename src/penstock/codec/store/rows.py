@@ -230,7 +230,7 @@ def free_key(container: int, chunk: str) -> bytes:
 
 
 def erased_key(container: int, chunk: str) -> bytes:
-    """Key of what was erased in a chunk (``codec.store.erased``)."""
+    """Key of the erased ranges of a chunk (``codec.store.erased``)."""
     return prefix(TAG_ERASED, container) + chunk.encode()
 
 

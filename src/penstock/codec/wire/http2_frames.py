@@ -1,4 +1,5 @@
-"""Frames of HTTP/2 by their heads alone, for those who count what passes and change nothing. Source: RFC 9113, 4.1 and 6."""
+"""Parse the headers of HTTP/2 frames, for a proxy that counts bytes and changes nothing. Source: RFC 9113, 4.1 and
+6."""
 
 from __future__ import annotations
 
@@ -11,15 +12,15 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, CONTINUATION = 0, 1, 3, 9
 END_STREAM, END_HEADERS = 0x1, 0x4
 PAYLOAD_MAX_BYTES = 16_384
-"""What a client may send, which was not allowed more."""
+"""The largest payload that a client may send by default."""
 
 _HEAD = Struct(">BHBBI")
 _STREAM = (1 << 31) - 1
 
 
 class FrameHead(NamedTuple):
-    """``kind`` and ``flags`` as RFC 9113 numbers them; ``stream`` 0 is the connection. ``start`` is where the frame begins in
-    the bytes that were fed last; negative, if its first bytes came before."""
+    """``kind`` and ``flags`` as RFC 9113 numbers them; ``stream`` 0 is the connection. ``start``: where the frame
+    begins in the bytes fed last; negative if it began in earlier ones."""
 
     kind: int
     flags: int
@@ -29,7 +30,7 @@ class FrameHead(NamedTuple):
 
 
 class FrameScan:
-    """One direction of one connection, behind its preface."""
+    """One direction of one connection, after the preface."""
 
     def __init__(self, *, payload_max_bytes: int = PAYLOAD_MAX_BYTES) -> None:
         self._most_bytes = payload_max_bytes
@@ -37,7 +38,7 @@ class FrameScan:
         self._begun = b""
 
     def feed(self, data: bytes) -> list[FrameHead]:
-        """The heads that end in these bytes, in order. A payload may still be on its way.
+        """The frame headers that end in these bytes, in order. The payload may be incomplete.
 
         Raises ProtocolError: a payload of more than ``payload_max_bytes``.
         """
@@ -46,7 +47,7 @@ class FrameScan:
             return []
         at = self._skip_bytes
         begun_bytes = len(self._begun)
-        if self._begun:  # then nothing is skipped
+        if self._begun:  # No payload is being skipped.
             data, self._begun = self._begun + data, b""
         heads: list[FrameHead] = []
         end = len(data)
@@ -67,5 +68,5 @@ class FrameScan:
         return self._skip_bytes > 0
 
     def restart(self) -> None:
-        """Expect a frame to begin with the next bytes: those from the start of one on are fed again."""
+        """Expect a frame at the start of the next bytes: the caller feeds a frame again from its start."""
         self._skip_bytes, self._begun = 0, b""

@@ -1,1 +1,1 @@
-"""Erasures: asked for, decided, performed whatever crashes, and proved by a receipt."""
+"""Erasures: requested, decided, performed despite crashes, and proved by a receipt."""

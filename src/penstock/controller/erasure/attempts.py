@@ -1,4 +1,4 @@
-"""How far the erasures that are performed are, and why one does not get further."""
+"""The progress of running erasures, and why one makes none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def cause_of(error: Exception) -> str:
-    """Why an attempt failed, in one word or two of docs/formats/erasure.md."""
+    """Why an attempt failed: a ``cause`` of docs/formats/erasure.md."""
     if isinstance(error, StorageFullError) or (isinstance(error, OSError) and error.errno in _NO_SPACE):
         return "no space"
     if isinstance(error, UnavailableError | FencedError):
@@ -35,14 +35,14 @@ class _Failure:
 
 
 class Attempts:
-    """Progress and failures by erasure. A place is whether the chunks are done, and the number of segments that are."""
+    """Progress and failures by erasure. A place: whether the chunks are done, and how many segments are done."""
 
     def __init__(self) -> None:
         self._progress: dict[str, tuple[bool, int, int]] = {}
         self._failures: dict[str, _Failure] = {}
 
     def reached(self, erasure: str, *, segments: int, of: int, is_log: bool = False) -> None:
-        """Note how far it is. An earlier failure is over once an attempt gets further than that one."""
+        """Note the progress. An earlier failure is forgotten when an attempt gets further than the failed one."""
         self._progress[erasure] = is_log, segments, of
         failure = self._failures.get(erasure)
         if failure is not None and (is_log, segments) > failure.place:
@@ -64,7 +64,7 @@ class Attempts:
         self._failures.pop(erasure, None)
 
     def fields(self, erasure: str) -> dict[str, Any]:
-        """What the state of an erasure has of it."""
+        """The fields for the state of an erasure."""
         found: dict[str, Any] = {}
         failure = self._failures.get(erasure)
         if failure is not None:

@@ -1,7 +1,7 @@
 """Erasures that holds defer: they continue once no hold covers them, or are withdrawn.
 
-A deferral is durable, and nothing is blanked before its end. It is looked at when a hold ends, in each sweep, and when its
-request is repeated. Source: docs/erasure.md.
+A deferral is durable, and nothing is blanked before its end. It is checked when a hold ends, in each sweep, and when
+its request is repeated. Source: docs/erasure.md.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from penstock.ports.segment_service import TableCheck, TablePut
 log = logging.getLogger(__name__)
 
 HOLDS_MAX = 16
-"""Holds that a deferral names: with long reasons, more of them would not fit into the record."""
+"""The most holds that a deferral names. With long reasons, more would not fit into the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The holds that cover an erasure now, and what a batch that acts on this must contain."""
+    """The holds that cover an erasure now, and the checks for the batch that acts on this."""
 
     holds: Sequence[Placed]
     checks: Sequence[TableCheck | TablePut]
 
     def applied_to(self, record: ErasureRecord, ends: Mapping[SegmentId, int], *, now_ms: int) -> ErasureRecord:
-        """The record in the state that follows: decided, or deferred since now, or still since then."""
+        """The record in its next state: decided, newly deferred, or still deferred since the earlier time."""
         if not self.holds:
             return replace(record, state=ErasureState.ASKED, deferred=None)
         deferral = Deferral(
@@ -54,10 +54,11 @@ class Judgement:
 
 
 async def judge(ctx: Context, view: StreamView, ends: Mapping[SegmentId, int]) -> Judgement:
-    """Look at the holds on a stream, for a decision.
+    """Find the holds that cover an erasure of a stream.
 
-    A decision to erase touches the stream's record and checks the scope's: a hold placed at the same time is seen, or sees
-    the decision. A deferral checks the holds that it names: one that ends at the same time is seen, or sees the deferral.
+    A decision to erase writes the stream's record and checks the scope's. So if a hold is placed at the same time, either
+    this sees the hold or the hold sees the decision. A deferral checks the holds that it names. So if one ends at the same
+    time, either this sees its end or the end sees the deferral.
     """
     guard = await guard_of(ctx, view)
     holds = covering(await ctx.histories.of(view), guard.holds, ends)
@@ -67,7 +68,7 @@ async def judge(ctx: Context, view: StreamView, ends: Mapping[SegmentId, int]) -
 
 
 async def judge_deleted(ctx: Context, record: ErasureRecord, deferral: Deferral) -> Judgement:
-    """As ``judge``, of a stream that was deleted. While it can be restored, the holds on its scope cover all of it."""
+    """As ``judge``, for a deleted stream. While it can be restored, the holds on its scope cover all of it."""
     name = StreamName.parse(record.stream)
     deleted = await load_deleted(ctx, name, record.incarnation)
     own = retention_keys.deleted_row(name, record.incarnation, keys.stream(name))
@@ -77,13 +78,13 @@ async def judge_deleted(ctx: Context, record: ErasureRecord, deferral: Deferral)
     guard = await guard_of(ctx, StreamView(name=name, record=kept.value, version=kept.version))
     if guard.holds and deferral.ends:
         return Judgement(holds=guard.holds, checks=[item.check() for item in guard.holds[:HOLDS_MAX]])
-    # A stream that is restored at the same time may be held by then.
+    # If the stream is restored at the same time, it may be held by then.
     unchanged = TableCheck(key=deleted.key, version=deleted.version)
     return Judgement(holds=(), checks=[*guard.checks, unchanged])
 
 
 def deferral_entry(kind: AuditKind, erasure: str, record: ErasureRecord, **fields: object) -> AuditEntry:
-    """An audit entry about a deferral. ``who`` and ``why`` are those of the request unless ``fields`` has others."""
+    """An audit entry about a deferral. ``fields`` override ``who`` and ``why`` of the request."""
     asked = {name: record.asked.get(name) for name in ("who", "why")}
     known = {"erasure": erasure, **asked, "asked_ms": record.asked_ms}
     if record.deferred is not None:
@@ -98,19 +99,19 @@ def withdrawn_error(erasure: str, record: ErasureRecord) -> ErasureWithdrawnErro
 
 
 class Deferrals:
-    """Deferred erasures. ``perform_soon`` begins one that was decided."""
+    """Deferred erasures. ``perform_soon`` starts a decided one."""
 
     def __init__(self, ctx: Context, perform_soon: Callable[[str], None]) -> None:
         self._ctx = ctx
         self._perform_soon = perform_soon
 
     async def look(self, erasure: str) -> None:
-        """Decide a deferred erasure again if other holds cover it than it names."""
+        """Decide a deferred erasure again if the holds that cover it have changed."""
         async with self._ctx.locks.hold(f"erasure/{erasure}"):
             await self.look_alone(erasure)
 
     async def look_alone(self, erasure: str) -> ErasureRecord | None:
-        """As ``look``, for a caller with the erasure's lock. Returns the record as it is then; None: there is none."""
+        """As ``look``, for a caller that has the erasure's lock. Returns the resulting record; None: there is none."""
         ctx = self._ctx
         record = (await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)).value
         if record is None or record.deferred is None or await self._is_as_named(record, record.deferred):
@@ -125,7 +126,7 @@ class Deferrals:
         return found
 
     async def _is_as_named(self, record: ErasureRecord, deferral: Deferral) -> bool:
-        """Whether the same holds cover it still. Takes no lock of the stream: most sweeps find nothing else."""
+        """Whether the same holds still cover it. Takes no lock of the stream, because most sweeps find no change."""
         view = _of_erasure(record, await self._ctx.any_stream(StreamName.parse(record.stream)))
         if view is None:
             holds = (await judge_deleted(self._ctx, record, deferral)).holds
@@ -153,7 +154,7 @@ class Deferrals:
 
     async def withdraw(self, erasure: str, *, who: str, why: str) -> ErasureRecord:
         """See ``ControllerService.withdraw_erasure``."""
-        check_text("the withdrawal of an erasure says who wants it and why", who=who, why=why)
+        check_text("the withdrawal of an erasure needs who and why", who=who, why=why)
         return await self._ctx.tasks.run(self._withdraw(erasure, who, why))
 
     async def _withdraw(self, erasure: str, who: str, why: str) -> ErasureRecord:
@@ -189,5 +190,5 @@ class Deferrals:
 
 
 def _of_erasure(record: ErasureRecord, view: StreamView | None) -> StreamView | None:
-    """The stream if it is the one of the erasure; None: that one was deleted, and this one created later."""
+    """The stream if it is the one of the erasure; None if that one was deleted and this one was created later."""
     return None if view is None or view.record.incarnation != record.incarnation else view

@@ -78,7 +78,8 @@ _SENTENCES = {
 
 
 class Erasures:
-    """Erasures of all streams. ``resume`` continues what was decided or deferred, at the start and in each sweep."""
+    """Erasures of all streams. ``resume`` runs at the start and in each sweep; it continues decided and deferred
+    ones."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -89,7 +90,7 @@ class Erasures:
         self._deferrals = Deferrals(ctx, self._perform_soon)
 
     async def start(self) -> None:
-        """Continue what was decided or deferred; remove the marks of erasures that do not exist."""
+        """Continue decided and deferred erasures; remove the marks of erasures that do not exist."""
         metadata = self._ctx.metadata
         async for entry in metadata.scan_all(keys.ERASURE_MARKS):
             (of,) = await metadata.entries([keys.erasure(_marked(entry))])
@@ -102,8 +103,8 @@ class Erasures:
         self._ctx.tasks.start_own(self.resume())
 
     async def resume(self) -> None:
-        """Start each decided erasure that is not running, look at the holds of each deferred one, and forget what was
-        gathered more than a day ago. A failure is logged and stops no other erasure."""
+        """Start each decided erasure that is not running, check the holds of each deferred one, and delete requests
+        that have been incomplete for more than a day. A failure is logged and stops no other erasure."""
         ctx = self._ctx
         async for entry in ctx.metadata.scan_all(keys.ERASURE_MARKS):
             erasure = _marked(entry)
@@ -126,7 +127,7 @@ class Erasures:
             case ErasureState.WITHDRAWN:
                 await self._deferrals.forget_pages(erasure)
             case ErasureState.DONE:
-                # A crash came between the receipt and this.
+                # The store crashed between the receipt and this step.
                 await self._ctx.metadata.remove_keys([keys.erasure_mark(erasure)])
             case ErasureState.GATHERING:
                 if clock.now_ms() - clock.stamped_ms(record.asked_ms) > _GATHERED_MS:
@@ -262,7 +263,7 @@ class Erasures:
         await metadata.remove_keys([key for key in every if not key.startswith(own)])
 
     async def _forget(self, erasure: str, old: ErasureRecord) -> None:
-        """Remove an erasure that was never decided, unless a run has begun it anew."""
+        """Remove an erasure that was never decided, unless a run has started it again."""
         metadata = self._ctx.metadata
         async with self._ctx.locks.hold(f"erasure/{erasure}"):
             found: Stored[ErasureRecord] = await metadata.get(keys.erasure(erasure), ErasureRecord)
@@ -396,7 +397,7 @@ class Erasures:
         for part in parts:
             wanted[part.segment] = joined(wanted.get(part.segment, ()), part.ranges)
         view = await self._view(record)
-        # The segments of a deleted stream that can be restored are looked at whole: its head is kept with it.
+        # The segments of a deleted stream that can be restored are searched in full: its head is kept with it.
         kept = [] if view is not None else await kept_segments(ctx, stream, record.incarnation)
         for segment in kept or await self._head_segments(view):
             wanted.setdefault(segment, [])

@@ -152,7 +152,7 @@ def check_complete(request: Request, parts: Sequence[ErasurePartRecord]) -> None
 
 
 def check_text(message: str, **texts: object) -> None:
-    """Raises InvalidArgumentError for what is no printable text of a legal length."""
+    """Raises InvalidArgumentError unless the values are printable text of a legal length."""
     for name, text in texts.items():
         if not isinstance(text, str) or not text.strip() or len(text) > TEXT_MAX or not text.isprintable():
             raise InvalidArgumentError(
@@ -170,7 +170,7 @@ def checked_asked(stream: StreamName, asked: Mapping[str, Any]) -> dict[str, Any
             value=ascii(erasure)[:60],
             rule=f"1 to {ID_MAX} letters, digits, dots, dashes and underscores",
         )
-    check_text("an erasure says who wants it and why", who=asked.get("who"), why=asked.get("why"))
+    check_text("an erasure needs who and why", who=asked.get("who"), why=asked.get("why"))
     found = plain(asked, field="looked_for")
     if not isinstance(found.get("looked_for"), dict) or len(canonical(found)) > _WHAT_MAX_BYTES:
         raise InvalidArgumentError(
@@ -182,7 +182,7 @@ def checked_asked(stream: StreamName, asked: Mapping[str, Any]) -> dict[str, Any
 
 
 def ends_of(parts: Sequence[ErasurePartRecord]) -> dict[SegmentId, int]:
-    """Where the last range of each segment ends. A hold covers a range of a segment if it covers that one."""
+    """Where the last range of each segment ends. If a hold covers any range of a segment, it covers the last one."""
     found: dict[SegmentId, int] = {}
     for part in parts:
         if part.ranges:
@@ -191,12 +191,12 @@ def ends_of(parts: Sequence[ErasurePartRecord]) -> dict[SegmentId, int]:
 
 
 def covering(history: StreamHistory, holds: Sequence[Placed], ends: Mapping[SegmentId, int]) -> list[Placed]:
-    """The holds that cover some of what is to be erased: bytes of a segment before its end in ``ends``."""
+    """The holds that cover some of the bytes to erase, which are before ``ends`` in each segment."""
     return [hold for hold in holds if any(hold.covers(history, segment, end) for segment, end in ends.items())]
 
 
 def hold_fields(hold: Placed) -> dict[str, Any]:
-    """A hold, as a deferred erasure and a dry run name it."""
+    """A hold, as deferred erasures and dry runs report it."""
     record = hold.record
     return {"hold": hold.id, "owner": record.owner, "reason": record.reason, "until_ms": record.until_ms}
 
@@ -204,7 +204,7 @@ def hold_fields(hold: Placed) -> dict[str, Any]:
 async def remains_of(
     ctx: Context, view: StreamView | None, stream: StreamName, incarnation: int
 ) -> list[dict[str, Any]]:
-    """What may hold the bytes still, why, and until when. ``view``: the stream, None if it was deleted."""
+    """What may still hold the bytes, why, and until when. ``view``: the stream, None if it was deleted."""
     found: list[dict[str, Any]] = [
         {
             "what": "copies that others made: backups, snapshots of disks, versions kept by a bucket, "
@@ -237,7 +237,7 @@ async def remains_of(
     if graced:
         found.append(
             {
-                "what": "truncated bytes that can be had back until their grace ends",
+                "what": "truncated bytes that can be restored until their grace ends",
                 "bytes": sum(item.size_bytes for item in graced),
                 "until_ms": max(item.due_ms for item in graced),
             }
@@ -261,23 +261,23 @@ async def _segment_names(ctx: Context, view: StreamView) -> list[str]:
 
 
 async def _remains_of_deleted(ctx: Context, stream: StreamName, incarnation: int) -> list[dict[str, Any]]:
-    """The same of a stream that was deleted: of what can be restored, an erasure blanks the events, and nothing else."""
+    """The same for a deleted stream. If it can be restored, an erasure blanks its events and nothing else."""
     deleted = (await load_deleted(ctx, stream, incarnation)).value
     place = placed_at(stream, incarnation)
     prefixes = (retention_keys.graces(stream), keys.transactions(stream), keys.kept_transactions(stream))
     rows = [entry for prefix in prefixes for entry in await ctx.metadata.scan(place(prefix), limit=1)]
     if deleted is None or not rows:
         return []
-    what = "truncated bytes and unmerged transactions of the stream, which was deleted and can be restored"
+    what = "truncated bytes and unmerged transactions of the stream, which is deleted and can be restored"
     return [{"what": what, "until_ms": deleted.due_ms}]
 
 
 async def _other_deleted(ctx: Context, stream: StreamName, incarnation: int) -> list[dict[str, Any]]:
-    """Other streams of the name, which were deleted and can be restored: nobody has looked into them."""
+    """Other deleted streams of the name that can be restored: they were not searched."""
     untils: list[int] = []
     async for entry in ctx.metadata.scan_all(retention_keys.deleted_in(str(stream))):
         record = ctx.set_aside.read(entry, DeletedRecord)
         if entry.key != retention_keys.deleted(stream, incarnation) and record is not None:
             untils.append(record.due_ms)
-    what = "other streams of this name, which were deleted and can be restored: nothing was erased in them"
+    what = "other deleted streams of this name, which can be restored: nothing was erased in them"
     return [{"what": what, "streams": len(untils), "until_ms": max(untils)}] if untils else []

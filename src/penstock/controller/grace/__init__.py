@@ -1,1 +1,1 @@
-"""Grace: what was deleted and can still be had back, for how long, and how it comes back."""
+"""Grace: deleted data that can still be restored, for how long, and how it is restored."""

@@ -1,8 +1,8 @@
-"""Records of streams that were deleted and can be restored: kept apart from the name, which is free at once.
+"""Records of deleted streams that can be restored. They are kept under other keys, so the name is free at once.
 
 A deletion with a grace leaves ``deleted/<stream>/<incarnation>`` and moves the stream's records below
-``deleted-row/<stream>/<incarnation>/``. Its segments stay, empty for readers: no stream ever uses their names again.
-Restoring moves the records back and lets readers have the data; the end of the grace deletes both.
+``deleted-row/<stream>/<incarnation>/``. Its segments stay, but readers find them empty; no stream ever uses their names
+again. Restoring moves the records back and makes the data readable. The end of the grace deletes both.
 Source: docs/design/0006-controller.md, "Deleted streams".
 """
 
@@ -42,7 +42,7 @@ from penstock.model.segments import SegmentId, SegmentRange, make_segment_id
 from penstock.ports.segment_service import ANY_VERSION, KEY_ABSENT, TableCheck, TableEntry, TablePut
 
 _COPIED_BYTES = 4 << 20
-"""A batch of copied records: a quarter of the largest append."""
+"""Size of a batch of copied records: a quarter of the largest append."""
 
 
 def mark_stream(name: StreamName) -> StreamName | None:
@@ -53,7 +53,7 @@ def mark_stream(name: StreamName) -> StreamName | None:
 
 
 def with_mark(name: StreamName) -> list[StreamName]:
-    """The mark stream, where the stream may have one, and the stream."""
+    """The mark stream, if the stream can have one, and the stream."""
     mark = mark_stream(name)
     return [name] if mark is None else [mark, name]
 
@@ -81,13 +81,13 @@ async def load_deleted(ctx: Context, name: StreamName, incarnation: int) -> Stor
 
 
 async def to_be_kept(ctx: Context, view: StreamView) -> bool:
-    """Whether the stream, which is being deleted, is to be kept for a grace."""
+    """Whether the stream that is being deleted is kept for a grace."""
     found = (await load_deleted(ctx, view.name, view.record.incarnation)).value
     return found is not None and found.state is DeletedState.KEPT
 
 
 async def keep_rows(ctx: Context, view: StreamView, incarnation: int) -> None:
-    """Move the stream's records away, all but its own, which is copied. Repeatable."""
+    """Move all records of the stream away; its own record is only copied. Repeatable."""
     name = view.name
 
     def kept(entry: TableEntry) -> TablePut:
@@ -106,7 +106,8 @@ async def keep_rows(ctx: Context, view: StreamView, incarnation: int) -> None:
 
 
 async def hide_data(ctx: Context, name: StreamName, incarnation: int) -> None:
-    """Take the data of a sealed stream from readers and keep it on disk, as a truncation with grace does. Repeatable."""
+    """Hide the data of a sealed stream from readers and keep it on disk, as a truncation with grace does.
+    Repeatable."""
     found = dict.fromkeys(
         [*await _segments(ctx, name, lambda key: key), *await _segments(ctx, name, placed_at(name, incarnation))]
     )
@@ -116,14 +117,14 @@ async def hide_data(ctx: Context, name: StreamName, incarnation: int) -> None:
         try:
             await ctx.segments.truncate(text, (await ctx.segments.info(text)).length, keep=True)
         except SegmentNotFoundError:
-            # Truncated away before the deletion.
+            # The segment was truncated away before the deletion.
             return
 
     await each(found, hide)
 
 
 async def _show_data(ctx: Context, view: StreamView) -> None:
-    """Give readers the data from the head on again."""
+    """Make the data readable again, from the head on."""
     history = await ctx.histories.remaining(view)
     head = await ctx.metadata.get(keys.head(view.name), HeadRecord)
     first = head_positions(history, head.value)
@@ -136,7 +137,7 @@ async def _show_data(ctx: Context, view: StreamView) -> None:
 
 
 async def delete_data(ctx: Context, name: StreamName, *, place: Callable[[bytes], bytes] = lambda key: key) -> None:
-    """Delete all segments of a stream, those of its transactions included. ``place``: where the record of a key stands."""
+    """Delete all segments of a stream and of its transactions. ``place``: maps a key to where its record is now."""
     segments = await _segments(ctx, name, place)
     # Some transactions without a usable record still have segments: a controller died while it began one during sealing,
     # or a repair removed the record.
@@ -159,12 +160,12 @@ async def _segments(ctx: Context, name: StreamName, place: Callable[[bytes], byt
 
 
 async def kept_segments(ctx: Context, name: StreamName, incarnation: int) -> list[SegmentId]:
-    """Segments of a deleted stream whose data is kept, those that were truncated away included; else empty."""
+    """Segments of a deleted stream whose data is kept, including those that were truncated away; else empty."""
     return await _segments(ctx, name, placed_at(name, incarnation))
 
 
 def placed_at(name: StreamName, incarnation: int) -> Callable[[bytes], bytes]:
-    """Where the records of a deleted stream stand, by their keys."""
+    """Map the keys of a deleted stream's records to where they are kept."""
     return lambda key: retention_keys.deleted_row(name, incarnation, key)
 
 
@@ -179,10 +180,10 @@ async def forget_deleted(ctx: Context, name: StreamName, incarnation: int) -> No
 
 
 async def finish_restoration(ctx: Context, view: StreamView, dropped: list[str] | None = None) -> StreamView:
-    """Start or continue: records first, then what changed meanwhile, then the stream is seen again, in one step.
+    """Start or continue a restoration: first the records, then what has changed since, then one step makes it visible.
 
-    A stream that was not sealed before its deletion gets new segments: those of before stay sealed, as their writers know.
-    ``dropped`` gets the subscribers that cannot be restored.
+    A stream that was not sealed before its deletion gets new segments. The old ones stay sealed, because their writers
+    have seen the seal. Subscribers that cannot be restored are added to ``dropped``.
     """
     name, incarnation = view.name, view.record.incarnation
     found = await load_deleted(ctx, name, incarnation)
@@ -194,14 +195,14 @@ async def finish_restoration(ctx: Context, view: StreamView, dropped: list[str] 
         if item != name and record is not None:
             await ctx.metadata.put(overwrite(keys.stream(item), record))
     for item in with_mark(name):
-        # A client may still remove a segment of this name, allowed before. Wait for it to end.
+        # A client may still be removing a segment of this name, which was allowed before. Wait until it ends.
         await ctx.removals_passed(str(item))
         await ctx.metadata.remove_prefix(retention_keys.deleted_rows(item, incarnation))
     await _show_data(ctx, view)
     lost = await _restore_subscribers(ctx, name)
     if dropped is not None:
         dropped += lost
-    # An idle stream is not deleted again at once: its idleness begins anew.
+    # The idle time starts again, so that an idle stream is not deleted again at once.
     puts = [overwrite(keys.left(name), CounterRecord(value=ctx.clock.now_ms()))]
     record = replace(view.record, state=StreamState.SEALED)
     if not found.value.sealed:
@@ -211,14 +212,14 @@ async def finish_restoration(ctx: Context, view: StreamView, dropped: list[str] 
     ctx.sets.forget(name)
     ctx.queues.forget(name)
     ended = await end_work(ctx, view, record, *puts)
-    # Another controller may have deleted the stream again: then the record is that of the new deletion.
+    # If another controller deleted the stream again, this is the record of the new deletion.
     await ctx.metadata.remove_if_unchanged([found.remove()])
     ctx.attention.kept(name)
     return ended
 
 
 async def _put_back(ctx: Context, name: StreamName, incarnation: int) -> None:
-    """Copy the records to where they stood, all but the stream's own."""
+    """Copy the records back to their keys, except the stream's own."""
     prefix = retention_keys.deleted_rows(name, incarnation)
     own = keys.stream(name)
     after: bytes | None = None
@@ -232,7 +233,7 @@ async def _put_back(ctx: Context, name: StreamName, incarnation: int) -> None:
 
 
 async def _put_all(ctx: Context, puts: Iterable[TablePut]) -> None:
-    """Apply in batches that fit into an append of the table, whatever the size of the records."""
+    """Write in batches that fit into one append of the table, for records of any size."""
     batch: list[TablePut] = []
     size_bytes = 0
     for put in puts:
@@ -247,8 +248,9 @@ async def _put_all(ctx: Context, puts: Iterable[TablePut]) -> None:
 async def _restore_subscribers(ctx: Context, name: StreamName) -> list[str]:
     """End the subscriptions that ``why_left`` says have ended, and give the others their groups' generations.
 
-    Returns those that end. Their records are back before the groups are looked at. A group that is deleted meanwhile looks
-    for its subscription after its own record says so: one of the two sees the other.
+    Returns those that end. The records of the subscriptions are back before the groups are read. If a group is deleted
+    at the same time, it first marks its own record and then looks for its subscriptions. So one of the two sees the
+    other.
     """
     prefix = keys.subscribers(name)
     found = [ctx.set_aside.text(entry, prefix) async for entry in ctx.metadata.scan_all(prefix)]
@@ -266,7 +268,7 @@ async def _restore_subscriber(ctx: Context, name: StreamName, group: str) -> boo
     known = Stored(key=entry.key, value=record, version=entry.version)
     current = None if of.version == KEY_ABSENT else ctx.set_aside.read(of, GroupRecord)
     if current is None and of.version != KEY_ABSENT:
-        return True  # A group that cannot be read keeps its subscription: nothing may be freed because of it.
+        return True  # A group whose record cannot be read keeps its subscription, so that no data is freed by mistake.
     if current is not None and not why_left(current, record, name):
         if current.generation > record.generation:
             # The group was changed while the stream was deleted. Its readers publish with the new generation.
@@ -286,7 +288,8 @@ async def _restore_subscriber(ctx: Context, name: StreamName, group: str) -> boo
 
 
 async def _reopened(ctx: Context, view: StreamView) -> tuple[StreamRecord, TablePut]:
-    """The record of the stream with a new epoch over the same keys, whose segments exist, and the put of that epoch."""
+    """The stream's record with a new epoch over the same keys, and the put of that epoch. Its segments exist
+    already."""
     name, record = view.name, view.record
     before = await load_epoch(ctx, name, record.epoch)
     epoch = record.epoch + 1
@@ -306,9 +309,9 @@ async def _reopened(ctx: Context, view: StreamView) -> tuple[StreamRecord, Table
 async def restored_record(
     ctx: Context, name: StreamName, incarnation: int
 ) -> tuple[StreamRecord | None, Sequence[TableCheck]]:
-    """A deleted stream's own record, and the conditions of the step that restores it. None: it is back already.
+    """A deleted stream's own record, and the checks of the step that restores it. None: it is restored already.
 
-    Later streams of the name may have used further segments: none of their numbers is used again.
+    Later streams of the name may have used higher segment numbers; none of them is used again.
     """
     own = retention_keys.deleted_row(name, incarnation, keys.stream(name))
     entries = await ctx.metadata.entries([own, keys.number(name), keys.NUMBER_FLOOR])

@@ -41,7 +41,7 @@ from penstock.ports.segment_service import TableCheck
 log = logging.getLogger(__name__)
 
 CLOCK_RECORD_MS = 60_000
-"""Maximum age of the clock's record while a grace runs: by so much a crash may extend it."""
+"""Maximum age of the clock's record while a grace runs. A crash can extend the grace by this much."""
 
 
 class DeletedStreams:
@@ -97,17 +97,17 @@ class DeletedStreams:
         )
 
     async def _begin(self, name: StreamName, incarnation: int | None) -> tuple[DeletedRecord, StreamView]:
-        """Decide, in one step with a look at the scope and the name."""
+        """Decide in one step, which also checks the scope and the name."""
         ctx = self._ctx
         if await settle(ctx, name) is not None:
-            raise AlreadyExistsError("a stream of this name exists: nothing was restored", stream=str(name))
+            raise AlreadyExistsError("nothing was restored: a stream of this name exists", stream=str(name))
         found, number = await self._chosen(name, incarnation)
         (scope,) = await ctx.metadata.entries([keys.scope(name.scope)])
         try:
             await ctx.check_scope(name.scope)
         except ScopeNotFoundError as error:
             raise ScopeNotFoundError(
-                "the scope of the deleted stream is deleted: create it again, then restore the stream",
+                "the scope of the deleted stream does not exist; create it, then restore the stream",
                 scope=name.scope,
             ) from error
         record, conditions = await restored_record(ctx, name, number)
@@ -127,7 +127,7 @@ class DeletedStreams:
         return found.value, begun
 
     async def _chosen(self, name: StreamName, incarnation: int | None) -> tuple[Stored[DeletedRecord], int]:
-        """The deleted stream that is meant: of that incarnation, or the one that was deleted last."""
+        """The deleted stream of that incarnation, or the one that was deleted last."""
         found: list[tuple[Stored[DeletedRecord], int]] = []
         async for entry in self._ctx.metadata.scan_all(retention_keys.deleted_in(str(name))):
             place = self._ctx.set_aside.key(entry, retention_keys.deleted_stream)
@@ -135,7 +135,7 @@ class DeletedStreams:
                 found.append((stored(entry, DeletedRecord), place[1]))
         kept = [item for item in found if item[0].value is not None and item[0].value.state is DeletedState.KEPT]
         if kept:
-            # Versions grow with every change of the table, whatever the clocks show.
+            # Versions grow with every change of the table, independently of clocks.
             return max(kept, key=lambda item: item[0].version)
         if found:
             raise ConflictError("the grace of the deleted stream has ended", stream=str(name))
@@ -146,7 +146,7 @@ class DeletedStreams:
     # --- the end of the grace ------------------------------------------------------------------------------------
 
     async def sweep(self) -> None:
-        """Free the data of deleted streams whose grace has ended and that no hold on their scope keeps."""
+        """Free the data of deleted streams whose grace has ended, unless a hold on their scope keeps it."""
         ctx = self._ctx
         is_waiting = False
         now_ms = ctx.retention_clock.now_ms()
@@ -179,12 +179,12 @@ class DeletedStreams:
             await forget_deleted(ctx, name, incarnation)
 
     async def _begin_end(self, name: StreamName, incarnation: int) -> bool:
-        """Mark the record, unless that was done: no restoration from here on. Returns whether the data is to be freed."""
+        """Mark the record if needed, so that the stream can no longer be restored. Returns whether to free the data."""
         ctx = self._ctx
         found = await load_deleted(ctx, name, incarnation)
         record = found.value
         if record is not None and record.state is DeletedState.RESTORING:
-            # The stream is settled: only the last step of the restoration was lost, the removal of this record.
+            # The stream is restored. Only the last step is missing: the removal of this record.
             await ctx.metadata.remove_if_unchanged([found.remove()])
             return False
         if record is None or record.state is DeletedState.ENDING:

@@ -162,8 +162,8 @@ class Subscribers:
     ) -> None:
         """Acknowledge all data before ``cut``. None for id or generation: not compared.
 
-        It counts against ``idle.subscriber_s`` if it moves the subscriber on, or if nothing is unread. A heartbeat of a
-        subscriber that is behind and does not progress does not count.
+        It counts as activity for ``idle.subscriber_s`` if it moves the subscriber forwards, or if nothing is unread. A
+        heartbeat of a subscriber that is behind and makes no progress does not count.
 
         Raises, in this order: ScopeNotFoundError and StreamNotFoundError, SubscriberNotFoundError,
         GenerationMismatchError, WriterInUseError (the subscriber belongs to another query than ``source``), InvalidCutError
@@ -217,7 +217,8 @@ class Subscribers:
             own, now_at = now_at, upper_bound(history, [now_at, known.cut])
         owned = owned_by(known, source)
         moves_on = said is None or not at_or_after(history, said, cut.positions)
-        # A run that records itself but publishes nothing new has only started. A query that fails at every start is silent.
+        # A run that records itself but publishes nothing new has only started. It is no activity: a query that fails at every
+        # start must become idle.
         counts = moves_on or (
             owned == known and at_or_after(history, cut.positions, await tail_positions(ctx, view, history))
         )
@@ -230,8 +231,8 @@ class Subscribers:
     # --- by people -----------------------------------------------------------------------------------------------
 
     async def describe(self, name: StreamName) -> Sequence[SubscriberInfo]:
-        """All subscribers, with exact events, ages and what each holds once nothing is due. Raises ScopeNotFoundError,
-        StreamNotFoundError."""
+        """All subscribers, with exact events and ages, and what each holds after all due decisions. Raises
+        ScopeNotFoundError, StreamNotFoundError."""
         ctx = self._ctx
         found = await look(ctx, name, all_counts=True)
         held: dict[str, int] = {}
@@ -247,14 +248,14 @@ class Subscribers:
         return owner_in_words(record.query, record.group_id, is_java=is_java)
 
     async def _has_java_state(self, group: str) -> bool:
-        """Whether the stream of the group's name holds anything: only Pravega's Java client writes there."""
+        """Whether the stream with the group's name has data. Only Pravega's Java client writes there."""
         scope, _, name = group.partition("/")
         stream = StreamName(scope, READER_GROUP_PREFIX + name)
         try:
             view = await self._ctx.stream(stream)
             tail = await tail_positions(self._ctx, view, await self._ctx.histories.of(view))
         except (NotFoundError, CorruptDataError):
-            return False  # The group is being deleted, or cannot be read: its subscription is described all the same.
+            return False  # The group is being deleted or cannot be read. Its subscription is still described.
         return any(offset > 0 for offset in tail.values())
 
     def _info(self, found: Snapshot, group: str, held_bytes: int) -> SubscriberInfo:

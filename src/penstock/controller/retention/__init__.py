@@ -1,1 +1,1 @@
-"""Retention of streams: policies, holds, the facts that the planner gets, and the loop that performs its decisions."""
+"""Retention of streams: policies, holds, the planner's facts, and the loop that performs its decisions."""

@@ -37,7 +37,7 @@ async def settlement_of(ctx: Context, found: Snapshot, *, now_ms: int) -> Settle
 
 
 async def _steps(ctx: Context, found: Snapshot, *, now_ms: int) -> AsyncIterator[tuple[Snapshot, RetentionDecision]]:
-    """Each decision with what it is made of, until nothing is due."""
+    """Each decision with its facts, until nothing is due."""
     made = 0
     while True:
         decision = await decided(ctx, found, now_ms=now_ms)

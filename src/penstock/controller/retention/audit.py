@@ -160,9 +160,9 @@ class Audit:
     # --- in ------------------------------------------------------------------------------------------------------
 
     def puts(self, entries: Sequence[AuditEntry]) -> list[TablePut]:
-        """What makes the entries part of a decision: to be written in the same step. Made anew for each attempt.
+        """The puts that record the entries in the same step as the decision. Call it again for each attempt.
 
-        Each entry names the caller that the decision was made for, where one is known.
+        Each entry names the caller of the decision, if one is known.
         """
         found: list[TablePut] = []
         now_ms = self._clock.now_ms()

@@ -290,15 +290,15 @@ def _key(target: str | None) -> bytes:
 
 
 def policy_change(name: StreamName, before: StreamRecord, after: StreamRecord) -> list[AuditEntry]:
-    """The audit entry of a change that came with the stream's whole configuration; none where the policy stays, and none of
-    internal streams. Raises as ``document_of`` for ``after``."""
+    """The audit entry of a policy change that is part of a change of the stream's configuration; empty if the policy
+    stays the same, and for internal streams. Raises what ``document_of`` raises for ``after``."""
     if name.is_internal or (before.policy, before.config.retention) == (after.policy, after.config.retention):
         return []
     return [_entry(name, _shown(before), document_of(after), None)]
 
 
 async def shown_scope_policy(ctx: Context, scope: str) -> Mapping[str, Any]:
-    """The document of a scope as JSON, also where it cannot be read."""
+    """The document of a scope as JSON, even if it cannot be read."""
     (entry,) = await ctx.metadata.entries([keys.scope_policy(scope)])
     try:
         return encode_document(_document(entry))

@@ -64,15 +64,15 @@ def scope_deletion(scope: str, document: Mapping[str, Any]) -> AuditEntry:
 
 
 def group_deletion(scope: str, full_name: str, streams: Sequence[str]) -> AuditEntry:
-    """The audit entry of a reader group's deletion. Each stream that it subscribed to has an entry of its own beside it."""
+    """The audit entry of a reader group's deletion. Each stream that it subscribed to also gets its own entry."""
     fields = {"rule": MANUAL, "group": full_name, "streams": list(streams)}
     return AuditEntry(kind=AuditKind.DELETE, target=scope, fields=fields)
 
 
 async def deletion_puts(ctx: Context, view: StreamView, *, rule: str, policy: Mapping[str, Any]) -> list[TablePut]:
-    """The audit entry of a stream's deletion, with everything that is deleted, and the record that keeps its data for the
-    grace. Internal streams have neither. ``bytes`` and ``events`` are None if the record of an epoch is lost: nobody knows
-    what its segments held."""
+    """The audit entry of a stream's deletion, with everything that is deleted, and the record that keeps its data for
+    the grace. Internal streams have neither. ``bytes`` and ``events`` are None if the record of an epoch is lost,
+    because then the contents of its segments are not known."""
     if view.name.is_internal:
         return []
     history = await ctx.histories.remaining(view)

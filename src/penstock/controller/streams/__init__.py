@@ -1,1 +1,1 @@
-"""Streams and scopes: made, changed, scaled, sealed, truncated, deleted and asked about."""
+"""Streams and scopes: create, change, scale, seal, truncate, delete and describe them."""

@@ -97,7 +97,7 @@ async def finish_sealing(ctx: Context, view: StreamView) -> StreamView:
 async def finish_deletion(ctx: Context, view: StreamView) -> None:
     """Delete the mark stream, all segments and all records; the stream's own record goes last.
 
-    With a grace only the name is freed: the records are moved away, and the segments stay until the grace ends.
+    With a grace, only the name is freed: the records are moved, and the segments stay until the grace ends.
     The number of the next segment stays, so that no stream created under this name uses the name of a segment again.
     """
     name = view.name
@@ -118,7 +118,7 @@ async def finish_deletion(ctx: Context, view: StreamView) -> None:
 
 
 async def _forget_stream(ctx: Context, view: StreamView) -> None:
-    """Remove all records of a stream whose segments are deleted, or whose records were moved; its own goes last."""
+    """Remove all records of a stream whose segments are deleted or whose records were moved; its own record last."""
     name = view.name
     await ctx.metadata.put(overwrite(keys.number(name), CounterRecord(value=view.record.next_number)))
     for prefix in (*keys.owned_by(name), *retention_keys.owned_by(name)):

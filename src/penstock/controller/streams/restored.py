@@ -1,9 +1,9 @@
-"""What a controller does once in a restored store, so that its streams part from those of the original.
+"""What a controller does once in a restored store, so that its streams differ from those of the original.
 
-Readers, queries and caches remember positions as offsets in segments. The original wrote on after the backup: the restored
-store would give the same offsets to other events, and who comes with a position of the original would skip them silently. So
-each stream goes on in new segments, whose numbers the original never reaches. Its old segments are sealed as they were in the
-backup. A position behind their end, or in a segment that only the original has, is refused with InvalidCutError from then on.
+Readers, queries and caches remember positions as offsets in segments. The original continued to write after the backup. If
+the restored store gave the same offsets to other events, a reader with a position of the original would skip them without
+an error. So each stream continues in new segments, whose numbers the original never reaches. The old segments are sealed at
+their length in the backup. A position beyond it, or in a segment that only the original has, fails with InvalidCutError.
 Source: docs/design/0023-backup.md.
 """
 
@@ -29,12 +29,12 @@ _STREAMS, _TRANSACTIONS = b"stream/", b"txn/"
 
 
 async def begin_restored(ctx: Context, jump: int) -> int:
-    """Give every stream that takes events new segments, with numbers ``jump`` higher; return how many streams.
+    """Give every unsealed stream new segments, with numbers ``jump`` higher; return how many streams.
 
-    Open transactions are aborted: committed later, they would make segments with the numbers of old epochs. Streams that are
-    created later begin above the jump too. Streams for clients' own state (their names begin with ``_``) and the audit stream
-    stay, for their readers know one segment only. A stream whose history cannot be read takes no new epoch: it stays, and
-    is logged. May be repeated. Raises what storage raises.
+    Open transactions are aborted, because a later commit would create segments with the numbers of old epochs. Streams that
+    are created later also begin above the jump. Streams for the state of clients (their names begin with ``_``) and the
+    audit stream keep their segments, because their readers know one segment only. A stream whose history cannot be read
+    cannot get a new epoch; it keeps its segments, and this is logged. Repeatable. Raises what the storage raises.
     """
     async for entry in ctx.metadata.scan_all(_TRANSACTIONS):
         txn = ctx.set_aside.key(entry, keys.txn_of)
@@ -58,7 +58,7 @@ async def begin_restored(ctx: Context, jump: int) -> int:
 
 
 async def _raise_numbers(ctx: Context, jump: int) -> None:
-    """Let streams that are created from here on begin above what the original may use by now."""
+    """Make streams that are created later begin above the numbers that the original may use."""
     floor = await ctx.metadata.get(keys.NUMBER_FLOOR, CounterRecord)
     highest = 0 if floor.value is None else floor.value.value
     own = [entry async for entry in ctx.metadata.scan_all(keys.NUMBERS)]
@@ -66,13 +66,13 @@ async def _raise_numbers(ctx: Context, jump: int) -> None:
         record = ctx.set_aside.read(entry, CounterRecord)
         if record is not None:
             highest = max(highest, record.value)
-    # Without a record of its own a name begins at the floor.
+    # A name without its own record begins at this floor.
     await ctx.metadata.put(floor.put(CounterRecord(value=highest + jump)))
     await ctx.metadata.remove_keys([entry.key for entry in own])
 
 
 async def _move(ctx: Context, name: StreamName, jump: int) -> bool:
-    """Scale the stream to new segments with the same ranges of keys, unless it is sealed or gone."""
+    """Scale the stream to new segments with the same key ranges, unless it is sealed or deleted."""
 
     async def attempt() -> bool:
         view: StreamView | None = await settle(ctx, name)

@@ -1,1 +1,1 @@
-"""Transactions: begun, decided, committed in order, and swept when their lease ends; batches of many."""
+"""Transactions: begin, decide, commit in order, and abort when their lease ends; batches of transactions."""

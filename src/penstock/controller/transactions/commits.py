@@ -209,7 +209,7 @@ async def remove_transaction_segments(
 ) -> None:
     """Delete the segments of transactions that will never be merged. A transaction of an unknown epoch has none.
 
-    ``place``: where the record of a key stands.
+    ``place``: maps a key to where its record is now.
     """
     numbers = sorted({transaction_epoch(txn) for txn in txns})
     entries = await ctx.metadata.entries([place(keys.epoch(name, epoch)) for epoch in numbers])

@@ -184,9 +184,9 @@ def encode_decision(line_id: Any, decision: RetentionDecision) -> dict[str, Any]
 
 
 def encode_plan(line: FactsLine) -> dict[str, Any]:
-    """The decision on a line of facts with its summary: events and times of what would go, and which subscribers are hurt.
+    """The decision for one line of facts, with a summary: events and times of what would be deleted, and who loses data.
 
-    ``settled``, where more is due after it: what it and the next ones do together. Raises as ``decide``.
+    ``settled``, if more is due afterwards: what this decision and the next ones do together. Raises what ``decide`` raises.
     """
     decision = decide(line.facts, now_ms=line.now_ms)
     found = decision.summary()
@@ -285,7 +285,7 @@ def encode_drop(item: Drop) -> dict[str, Any]:
 
 
 def encode_verdict(item: WriterVerdict) -> dict[str, Any]:
-    """How far writers may go; what each bound does only where the two differ."""
+    """How far writers may append; the effect of each bound only if the two differ."""
     body: dict[str, Any] = {
         "state": item.state.word,
         "total_bytes": item.total_bytes,

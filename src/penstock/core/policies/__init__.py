@@ -1,1 +1,1 @@
-"""Policies: what applies to a stream out of all levels, and one sentence that says what it does. Pure."""
+"""Policies: what applies to a stream from all levels, and one sentence that describes it. Pure."""

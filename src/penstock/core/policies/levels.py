@@ -82,9 +82,9 @@ def seconds(value_ms: int) -> int | float:
 
 
 def resolve(stream: PolicyDocument, scope: PolicyDocument, server: PolicyDocument) -> EffectivePolicy:
-    """What applies to the stream: for each field the first level that names it, else the default. Checks nothing.
+    """What applies to the stream: for each field the first level that sets it, else the default. Checks nothing.
 
-    The action of a quota is that of the first level that names it, or ``on_exceed``; in one document its own wins.
+    The action of a quota comes from the first level that sets it or ``on_exceed``; within one document, its own field wins.
     """
     levels = ((Level.STREAM, stream), (Level.SCOPE, scope), (Level.SERVER, server))
     values: dict[str, Any] = {}
@@ -106,7 +106,7 @@ def resolve(stream: PolicyDocument, scope: PolicyDocument, server: PolicyDocumen
 
 
 def _settle_actions(values: dict[str, Any], origins: dict[str, Level]) -> None:
-    """Leave out the action of a quota where ``on_exceed`` of a level before it decides, or says the same."""
+    """Leave out the action of a quota if ``on_exceed`` of an earlier level decides, or is the same."""
     order = (Level.STREAM, Level.SCOPE, Level.SERVER, Level.DEFAULT)
     shared = order.index(origins["backlog.on_exceed"])
     for path in QUOTA_ACTIONS:

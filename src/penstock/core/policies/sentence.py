@@ -157,7 +157,7 @@ def _unread(policy: EffectivePolicy, floor: Floor) -> str:
 
 
 def _quota(policy: EffectivePolicy) -> str:
-    """Each action with its quotas: writers first, as they meet them."""
+    """Each action with its quotas; actions on writers first, in the order in which they apply."""
     said: dict[OnExceed, list[str]] = {action: [] for action in OnExceed}
     if policy.backlog_bytes is not None:
         said[policy.bytes_action].append(f"{exact_size(policy.backlog_bytes)} are unread")

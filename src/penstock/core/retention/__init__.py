@@ -1,1 +1,1 @@
-"""The retention planner: what one cycle does with one stream, why each byte is still there, what a policy deletes."""
+"""The retention planner: what one cycle does to one stream, why each byte is kept, and what a policy deletes."""

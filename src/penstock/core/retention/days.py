@@ -69,7 +69,7 @@ def freed_by_day(decision: RetentionDecision) -> list[FreedDay]:
 
 
 def merged_days(parts: Sequence[Sequence[FreedDay]]) -> Sequence[FreedDay]:
-    """What several decisions in a row take away, by day, oldest first: one entry for each day."""
+    """What several decisions in a row delete: one entry for each day, oldest first."""
     some = [part for part in parts if part]
     if len(some) < 2:
         return some[0] if some else ()

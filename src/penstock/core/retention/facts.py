@@ -1,4 +1,4 @@
-"""What the retention planner is told, and what it answers. Plain data; the rules are in ``planner``."""
+"""Input and output of the retention planner. Plain data; the rules are in ``planner``."""
 
 from __future__ import annotations
 
@@ -340,10 +340,11 @@ class WriterVerdict:
     """How far writers may go, after what this decision does.
 
     ``total_bytes`` and ``total_events`` bound the whole history's bytes and events, truncated ones included; None: no bound;
-    both None exactly where ``state`` is ``OPEN``. ``bytes_state`` and ``events_state``: what an append meets that passes
-    this bound; ``OPEN`` where there is none. ``exceeded``: a quota is reached already. ``rule``: that quota, one that stops
-    writers before one that evicts; or the one that is reached first, bytes before events before age. ``state``: what it
-    does; ``subscriber``: the one furthest behind by it. Both empty where there is no quota, or nobody has published.
+    both None exactly if ``state`` is ``OPEN``. ``bytes_state`` and ``events_state``: what happens to an append that
+    passes this bound; ``OPEN`` if there is none. ``exceeded``: a quota is reached already. ``rule``: that quota,
+    preferring one that stops writers to one that evicts; else the one that will be reached first, bytes before events
+    before age. ``state``: its effect; ``subscriber``: the one furthest behind by it. Both empty if there is no quota or
+    nobody has acknowledged.
     """
 
     state: WriterState = WriterState.OPEN

@@ -159,7 +159,7 @@ def settle(facts: RetentionFacts, *, now_ms: int) -> Settlement:
 
 
 def settle_from(facts: RetentionFacts, decision: RetentionDecision, *, now_ms: int) -> Settlement:
-    """As ``settle``, where the first decision was made already."""
+    """As ``settle``, if the first decision has been made already."""
     decisions = [decision]
     while goes_on(decision, len(decisions)):
         facts = facts_after(facts, decision)
@@ -174,10 +174,10 @@ def goes_on(decision: RetentionDecision, made: int) -> bool:
 
 
 def facts_after(facts: RetentionFacts, decision: RetentionDecision) -> RetentionFacts:
-    """The facts once the decision is performed, with the boundaries as they were.
+    """The facts after the decision is performed, with the boundaries as they were.
 
-    Events before the head and unread events of a subscriber that was moved are those of the nearest cuts that know them,
-    None where none does; its oldest unread event is not known.
+    Events before the head, and unread events of a subscriber that was moved, come from the nearest cuts that know them;
+    None if none does. The oldest unread event of such a subscriber is not known.
     """
     head, cuts = head_after(facts, decision), subscribers_after(facts, decision)
     outlook = decision.situation.outlook
@@ -198,7 +198,7 @@ def facts_after(facts: RetentionFacts, decision: RetentionDecision) -> Retention
 def _activity_after(
     facts: RetentionFacts, cuts: Mapping[str, Positions], outlook: Outlook
 ) -> Mapping[str, SubscriberActivity]:
-    """What is known of the subscribers at these cuts. What one has lost is unread no more."""
+    """What is known of the subscribers at these cuts. Lost events no longer count as unread."""
     moved = {
         name: item
         for name, item in facts.activity.items()

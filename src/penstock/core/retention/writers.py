@@ -1,4 +1,4 @@
-"""How far writers may go: of several quotas, each with its own action, the bounds that an append meets.
+"""How far writers may append: the bounds that follow from several quotas, each with its own action.
 
 Source: docs/design/0007-retention.md, "Before truncation". Pure.
 """
@@ -29,15 +29,15 @@ class Bound:
 
     @property
     def stops(self) -> bool:
-        """Whether writers wait or are refused at the bound."""
+        """Whether appends wait or are refused at the bound."""
         return self.action is not OnExceed.EVICT
 
 
 def verdict_of(bounds: Sequence[Bound]) -> WriterVerdict:
-    """What writers meet. ``bounds``: of the quotas of bytes, events and age, in that order; none: nothing.
+    """The verdict for writers. ``bounds``: of the quotas of bytes, events and age, in that order; empty: no limit.
 
-    Of two bounds of bytes the one that stops writers applies, and of two such the nearer one: a quota that evicts does not
-    let writers pass another one.
+    Of two bounds in bytes, the one that stops writers applies, and of two such bounds the nearer one: a quota that evicts
+    does not let writers pass another one.
     """
     if not bounds:
         return OPEN

@@ -19,7 +19,7 @@ K = TypeVar("K")
 
 FREE_BYTES = 64 << 10
 CALL_BYTES = 12 << 10
-"""A call in flight, its request aside, measured: objects, and metadata of usual length."""
+"""Memory of a call in flight without its request: objects, and metadata of usual length. Measured."""
 
 
 @dataclass(slots=True)
@@ -83,14 +83,15 @@ class CallMemory(Generic[K]):
 
     @property
     def contested(self) -> bool:
-        """Whether any wait."""
+        """Whether any connection waits."""
         return bool(self._waiting)
 
     def may_send(self, key: K) -> bool:
         return key not in self._waiting
 
     def begin(self, key: K, stream: int, size_bytes: int, now: float) -> None:
-        """Note the head of a request. A second head of the same call is part of it; one of an older stream is not counted."""
+        """Note the head of a request. A second head of a call belongs to the same call; one of an older stream does not
+        count."""
         peer = self._peers.get(key)
         if peer is None:
             peer = self._peers[key] = _Peer(key=key)
@@ -101,7 +102,7 @@ class CallMemory(Generic[K]):
         self.hold(key, stream, size_bytes, now)
 
     def hold(self, key: K, stream: int, size_bytes: int, now: float) -> None:
-        """Note more bytes of a request; ask ``may_send`` afterwards. Those of a call that is over are not counted."""
+        """Note more bytes of a request; check ``may_send`` afterwards. Bytes of an ended call do not count."""
         peer = self._peers.get(key)
         call = None if peer is None else peer.calls.get(stream)
         if peer is None or call is None:
@@ -131,7 +132,7 @@ class CallMemory(Generic[K]):
             peer.full_since = now
 
     def answered(self, key: K, stream: int, now: float) -> Sequence[K]:
-        """The call is over. Returns the connections that may send on."""
+        """The call has ended. Returns the connections that may continue to send."""
         peer = self._peers.get(key)
         call = None if peer is None else peer.calls.pop(stream, None)
         if peer is None or call is None:
@@ -140,7 +141,7 @@ class CallMemory(Generic[K]):
         return self._wake(now)
 
     def forget(self, key: K, now: float) -> Sequence[K]:
-        """The connection is closed. Returns the connections that may send on."""
+        """The connection is closed. Returns the connections that may continue to send."""
         peer = self._peers.pop(key, None)
         if peer is None:
             return ()
@@ -188,7 +189,7 @@ class CallMemory(Generic[K]):
         self._counted_bytes += peer.counted_bytes - before
 
     def _wake(self, now: float) -> Sequence[K]:
-        """Those that hold little now, and, in the order of their waits, all others once there is room."""
+        """Those that hold little now, and then the others in the order of their waits, as far as there is room."""
         room = self._counted_bytes <= self._budget_bytes
         woken = [one for one in self._waiting.values() if room or not one.counted_bytes]
         for peer in woken:

@@ -147,11 +147,11 @@ def is_made_by_query(group_id: UUID) -> bool:
 
 
 TABLE_PREFIX = "table "
-"""Ids of the queries that keep a table begin so; the table's directory follows."""
+"""Prefix of the ids of queries that maintain a table; the table's directory follows."""
 
 
 def owner_in_words(query: str, group_id: UUID, *, is_java: bool) -> str:
-    """Who reads as a subscriber. ``query``: the recorded owner, empty if none; ``is_java``: Java readers keep its state."""
+    """Who reads as a subscriber, in words. ``query``: the recorded owner, empty if none; ``is_java``: a Java group."""
     if query:
         return query if query.startswith(TABLE_PREFIX) else f"Spark query {query}"
     if is_made_by_query(group_id):

@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 import sqlite3
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,26 @@ def test_the_catalogue_is_told(data: Path) -> None:
     asyncio.run(open_again())
     assert scrubbed(data).damage == []
     assert diagnosed(data).damage == []
+
+
+def test_every_missing_object_of_the_catalogue_is_told_by_its_name(data: Path) -> None:
+    objects = sorted(path for path in (data / "catalogue").rglob("*-*"))
+    assert {path.name[0] for path in objects} == {"j", "s"}
+    for path in objects:
+        whole = path.read_bytes()
+        path.unlink()
+        for report in (scrubbed(data), diagnosed(data)):
+            (found,) = report.damage
+            assert found.kind is DamageKind.CATALOGUE
+            assert found.container == int(path.parent.name, 16)
+            if path.name[0] == "j":
+                assert fnmatch(f"catalogue/{path.parent.name}/{path.name}", found.place)
+                assert "missing" in found.why
+            else:
+                assert "no snapshot" in found.why or "no sound snapshot" in found.why
+            assert "catalogue" in "".join(report.as_json()["advice"])
+        path.write_bytes(whole)
+    assert scrubbed(data).damage == diagnosed(data).damage == []
 
 
 def test_durable_frames_of_the_log_are_told(data: Path) -> None:

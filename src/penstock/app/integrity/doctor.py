@@ -20,6 +20,7 @@ from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError, InvalidArgumentError
 from penstock.ports.offload import Offload
 from penstock.segmentstore.metadata import MetadataRows
+from penstock.segmentstore.repair.catalogue_gaps import missing_objects
 from penstock.segmentstore.repair.chunk_gaps import missing_chunk, missing_ranges
 from penstock.segmentstore.repair.rebuild import list_catalogue, load_container
 from penstock.storage.chunks.claim import RECORD, load_record
@@ -200,6 +201,8 @@ async def _catalogue(store: Offline, found: Diagnosis) -> None:
         found.damage += [
             Damage(kind=DamageKind.CATALOGUE, place=place, why=why, container=index) for place, why in state.damage
         ]
+        if index in store.rows and not state.damage:
+            found.damage += await missing_objects(store.rows[index], index, store.source.objects)
     found.facts["catalogue"] = told
 
 
@@ -290,7 +293,8 @@ def _verdict(store: Offline, found: Diagnosis) -> str:
     kinds = {item.kind for item in found.damage}
     if found.refusal is not None:
         rebuildable = any(item["batch"] is not None for item in found.facts.get("catalogue") or ())
-        back = "what is flushed can be rebuilt from tier 2" if rebuildable else "tier 2 holds no sound catalogue either"
+        command = f"penstock rebuild --from {store.data} --data NEW"
+        back = f"what is flushed can be rebuilt from tier 2: {command}" if rebuildable else "tier 2 holds no sound catalogue either"
         return f"a store would not start on this directory: {found.refusal}; {back}"
     if store.keyvalue is None:
         return "a store starts; there is no metadata yet, and nothing else that would have been lost with it"

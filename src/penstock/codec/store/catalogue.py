@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
@@ -259,11 +259,40 @@ def covers(names: Iterable[ObjectName], last: int) -> bool:
     return any(
         item.end
         and item.last <= last
-        and {other.part for other in listed if other.kind is Kind.SNAPSHOT and other.run == item.run}
-        >= set(range(item.part + 1))
+        and _missing_part(listed, item) is None
         and journal_reach(listed, item.first) >= last
         for item in listed
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """What a catalogue lacks: an object of its newest ``snapshot``; ``batches``, the first and the last, behind a whole one;
+    or, where both are None, any snapshot."""
+
+    snapshot: ObjectName | None = None
+    batches: tuple[int, int] | None = None
+
+
+def find_gap(names: Iterable[ObjectName], last: int) -> Gap | None:
+    """What is missing for the rows as of batch ``last``, by the names of the objects; None: nothing.
+
+    A snapshot may need batches after ``last``: those are not in tier 2 yet, and nothing is lost.
+    """
+    listed = list(names)
+    ends = sorted((item for item in listed if item.end), key=lambda item: (item.first, item.run), reverse=True)
+    whole = [item for item in ends if _missing_part(listed, item) is None]
+    if whole:
+        reach = max(journal_reach(listed, item.first) for item in whole)
+        return None if reach >= last else Gap(batches=(reach + 1, last))
+    return Gap(snapshot=_missing_part(listed, ends[0])) if ends else Gap()
+
+
+def _missing_part(listed: Sequence[ObjectName], end: ObjectName) -> ObjectName | None:
+    """The first object that the snapshot of ``end`` lacks."""
+    parts = {item.part for item in listed if item.kind is Kind.SNAPSHOT and item.run == end.run}
+    missing = next((part for part in range(end.part) if part not in parts), None)
+    return None if missing is None else replace(end, part=missing, end=False, last=0)
 
 
 def journal_reach(names: Iterable[ObjectName], after: int) -> int:

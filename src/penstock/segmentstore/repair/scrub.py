@@ -21,6 +21,7 @@ from penstock.ports.integrity import CheckedLog, CheckedRows, ScrubPage
 from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
 from penstock.segmentstore.metadata import MetadataRows
+from penstock.segmentstore.repair.catalogue_gaps import missing_objects
 from penstock.segmentstore.repair.chunk_gaps import missing_chunk, missing_ranges
 from penstock.segmentstore.repair.rebuild import blocks_of, list_catalogue, read_object
 from penstock.segmentstore.tiering.blocks import checksum_of
@@ -184,22 +185,13 @@ class Scrubber:
         names = sorted(str(name) for names in listed.values() for name in names)
         name = next((item for item in names if item.encode() > at.key), None)
         if name is None:
-            for index in self._rows:
-                if not any(item.end for item in listed.get(index, ())):
-                    await self._no_snapshot(index, tally)
+            for index, rows in self._rows.items():
+                tally.damage += await missing_objects(rows, index, self._objects)
             return None
         why = await _object_damage(self._objects, name, tally)
         if why is not None and name in await self._objects.list(name.rpartition("/")[0]):
             tally.damage.append(Damage(kind=DamageKind.CATALOGUE, place=name, why=why))
         return replace(at, key=name.encode())
-
-    async def _no_snapshot(self, index: int, tally: _Tally) -> None:
-        """A store that has just begun has none yet; one that has committed batches long ago should."""
-        row = await self._rows[index].get(records.prefix(records.TAG_CATALOGUE, index))
-        if row is not None and records.decode_catalogue(row).sequence > 1:
-            place = f"{catalogue_codec.DIRECTORY}/{index:x}"
-            why = "there is no snapshot of the container"
-            tally.damage.append(Damage(kind=DamageKind.CATALOGUE, place=place, why=why, container=index))
 
     # --- segments and their chunks ------------------------------------------------------------------------
 

@@ -22,7 +22,8 @@ ADVICE: Mapping[DamageKind, str] = {
     "penstock rebuild --from DIR --data NEW",
     DamageKind.CATALOGUE: "the store serves all it has; stop it, move catalogue/ out of tier 2, and its next start writes "
     "a new one. Until then tier 2 alone does not give all of it back",
-    DamageKind.DIRECTORY: "put the file back from a copy; if there is none: penstock rebuild --from DIR --data NEW",
+    DamageKind.DIRECTORY: "put the file back from a copy. Without a copy: write a VERSION that holds 1; for any other file: "
+    "penstock rebuild --from DIR --data NEW",
 }
 
 _PAGES_A_SECOND = 4

@@ -20,6 +20,9 @@ _LOCK = "LOCK"
 _HARMLESS = frozenset((_LOCK, f"{VERSION}.tmp", "lost+found"))
 """What may lie in a directory that is still to become ours: a first start that died, and a mount point's own."""
 
+_OURS = ("metadata/store.db", "wal/EPOCH", "workers.json")
+"""Files that only a data directory holds, so that one without its ``VERSION`` is known."""
+
 
 class DataDirectory:
     """A data directory held by this process, until ``close`` or its end. ``path`` is absolute."""
@@ -39,7 +42,8 @@ class DataDirectory:
         """Take the directory, making it where it is missing. Blocks for a few milliseconds.
 
         Raises, without having changed anything: DirectoryInUseError (field ``pid``), VersionTooNewError,
-        InvalidArgumentError (it holds files, and none of ours), CorruptDataError (its VERSION cannot be read).
+        InvalidArgumentError (it holds files, and none of ours), CorruptDataError (its VERSION cannot be read, or was lost:
+        fields ``missing`` and ``found``).
         StorageFullError, OSError.
         """
         directory = Path(path).absolute()
@@ -186,6 +190,15 @@ def check_directory(directory: Path) -> None:
     version = directory / VERSION
     if not version.exists():
         foreign = sorted(entry.name for entry in directory.iterdir() if entry.name not in _HARMLESS)
+        ours = [name for name in _OURS if (directory / name).exists()]
+        if ours:
+            raise CorruptDataError(
+                "the data directory has lost its file VERSION, so no store starts on it, and nothing was changed; "
+                f"put the file back from a copy, or write one that holds {FORMAT_VERSION}",
+                path=str(directory),
+                missing=VERSION,
+                found=", ".join(ours),
+            )
         if foreign:
             raise InvalidArgumentError(
                 "directory holds files that are not ours; name an empty or a new one",

@@ -6,16 +6,21 @@ import asyncio
 import os
 import random
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from lost_parts_world import copy, files_of, make, remove, settings_of
+from typer.testing import CliRunner
 
+from penstock.app.cli.main import app
 from penstock.app.embedded import open_runtime
 from penstock.app.integrity.doctor import Diagnosis, diagnose
 from penstock.app.settings import StandaloneSettings
 from penstock.app.standalone import open_standalone
-from penstock.model.errors import PenstockError
+from penstock.codec.store import rows as records
+from penstock.model.errors import CorruptDataError, PenstockError
 from penstock.storage.machine.data_directory import DataDirectory
 from penstock.storage.machine.offload import ThreadOffload
 
@@ -56,13 +61,32 @@ def starts(data: Path) -> bool:
     return True
 
 
+def exit_status(data: Path) -> int:
+    """That of ``penstock doctor``."""
+    return CliRunner().invoke(app, ["doctor", "--data", str(data)]).exit_code
+
+
+def lose_row(data: Path, rng: random.Random, *, first: bytes = b"") -> bytes:
+    """Remove one row of the metadata whose key begins with ``first``. Returns its key."""
+    with closing(sqlite3.connect(data / "metadata/store.db")) as connection:
+        keys = [key for (key,) in connection.execute("SELECT key FROM kv ORDER BY key") if key.startswith(first)]
+        # Most rows are those of few kinds.
+        tag = rng.choice(sorted({key[:1] for key in keys}))
+        lost: bytes = rng.choice([key for key in keys if key[:1] == tag])
+        connection.execute("DELETE FROM kv WHERE key = ?", (lost,))
+        connection.commit()
+    return lost
+
+
 def damage(data: Path, rng: random.Random) -> str:
     """Remove entries, remove a file, cut one off, or change some of its bytes."""
-    how = rng.choice(("entries", "remove", "cut", "flip", "flip"))
+    how = rng.choice(("entries", "remove", "cut", "flip", "flip", "row", "row"))
     if how == "entries":
         lost = rng.sample(ENTRIES, rng.randint(1, 3))
         remove(data, lost)
         return f"without {lost}"
+    if how == "row":
+        return f"without row {lose_row(data, rng).hex()}"
     files = sorted(path for path in data.rglob("*") if path.is_file() and path.name not in ("LOCK", "RESERVE"))
     path = rng.choice(files)
     size = path.stat().st_size
@@ -96,7 +120,11 @@ def check_case(stores: list[Path], tmp_path: Path, seed: int) -> str:
             return "empty"
         found = verdict(data)
         assert files_of(data) == before, (seed, told)
-        assert (found.refusal is None) == starts(data), (seed, told, found.verdict)
+        status = exit_status(data)
+        assert files_of(data) == before, (seed, told)
+        started = starts(data)
+        assert (found.refusal is None) == started, (seed, told, found.verdict)
+        assert (status == 0) == (started and not found.damage), (seed, told, status, found.verdict)
         return "starts" if found.refusal is None else "refused"
     finally:
         if (whole / "kept").exists():
@@ -124,6 +152,34 @@ def test_a_start_that_is_refused_is_not_promised(stores: list[Path], tmp_path: P
     found = verdict(tmp_path / "data")
     assert found.refusal is not None
     assert "would not start" in found.verdict
+
+
+def test_the_exit_status_is_that_of_damage_where_a_start_is_refused(stores: list[Path], tmp_path: Path) -> None:
+    # Of the killed store the log has bytes of segments whose rows are gone.
+    copy(stores[2] / "data", tmp_path / "data")
+    while not (found := verdict(tmp_path / "data")).refusal:
+        lose_row(tmp_path / "data", random.Random(1), first=records.TAG_SEGMENT)
+    assert not starts(tmp_path / "data")
+    assert exit_status(tmp_path / "data") == 7
+    assert f"penstock rebuild --from {tmp_path / 'data'}" in found.verdict
+
+
+def test_a_lost_version_is_named_with_what_to_do(stores: list[Path], tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    copy(stores[0] / "data", data)
+    (data / "VERSION").unlink()
+    before = files_of(data)
+    with pytest.raises(CorruptDataError, match=r"has lost its file VERSION.*write one that holds 1") as refused:
+        DataDirectory.open(data)
+    assert refused.value.fields["missing"] == "VERSION"
+    assert files_of(data) == before
+    found = verdict(data)
+    assert "lost its file VERSION" in (found.refusal or "")
+    assert [item.place for item in found.damage] == ["VERSION"]
+    assert "VERSION" in " ".join(found.as_json()["advice"])
+    (data / "VERSION").write_text("1\n")
+    assert exit_status(data) == 0
+    assert starts(data)
 
 
 def test_a_record_of_tier_2_that_cannot_be_read_is_a_verdict(stores: list[Path], tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ def doctor(
 ) -> None:
     """Say what lies in a data directory that no store runs on: versions, owner, damage, what to do. Changes nothing.
 
-    Reads everything but the bytes of chunks, which `penstock scrub` verifies. Exit status 7 where something is damaged.
+    Reads everything but the bytes of chunks, which `penstock scrub` verifies. Exit status 7 where something is damaged
+    or a start would be refused.
     """
     import asyncio
 
@@ -34,7 +35,7 @@ def doctor(
         print_json(found.as_json())
     else:
         print("\n".join(_lines(found)))
-    if found.damage:
+    if found.damage or found.refusal is not None:
         raise typer.Exit(DAMAGE_STATUS)
 
 

@@ -4,13 +4,17 @@ import asyncio
 import os
 import pickle
 import signal
+import socket
 import time
 import traceback
+from contextlib import closing
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from penstock.model.errors import ConflictError, InternalError, NotConnectedError, StorageFullError, TruncatedError
+from penstock.net.dial.addresses import check_listens
 from penstock.spark import connect
 from penstock.spark.connect import Link, Services, close_links, dial, link
 from penstock.spark.reasons import readable, reason
@@ -229,6 +233,49 @@ def test_patience_of_a_link_and_of_its_connection_do_not_add_up(monkeypatch: pyt
     assert time.monotonic() - began < 10
     assert caught.value.fields["waited_s"] == 1.0
     found.close()
+
+
+def test_only_the_first_connection_of_a_sink_in_a_driver_is_checked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    blocks = tmp_path / "blockmgr-1"
+    blocks.mkdir()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{blocks},{tmp_path / 'blockmgr-2'}")
+    monkeypatch.setitem(cast(Any, check_listens).__kwdefaults__, "wait_s", 0.0)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def sink(at: str = address) -> None:
+            # Spark makes each in a process of its own.
+            with closing(Link(dial, at)) as one:
+                one.served_first()
+
+        for _ in range(2):
+            with pytest.raises(NotConnectedError, match="nobody listens"):
+                sink()
+        server.listen()
+        sink()
+    sink()  # the server restarts
+    # Another server, and another driver, begin anew.
+    with pytest.raises(NotConnectedError):
+        sink(f"127.0.0.1:{free_ports(1)[0]}")
+    (tmp_path / "blockmgr-3").mkdir()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "blockmgr-3"))
+    with pytest.raises(NotConnectedError):
+        sink()
+
+
+@pytest.mark.parametrize("given", [None, "", "{tmp}", "{tmp}/blockmgr-gone"])
+def test_a_sink_that_cannot_remember_its_first_connection_waits_as_ever(
+    given: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if given is None:
+        monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    else:
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", given.format(tmp=tmp_path))
+    with closing(Link(dial, f"127.0.0.1:{free_ports(1)[0]}")) as one:
+        assert one.served_first() is one
 
 
 def test_the_reason_is_found_in_a_group_of_exceptions() -> None:

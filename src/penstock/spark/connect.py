@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from penstock.client.retry import FULL_S, RETRYABLE, retrying
@@ -24,6 +26,9 @@ from penstock.spark.worker.collector import spare
 from penstock.storage.machine.rng import RealRng
 
 T = TypeVar("T")
+
+_BLOCKS = "blockmgr-"
+"""How the names of directories begin that Spark makes for one driver or executor."""
 
 RETRY_S = 30.0
 """How long a call that is safe to repeat outlasts a server that is away, in seconds."""
@@ -167,6 +172,27 @@ class Link:
             self._run(check_listens(self._address))
         return self
 
+    def served_first(self) -> Link:
+        """As ``served``, for a sink: checks only the first connection of all sinks of this driver to this address.
+
+        Spark makes a sink anew for each batch and each commit, in processes that share no memory, and a query that runs must
+        outlast a restart of the server. So a file in the driver's own directory records that a server was there. Where there
+        is no such directory, nothing is checked.
+        """
+        seen = _seen_by_driver(self._address)
+        if seen is None or seen.exists():
+            return self
+        try:
+            # Before the check: where nothing can be recorded, a later batch would be taken for the first.
+            seen.touch(mode=0o600)
+        except OSError:
+            return self
+        try:
+            return self.served()
+        except BaseException:
+            seen.unlink(missing_ok=True)
+            raise
+
     def close(self) -> None:
         """Release connection and event loop."""
         services, self._services = self._services, None
@@ -177,6 +203,19 @@ class Link:
                 thread.submit(self._runner.close).result()
         else:
             self._runner.close()
+
+
+def _seen_by_driver(address: str) -> Path | None:
+    """The file that records that a sink of this driver was connected to ``address``; None outside of Spark's processes.
+
+    It lies in the driver's directory of blocks, which Spark names to all Python processes that it starts, and deletes at its
+    end.
+    """
+    directory = Path(os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0])
+    # Elsewhere the variable is a setting of the machine, and names a directory that several drivers share.
+    if not directory.name.startswith(_BLOCKS):
+        return None
+    return directory / f"penstock-{sha256(address.encode()).hexdigest()[:16]}"
 
 
 def _is_in_loop() -> bool:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
@@ -29,7 +29,7 @@ from penstock.model.names import segment_name
 from penstock.model.segments import SegmentId
 from penstock.ports.segment_service import LEASE_PARTS_MAX
 from penstock.spark.connect import RETRY_S, Connector, Link, Services, dial, link
-from penstock.spark.options import ReadOptions, parse_read, parse_write
+from penstock.spark.options import ReadOptions, WriteOptions, parse_read, parse_write
 from penstock.spark.reading.losses import say
 from penstock.spark.reading.planning import (
     batch_ranges,
@@ -118,7 +118,9 @@ class PenstockSource(DataSource):  # type: ignore[misc]
         from penstock.spark.writing.sink import BatchWriter
 
         spare("writer")
-        return BatchWriter(self._connector(), *self._write_options(schema, overwrite, "mode('append')"))
+        options, keyed, columns = self._write_options(schema, overwrite, "mode('append')")
+        link(self._connector(), options.controller).served_first()
+        return BatchWriter(self._connector(), options, keyed, columns)
 
     # Spark passes ``overwrite`` by name when it commits: another name would fail every commit.
     @readable
@@ -126,7 +128,9 @@ class PenstockSource(DataSource):  # type: ignore[misc]
         from penstock.spark.writing.sink import StreamWriter
 
         spare("writer")
-        return StreamWriter(self._connector(), *self._write_options(schema, overwrite, "outputMode('append')"))
+        options, keyed, columns = self._write_options(schema, overwrite, "outputMode('append')")
+        link(self._connector(), options.controller).served_first()
+        return StreamWriter(self._connector(), options, keyed, columns)
 
     def _connector(self) -> Connector:
         return type(self).connector
@@ -135,7 +139,9 @@ class PenstockSource(DataSource):  # type: ignore[misc]
         check_read_schema(_columns(schema))
         return parse_read(self.options)
 
-    def _write_options(self, schema: StructType, overwrite: bool, instead: str) -> tuple[Any, bool, tuple[str, ...]]:
+    def _write_options(
+        self, schema: StructType, overwrite: bool, instead: str
+    ) -> tuple[WriteOptions, bool, tuple[str, ...]]:
         options = parse_write(self.options)
         if overwrite:
             raise InvalidArgumentError(f"a stream is never overwritten; use {instead}", stream=options.stream)

@@ -294,7 +294,11 @@ def _verdict(store: Offline, found: Diagnosis) -> str:
     if found.refusal is not None:
         rebuildable = any(item["batch"] is not None for item in found.facts.get("catalogue") or ())
         command = f"penstock rebuild --from {store.data} --data NEW"
-        back = f"what is flushed can be rebuilt from tier 2: {command}" if rebuildable else "tier 2 holds no sound catalogue either"
+        back = (
+            f"what is flushed can be rebuilt from tier 2: {command}"
+            if rebuildable
+            else "tier 2 holds no sound catalogue either"
+        )
         return f"a store would not start on this directory: {found.refusal}; {back}"
     if store.keyvalue is None:
         return "a store starts; there is no metadata yet, and nothing else that would have been lost with it"

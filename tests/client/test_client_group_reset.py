@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from datetime import UTC, datetime
 from uuid import UUID, uuid5
 
@@ -279,6 +280,46 @@ def test_a_crash_at_any_step_releases_nothing_and_a_repeated_reset_finishes(seed
         assert ends > 2
 
     simulate(test, seed=seed)
+
+
+class Interrupted:
+    """Runs another program before the n-th change that is made through it."""
+
+    def __init__(self, at, other):
+        self.left, self.other = at, other
+
+    def of(self, inner):
+        return _Face(self, inner)
+
+    async def call(self, inner, name, arguments, named):
+        self.left -= name in MUTATING and not named.get("dry_run", False)
+        if self.left == 0:
+            self.left = -1
+            await self.other()
+        return await getattr(inner, name)(*arguments, **named)
+
+
+@pytest.mark.parametrize("first", ["head", "middle", "tail"])
+@pytest.mark.parametrize("second", ["head", "middle", "tail"])
+def test_of_two_resets_at_once_none_acknowledges_what_the_readers_have_before_them(first, second):
+    async def test(world):
+        stream = await world.store.create_stream("a/s", create_scope=True)
+        await fill(stream, 10)
+        places = {"head": "head", "tail": "tail", "middle": await stream.tail()}
+        await fill(stream, 10, start=10)
+        await world.store.reader_group("a/g", ["a/s"], retention="manual")
+        for before in ("head", "middle", "tail"):
+            for at in range(1, 6):
+                await world.store.reset_reader_group("a/g", places[before])
+                other = Interrupted(at, lambda: world.store.reset_reader_group("a/g", places[second]))
+                raced = AsyncStore(other.of(world.segments), other.of(world.controller), world.clock, world.rng)
+                with suppress(ConflictError):
+                    await raced.reset_reader_group("a/g", places[first])
+                (here,) = await positions(world.store, "a/g")
+                # Raises if it is beyond the readers.
+                await world.controller.measure(stream.name, await acknowledged(stream), here)
+
+    simulate(test)
 
 
 def test_a_reset_to_a_time_reads_what_was_appended_since():

@@ -133,8 +133,8 @@ class GroupReset:
                 await self._acknowledge(item.before)
             raise
         for item in steps:
-            if item.lower is not None and not (item.is_behind and item.lower == item.to):
-                await self._acknowledge(item.to)
+            if item.lower is not None:
+                await self._acknowledge_target(item.to)
         log.info("reader group was reset", extra={"group": self._config.full_name, "away": sorted(away)})
         return [item.answer for item in steps]
 
@@ -252,6 +252,35 @@ class GroupReset:
         events = [item.events for item in spans]
         known = [count for count in events if count is not None]
         return sum(item.end - item.start for item in spans), sum(known) if len(known) == len(events) else None
+
+    async def _acknowledge_target(self, to: StreamCut) -> None:
+        """Acknowledge all before ``to``, where the readers are now, unless that is so already.
+
+        Raises ConflictError if another reset has moved the readers to an earlier position: their data stays held.
+        """
+        tried = await self._move(to, dry_run=True)
+        if encode_cut(StreamCut.from_text(tried["from_cut"]).positions) == tried["to"]:
+            return
+        if not await self._is_passed(to):
+            raise self._overtaken(to)
+        await self._acknowledge(to)
+        # The other reset may have come between the look and the call.
+        if not await self._is_passed(to):
+            here = (await self._table.load()).cuts()[to.stream]
+            await self._acknowledge(StreamCut.from_text((await self._move(here, dry_run=True))["lower_cut"]))
+            raise self._overtaken(to)
+
+    async def _is_passed(self, cut: StreamCut) -> bool:
+        """Whether the readers are at the cut or after it, at every key."""
+        here = (await self._table.load()).cuts().get(cut.stream)
+        return here is None or await self._bytes(cut, here) is not None
+
+    def _overtaken(self, cut: StreamCut) -> ConflictError:
+        return ConflictError(
+            "another reset moved the readers of the group meanwhile; see where they are, and reset again if needed",
+            group=self._config.full_name,
+            stream=str(cut.stream),
+        )
 
     async def _acknowledge(self, cut: StreamCut | None) -> None:
         if cut is not None:

@@ -284,6 +284,15 @@ def test_what_takes_nothing_away_is_done_without_a_question(penstock: Run) -> No
     assert penstock("stream", "truncate", "s/t", "--at", "tail")[:2] == (0, "s/t begins at 0#0:110: nothing changed\n")
 
 
+def test_a_scope_that_is_not_empty_is_refused_before_the_question(penstock: Run, store: Store) -> None:
+    status, out, told = penstock("scope", "delete", "s", answer="y\n")
+    assert (status, out) == (4, "")
+    assert "only an empty scope can be deleted" in told
+    assert "would delete" not in told
+    store.stream("s/t").delete(seal=True)
+    assert penstock("scope", "delete", "s", "--yes")[0] == 4, "its reader group is there"
+
+
 def test_the_release_of_a_hold_names_the_erasures_that_it_defers(penstock: Run, store: Store) -> None:
     with store.stream("s/t").reader(until_tail=True) as reader:
         first, second = [(event.segment, event.offset) for event in list(reader)[:2]]

@@ -9,6 +9,7 @@ from penstock.app.cli.common.output import print_rows, say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, ScopeArgument, open_target
 from penstock.app.cli.common.words import document_words
 from penstock.codec.control.policy_document import encode_document
+from penstock.model.errors import NotEmptyError
 from penstock.model.names import check_name
 
 app = typer.Typer(help="Create, list and delete scopes. A scope is a namespace of streams.", no_args_is_help=True)
@@ -47,6 +48,11 @@ def delete(
     Shows the policy and asks for confirmation. Without a terminal, it refuses unless --yes is given.
     """
     with open_target(controller, data, why=why) as store:
+        # Asking first would show that nothing is lost, and be refused after a yes.
+        if store.streams(scope) or store.reader_groups(scope):
+            raise NotEmptyError(
+                "only an empty scope can be deleted; this one has streams or reader groups", scope=scope
+            )
         document = encode_document(store.policy(scope).get())
         facts = {"data": "none: only an empty scope can be deleted", "policy": document_words(document), "undo": FINAL}
         loss = Loss(deed=f"delete scope {scope}", facts=facts, fields={"policy": document})

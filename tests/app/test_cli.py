@@ -67,6 +67,12 @@ def test_the_repair_command_fixes_a_stuck_stream(penstock, tmp_path):
     assert penstock("stream", "seal", "s/t")[:2] == (0, "sealed s/t\n")
 
 
+def test_the_help_names_every_exit_status(penstock):
+    _, out, _ = penstock("--help", data=False)
+    text = " ".join(out.split("Exit status:")[1].split())
+    assert [status for status in range(11) if f" {status} " in f" {text}"] == list(range(11))
+
+
 def test_reading_stops_at_max_and_tells_places_as_json(penstock):
     penstock("stream", "create", "s/t")
     penstock("write", "s/t", stdin=b"a\nb\nc\n")

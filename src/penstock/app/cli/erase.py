@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.app.cli.common.loss import FINAL, Loss, YesOption, amount, confirm
-from penstock.app.cli.common.output import ProgressLine, print_json, print_rows, say
+from penstock.app.cli.common.output import NOT_TRUE_STATUS, ProgressLine, print_json, print_rows, say
 from penstock.app.cli.common.target import (
     ControllerOption,
     DataOption,
@@ -28,8 +28,6 @@ from penstock.model.segments import SegmentId
 
 if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store
-
-NOT_TRUE_STATUS = 9
 
 app = typer.Typer(
     help="Erasure: events blanked in place, for good, with a receipt that anybody can check.",

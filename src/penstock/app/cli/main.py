@@ -10,7 +10,7 @@ import typer
 
 from penstock.app.cli import erase, groups, holds, inspect, retention, scopes, streams, subscribers
 from penstock.app.cli.common.late import LateGroup, missing_package
-from penstock.app.cli.common.output import EXIT_CODES, exit_code, print_error
+from penstock.app.cli.common.output import EXIT_CODES, NOT_TRUE_STATUS, exit_code, print_error
 from penstock.app.cli.upkeep import backup, data, doctor, rebuild, scrub, servers
 from penstock.model.errors import PenstockError
 from penstock.model.redaction import redacted
@@ -30,9 +30,11 @@ Every command takes --help and --json. Commands use the store at localhost:9090,
 or in --data DIR without a server. Commands that delete show what is lost and ask; in scripts they need --yes.
 """
 
+NOT_TRUE = (NOT_TRUE_STATUS, "the receipt of an erasure does not hold")
+
 EXIT_HELP = (
     "Exit status: 0 done; "
-    + "; ".join(f"{code} {text}" for code, text in sorted((c, t) for _, c, t in EXIT_CODES if t))
+    + "; ".join(f"{code} {text}" for code, text in sorted([*((c, t) for _, c, t in EXIT_CODES if t), NOT_TRUE]))
     + "."
 )
 

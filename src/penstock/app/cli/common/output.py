@@ -21,6 +21,9 @@ from penstock.model.errors import (
     VersionTooNewError,
 )
 
+NOT_TRUE_STATUS = 9
+"""Of ``penstock erase verify``. It is no error: the command did its work."""
+
 DEFERRED_STATUS = 10
 
 EXIT_CODES: Sequence[tuple[type[PenstockError], int, str]] = (

@@ -67,6 +67,29 @@ def test_the_repair_command_fixes_a_stuck_stream(penstock, tmp_path):
     assert penstock("stream", "seal", "s/t")[:2] == (0, "sealed s/t\n")
 
 
+def test_a_cut_is_taken_as_it_is_printed(penstock, tmp_path):
+    penstock("stream", "create", "s/t", "--segments", "2")
+    penstock("write", "s/t", "--key", ".n", stdin=b"".join(b'{"n": %d}\n' % number for number in range(20)))
+    with open_store(tmp_path / "data") as store:
+        store.reader_group("s/g", ["s/t"], retention="manual")
+    tail = next(line for line in penstock("stream", "describe", "s/t")[1].splitlines() if line.startswith("tail"))
+    printed = tail.removeprefix("tail").strip()
+    assert printed.count("#") == 2
+    assert penstock("read", "s/t", "--from", printed)[:2] == (0, "")
+    assert penstock("hold", "add", "s/t", "--reason", "r", "--from", printed)[0] == 0
+    assert penstock("retention", "explain", "s/t", "--position", printed)[0] == 0
+    for words in (
+        ("subscriber", "move", "s/t", "s/g"),
+        ("subscriber", "move", "s/t", "s/g", "--acknowledged-only"),
+        ("group", "reset", "s/g", "--stream", "s/t"),
+    ):
+        status, out, err = penstock(*words, "--to", printed, "--dry-run")
+        assert status == 0, err
+        assert "20 events" in out
+    assert penstock("stream", "truncate", "s/t", "--at", printed, "--yes")[0] == 0
+    assert penstock("read", "s/t")[1] == ""
+
+
 def test_the_help_names_every_exit_status(penstock):
     _, out, _ = penstock("--help", data=False)
     text = " ".join(out.split("Exit status:")[1].split())

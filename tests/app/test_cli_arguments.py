@@ -14,7 +14,7 @@ from penstock.app.cli.main import main
 
 NO_STREAM = "a stream is written SCOPE/STREAM"
 NO_NAME = "name is not legal"
-NO_CUT = "the text of a stream cut"
+NO_CUT = "a stream cut, as `penstock stream describe` prints it"
 OUT_OF_ORDER = "the minimum exceeds the maximum"
 
 COMMANDS = {
@@ -40,6 +40,10 @@ COMMANDS = {
     "subscriber describe web/a reports": "SCOPE/GROUP",
     "subscriber move web/a web/reports --to here": NO_CUT,
     "hold add web/a --reason r --from here": NO_CUT,
+    "read web/a --from '0#0:1 1:2'": NO_CUT,
+    "read web/a --from '0#0:9999999999999999999'": NO_CUT,
+    "read web/a --from '0#9999999999:1'": "segment id is out of range",
+    "group reset web/g --to '0#0:1'": "with --stream",
     "hold add web --reason r --from head": "--from is for the hold of a stream",
     "hold list 'a b'": NO_NAME,
     "erase list web": NO_STREAM,

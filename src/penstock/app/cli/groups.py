@@ -30,11 +30,12 @@ from penstock.app.cli.common.target import (
     ScopeArgument,
     open_target,
 )
-from penstock.app.cli.common.words import moment_of
+from penstock.app.cli.common.words import moment_of, parse_cut
 from penstock.app.units import counted, format_size
 from penstock.client.options import RESET_WORDS
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, NotFoundError
+from penstock.model.names import StreamName
 from penstock.ports.controller_service import ReaderGroupConfig, SubscriberInfo
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def reset(
     Fails while readers are online: close them first. If readers do not respond, it waits 10 seconds to see if they are
     online. Groups of Spark queries and of Pravega's Java client are refused: their positions are not in this store.
     """
-    place = place_to_reset(to)
+    place = place_to_reset(to, stream or ())
     with open_target(controller, data, who=who, why=why) as store:
         reset_group(store, group, place, stream or (), dry_run=dry_run, yes=yes, json=json)
 
@@ -207,19 +208,21 @@ def _skipped(group: str, found: Sequence[Mapping[str, Any]]) -> Loss | None:
     return Loss(deed=f"reset reader group {group} past unread data", facts=facts, fields=fields)
 
 
-def place_to_reset(to: str) -> StreamCut | datetime | str:
-    """The place that the text stands for. Raises InvalidArgumentError."""
+def place_to_reset(to: str, streams: Sequence[str]) -> StreamCut | datetime | str:
+    """The place that the text stands for, in these streams; none: in all of the group. Raises InvalidArgumentError."""
     if to in RESET_WORDS:
         return to
     try:
-        return StreamCut.from_text(to)
+        # Offsets alone do not name their stream.
+        return parse_cut(to, StreamName.parse(streams[0])) if len(streams) == 1 else StreamCut.from_text(to)
     except InvalidCutError:
         pass
     try:
         return moment_of(to)
     except ValueError as error:
         raise InvalidArgumentError(
-            "not a position: use head, tail, a time such as 2026-01-31T12:00:00Z, or the text of a stream cut",
+            "not a position: use head, tail, a time such as 2026-01-31T12:00:00Z, or a stream cut, as "
+            f"`penstock stream describe` prints it{'' if len(streams) == 1 else ' (with --stream)'}",
             value=repr(to[:60]),
         ) from error
 

@@ -86,7 +86,7 @@ def add(
     if start is not None and not isinstance(held, StreamName):
         raise InvalidArgumentError("--from is for the hold of a stream", target=target)
     until_ms = None if until is None else parse_moment(until, now_ms=RealClock().now_ms())
-    place = None if start is None else place_of(start, "head", "tail")
+    place = None if start is None else place_of(start, target, "head", "tail")
     with open_target(controller, data) as store:
         cut = cut_at(store.stream(target), place) if place is not None else None
         hold = store.holds(held).add(owner=owner_of(owner), reason=reason, until=until_ms, cut=cut, hold_id=hold_id)

@@ -358,7 +358,7 @@ def explain(
     json: JsonOption = False,
 ) -> None:
     """Print what a cycle would decide now, and who holds each byte from head to tail. Changes nothing."""
-    place = None if position is None else place_of(position, "head", "tail")
+    place = None if position is None else place_of(position, stream, "head", "tail")
     with open_target(controller, data) as store:
         handle = store.stream(stream)
         decision = handle.retention.explain(None if place is None else cut_at(handle, place))

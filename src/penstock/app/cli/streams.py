@@ -20,7 +20,7 @@ from penstock.app.cli.common.target import (
     StreamArgument,
     open_target,
 )
-from penstock.app.cli.common.words import moment
+from penstock.app.cli.common.words import moment, parse_cut
 from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, as_fields, parse_policy, sentence_in_force
 from penstock.app.units import counted, format_size
 from penstock.core.retention.facts import holder_in_words
@@ -165,19 +165,20 @@ def _offsets(cut: StreamCut) -> dict[str, int]:
     return {f"{number_of(item)}#{epoch_of(item)}": offset for item, offset in sorted(cut.positions.items())}
 
 
-def cut_of(text: str, *words: str) -> StreamCut:
+def cut_of(text: str, stream: str, *words: str) -> StreamCut:
     """The cut that the text stands for. Raises InvalidArgumentError that names the words which would do as well."""
     try:
-        return StreamCut.from_text(text)
+        return parse_cut(text, StreamName.parse(stream))
     except InvalidCutError as error:
         raise InvalidArgumentError(
-            f"neither {', '.join(words)} nor the text of a stream cut", value=repr(text[:60])
+            f"neither {', '.join(words)} nor a stream cut, as `penstock stream describe` prints it",
+            value=repr(text[:60]),
         ) from error
 
 
-def place_of(text: str, *words: str) -> StreamCut | str:
-    """The text, where it is one of the words; else the cut that it stands for. Raises as ``cut_of``."""
-    return text if text in words else cut_of(text, *words)
+def place_of(text: str, stream: str, *words: str) -> StreamCut | str:
+    """The text, where it is one of the words; else the cut of the stream that it stands for. Raises as ``cut_of``."""
+    return text if text in words else cut_of(text, stream, *words)
 
 
 def cut_at(stream: Stream, place: StreamCut | str) -> StreamCut:
@@ -221,7 +222,7 @@ def scale(
 @app.command()
 def truncate(
     stream: StreamArgument,
-    at: Annotated[str, typer.Option("--at", metavar="CUT", help="tail, or the text of a stream cut.")],
+    at: Annotated[str, typer.Option("--at", metavar="CUT", help="tail, or a stream cut, as describe prints it.")],
     yes: YesOption = False,
     why: ReasonOption = "",
     controller: ControllerOption = None,
@@ -232,7 +233,7 @@ def truncate(
 
     Shows what will be deleted and asks for confirmation. Without a terminal, it refuses unless --yes is given.
     """
-    place = place_of(at, "tail")
+    place = place_of(at, stream, "tail")
     with open_target(controller, data, why=why) as store:
         handle = store.stream(stream)
         cut = cut_at(handle, place)

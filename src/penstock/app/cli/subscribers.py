@@ -214,11 +214,11 @@ def move(
     for confirmation. Without a terminal, it refuses unless --yes is given.
     """
     if not acknowledged_only:
-        to_reset = place_to_reset(to)
+        to_reset = place_to_reset(to, (stream,))
         with open_target(controller, data, who=who, why=why) as store:
             reset_group(store, name, to_reset, (stream,), dry_run=dry_run, yes=yes, json=json)
         return
-    place = place_of(RESET_WORDS.get(to, to), "head", "tail")
+    place = place_of(RESET_WORDS.get(to, to), stream, "head", "tail")
     loss: Loss | None = None
     with open_target(controller, data, who=who, why=why) as store:
         handle = store.stream(stream)

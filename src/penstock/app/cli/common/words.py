@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -13,11 +14,13 @@ from penstock.core.policies.sentence import exact_duration, exact_size
 from penstock.core.retention.facts import holder_in_words
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import StreamName
 from penstock.model.retention import EffectivePolicy, Level
-from penstock.model.segments import epoch_of, number_of
+from penstock.model.segments import epoch_of, make_segment_id, number_of
 from penstock.ports.controller_service import SubscriberInfo
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_PRINTED_OFFSET: Final = re.compile(r"(\d{1,10})#(\d{1,10}):(\d{1,18})", re.ASCII)
 _MOMENT_MIN_MS = 10**11
 """Numbers above this that are called ``_ms`` are moments (from 1973 on), those below are durations."""
 
@@ -211,6 +214,16 @@ def _filling(item: Mapping[str, Any], now_ms: int | None) -> str:
         return f"{said}, not reached at this rate"
     left = "" if now_ms is None else f" in {format_duration(max(0, at_ms - now_ms))},"
     return f"{said}, reached{left} {moment(at_ms)}"
+
+
+def parse_cut(text: str, stream: StreamName) -> StreamCut:
+    """The cut of ``stream`` that the text stands for: the text of a stream cut, or offsets as commands print them,
+    ``0#0:13  1#0:5434``. The text of a cut may be one of another stream. Raises InvalidCutError."""
+    pairs = [_PRINTED_OFFSET.fullmatch(part) for part in text.split()]
+    found = {make_segment_id(int(pair[2]), int(pair[1])): int(pair[3]) for pair in pairs if pair is not None}
+    if not pairs or len(found) < len(pairs):
+        return StreamCut.from_text(text)
+    return StreamCut(stream, found)
 
 
 def cut_words(cut: Mapping[str, int]) -> str:

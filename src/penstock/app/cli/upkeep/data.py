@@ -125,7 +125,7 @@ def read(
     if limit is not None and limit < 1:
         raise InvalidArgumentError("--max is at least 1", max=limit)
     begin: Literal["head", "tail"] | StreamCut = (
-        "head" if start == "head" else "tail" if start == "tail" else cut_of(start, "head", "tail")
+        "head" if start == "head" else "tail" if start == "tail" else cut_of(start, stream, "head", "tail")
     )
     out = sys.stdout.buffer
     left = limit if limit is not None else -1

@@ -90,6 +90,16 @@ def test_a_cut_is_taken_as_it_is_printed(penstock, tmp_path):
     assert penstock("read", "s/t")[1] == ""
 
 
+def test_the_age_of_unread_events_is_shown_as_a_lower_bound(penstock, tmp_path):
+    penstock("stream", "create", "s/t")
+    with open_store(tmp_path / "data") as store:
+        store.reader_group("s/g", ["s/t"], retention="manual")
+    assert "at least" not in penstock("subscriber", "list", "s/t")[1]
+    penstock("write", "s/t", stdin=b"a\n")
+    for words in (("subscriber", "list", "s/t"), ("subscriber", "describe", "s/t", "s/g")):
+        assert "at least" in penstock(*words)[1]
+
+
 def test_the_help_names_every_exit_status(penstock):
     _, out, _ = penstock("--help", data=False)
     text = " ".join(out.split("Exit status:")[1].split())

@@ -69,7 +69,7 @@ def test_a_limit_is_planned_refused_confirmed_run_audited_and_undone(penstock: R
     assert "1.1 kB" in out
     assert "retain.max_bytes 0 B (stream)" in out
     policies = penstock("retention", "audit", "--kind", "policy")[1]
-    assert "before nothing said, after retain.max_bytes 0 B, grace_s 1 h" in policies
+    assert "before none, after retain.max_bytes 0 B, grace_s 1 h" in policies
 
     status, out, err = penstock("retention", "undo", "s/t")
     assert status == 0, err

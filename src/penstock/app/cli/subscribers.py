@@ -138,7 +138,7 @@ def print_subscribers(found: Sequence[Mapping[str, Any]], *, has_streams: bool) 
             item["name"],
             "silent" if item["position"] is None else format_size(item["lag_bytes"]),
             "?" if item["lag_events"] is None else f"{item['lag_events']:,}",
-            "none" if item["lag_ms"] is None else format_duration(item["lag_ms"]),
+            _age(item["lag_ms"]),
             "?" if item["held_bytes"] is None else format_size(item["held_bytes"]),
             f"{_since(item)} ago",
             item["owner"] or "?",
@@ -147,6 +147,12 @@ def print_subscribers(found: Sequence[Mapping[str, Any]], *, has_streams: bool) 
     ]
     heads = ["subscriber", "behind", "events", "oldest unread", "holds alone", "acknowledged", "owner"]
     print_rows(["stream", *heads] if has_streams else heads, rows, as_json=False)
+
+
+def _age(lag_ms: int | None) -> str:
+    """The age of the oldest unread event. The event can be older, by up to a retention cycle and by the times in which the
+    store was stopped: the retention clock does not count those."""
+    return "none" if lag_ms is None else f"at least {format_duration(lag_ms)}"
 
 
 def _since(item: Mapping[str, Any]) -> str:
@@ -175,7 +181,7 @@ def describe(
         "subscriber": f"{name}, generation {fields['generation']}",
         "position": "has published nothing" if position is None else cut_words(position),
         "behind": f"{format_size(fields['lag_bytes'])}, {_events(fields['lag_events'])}",
-        "oldest unread": "none" if fields["lag_ms"] is None else format_duration(fields["lag_ms"]),
+        "oldest unread": _age(fields["lag_ms"]),
         "holes": str(fields["holes"]),
         "holds alone": "not known" if fields["held_bytes"] is None else format_size(fields["held_bytes"]),
         "acknowledged": f"{_since(fields)} ago, at {moment(fields['last_seen_ms'])}",

@@ -303,7 +303,7 @@ def document_words(document: Mapping[str, Any]) -> str:
         else:
             flat[name] = value
     parts = [f"{path} {policy_value(path, value)}" for path, value in flat.items() if path in BY_PATH]
-    return ", ".join(parts) or "nothing said"
+    return ", ".join(parts) or "none"
 
 
 def _title(name: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from pyspark.sql.datasource import LessThan
 from spark_driver import SCHEMA
 from spark_world import World, keyed, open_here
 
@@ -20,7 +21,7 @@ from penstock.segmentstore.store import SegmentStore
 from penstock.spark.connect import Services
 from penstock.spark.options import parse_read
 from penstock.spark.reading.planning import now_ms
-from penstock.spark.source import BatchReader
+from penstock.spark.source import BatchReader, FilteringReader
 
 
 def reader(data: Path, stream: StreamName, **options: str) -> BatchReader:
@@ -92,6 +93,25 @@ def test_each_plan_has_a_lease_of_its_own(world_here: World, data: Path) -> None
     assert len(leases(world_here)) == 1
     rows(two, second)
     assert leases(world_here) == set()
+
+
+def test_a_plan_that_no_task_reads_keeps_no_lease(
+    world_here: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.spark.connect.RETRY_S", 0.2)
+    stream, cut = world_here.create("s", 3), world_here.create("cut", 16)
+    for one in (stream, cut):
+        world_here.write(one, keyed(0, 2000))
+        world_here.wait_tiered(one)
+    filtered = FilteringReader(open_here, parse_read({"controller": str(data), "path": str(stream)}), SCHEMA)
+    filtered.pushFilters([LessThan(("offset",), 0)])
+    assert not filtered.partitions()
+    assert leases(world_here) == set()
+    # A plan that fails where some of its segments are held already.
+    take_all_leases(world_here, stream)
+    with pytest.raises(ThrottledError):
+        reader(data, cut, direct="always").partitions()
+    assert not [lease for lease in leases(world_here) if lease >= 1000]
 
 
 @pytest.mark.parametrize("columns", ["event", "event, append_time"])

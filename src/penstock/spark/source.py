@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from penstock.client.retry import RETRYABLE
 from penstock.model.errors import (
     InvalidArgumentError,
+    PenstockError,
     SegmentNotFoundError,
     ThrottledError,
     TruncatedError,
@@ -198,12 +199,21 @@ def _finish_part(server: Link, share: Share) -> None:
     lease, part = share.lease, share.part
     if lease is None or part is None:
         return
+    _give_back(server, lease, lambda services: services.segments.finish_lease_part(lease, *part))
+
+
+def _release(server: Link, lease: UUID) -> None:
+    """End the lease of a plan for which nothing will be read."""
+    _give_back(server, lease, lambda services: services.segments.release_lease(lease))
+
+
+def _give_back(server: Link, lease: UUID, call: Callable[[Services], Coroutine[Any, Any, None]]) -> None:
     try:
-        server.run(lambda services: services.segments.finish_lease_part(lease, *part))
+        server.run(call)
     except UnsupportedError:
         log.debug("store of an earlier version keeps the lease to its end. lease=%s", lease)
     except RETRYABLE as error:
-        # All rows are read. They are not worth less because the lease holds to its end.
+        # What was read or found is not worth less because the lease holds to its end.
         log.warning("lease could not be given back and holds to its end. lease=%s error=%s", lease, error)
 
 
@@ -238,7 +248,15 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         """Shares of the range, about ``target_partition_bytes`` each; their chunks are leased until all shares were read."""
         server = link(self._connector, self._options.controller)
         lease = RealRng().uuid()
-        shares = server.ask(lambda services: self._plan(services, lease))
+        try:
+            shares = server.ask(lambda services: self._plan(services, lease))
+        except PenstockError:
+            # Some segments may be held already.
+            _release(server, lease)
+            raise
+        if not shares:
+            # No task comes to give it back.
+            _release(server, lease)
         if len(shares) > LEASE_PARTS_MAX:
             return [InputPartition(share) for share in shares]
         return [InputPartition(replace(share, part=(number, len(shares)))) for number, share in enumerate(shares)]

@@ -11,6 +11,7 @@ from pathlib import Path
 from uuid import UUID
 
 from penstock.app.embedded import Runtime, open_runtime
+from penstock.app.restored import MARKER
 from penstock.app.settings import EmbeddedSettings
 from penstock.client.store import AsyncStore
 from penstock.model.cuts import StreamCut
@@ -157,6 +158,11 @@ def seen(data: Path, **more) -> Contents:
 def lose_log_and_metadata(data: Path) -> None:
     shutil.rmtree(data / "wal")
     shutil.rmtree(data / "metadata")
+
+
+def stay(data: Path) -> None:
+    """Let a rebuilt store open without new segments for its streams, to compare what the rebuild itself gave back."""
+    (data / MARKER).unlink()
 
 
 def snapshot(data: Path) -> dict[str, bytes]:

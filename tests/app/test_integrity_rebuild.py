@@ -13,16 +13,20 @@ from integrity_world import (
     append,
     block,
     built,
+    content,
     fill,
     lose_log_and_metadata,
     running,
     seen,
     snapshot,
+    stay,
 )
 
 from penstock.app.integrity.rebuild import rebuild
 from penstock.model.damage import DamageKind
-from penstock.model.errors import CorruptDataError, DirectoryInUseError, InvalidArgumentError
+from penstock.model.errors import CorruptDataError, DirectoryInUseError, InvalidArgumentError, SegmentSealedError
+from penstock.model.names import segment_name
+from penstock.model.segments import even_ranges
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +44,9 @@ def old(pristine, tmp_path: Path):
 
 
 def rebuilt(place: Path, data: Path, **more):
-    return asyncio.run(rebuild(str(place), data, **more))
+    report = asyncio.run(rebuild(str(place), data, **more))
+    stay(data)
+    return report
 
 
 def test_all_that_was_flushed_is_a_working_store_again(tmp_path: Path, old: Contents) -> None:
@@ -59,23 +65,42 @@ def test_all_that_was_flushed_is_a_working_store_again(tmp_path: Path, old: Cont
 
 def test_a_rebuilt_store_goes_on(tmp_path: Path, old: Contents) -> None:
     before = old
-    rebuilt(tmp_path / "old", tmp_path / "new")
+    asyncio.run(rebuild(str(tmp_path / "old"), tmp_path / "new"))
 
-    async def go_on() -> None:
+    async def go_on() -> str:
         async with running(tmp_path / "new") as runtime:
-            number = await append(runtime, SEGMENTS[2], block(41))
-            assert number == before.numbers[SEGMENTS[2], UUID(int=7)] + 1
+            # A writer of the old store learns what is stored, and follows to the new segments.
+            assert (
+                await runtime.segments.setup_append(SEGMENTS[2], UUID(int=7))
+                == before.numbers[SEGMENTS[2], UUID(int=7)]
+            )
+            with pytest.raises(SegmentSealedError):
+                await append(runtime, SEGMENTS[2], block(41))
+            current = await runtime.controller.current_segments(STREAM)
+            assert [item.keys for item in current] == list(even_ranges(3))
+            name = segment_name(STREAM, current[2].segment)
+            assert await append(runtime, name, block(41)) == 0
             await runtime.segments.flush()
             await runtime.controller.seal_stream(STREAM)
+        return name
 
-    asyncio.run(go_on())
+    new = asyncio.run(go_on())
     after = seen(tmp_path / "new")
-    assert after.segments[SEGMENTS[2]][1] == before.segments[SEGMENTS[2]][1] + block(41)
+    assert after.segments.keys() == before.segments.keys()
+    assert {name: found[:2] for name, found in after.segments.items()} == {
+        name: found[:2] for name, found in before.segments.items()
+    }
     # And once more, from the new store's own tier 2.
     lose_log_and_metadata(tmp_path / "new")
     report = rebuilt(tmp_path / "new", tmp_path / "newest")
     assert report.damage == []
-    assert seen(tmp_path / "newest").segments[SEGMENTS[2]][:2] == after.segments[SEGMENTS[2]][:2]
+    assert seen(tmp_path / "newest").segments == after.segments
+
+    async def read() -> bytes:
+        async with running(tmp_path / "newest") as runtime:
+            return await content(runtime, new, 0, (await runtime.segments.info(new)).length)
+
+    assert asyncio.run(read()) == block(41)
 
 
 def test_bytes_of_the_log_alone_are_told_and_writers_know_what_is_stored(tmp_path: Path) -> None:

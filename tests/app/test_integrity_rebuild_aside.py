@@ -8,7 +8,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from integrity_world import append, block, content, lose_log_and_metadata, running
+from integrity_world import append, block, content, lose_log_and_metadata, running, stay
 
 from penstock.app.integrity.rebuild import RebuildReport, rebuild
 from penstock.codec.store import rows as records
@@ -45,7 +45,9 @@ async def open_damaged(tmp_path: Path, row: bytes, *, more: str | None = None) -
             await append(runtime, more, block(9))
         await runtime.segments.flush()
     lose_log_and_metadata(tmp_path / "crash")
-    return await rebuild(str(tmp_path / "crash"), tmp_path / "new")
+    report = await rebuild(str(tmp_path / "crash"), tmp_path / "new")
+    stay(tmp_path / "new")
+    return report
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])

@@ -1,4 +1,4 @@
-"""The first opening of a restored store: its streams go on in segments that no other copy of the store has.
+"""The first opening of a restored or rebuilt store: its streams go on in segments that no other copy of it has.
 
 Source: docs/design/0023-backup.md, docs/formats/backup.md.
 """
@@ -24,7 +24,10 @@ restores one after the other, and two restores of one backup seldom take the sam
 
 
 def write_marker(data: Path, *, backup_ms: int, rng: Rng) -> None:
-    """Record durably that ``data`` was restored, and that nobody has opened it yet. Raises StorageFullError, OSError."""
+    """Record durably that ``data`` was restored or rebuilt, and that nobody has opened it yet.
+
+    ``backup_ms``: the moment of which the copy is. Raises StorageFullError, OSError.
+    """
     jump = _JUMP_MIN + rng.randrange(_JUMP_SPAN)
     fields = {"format": FORMAT_VERSION, "backup_ms": backup_ms, "jump": jump}
     replace_file(data / MARKER, json.dumps(fields).encode() + b"\n")

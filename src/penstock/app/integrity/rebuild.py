@@ -14,6 +14,7 @@ from crc32c import crc32c
 from penstock.app.integrity.log_behind import look_behind
 from penstock.app.integrity.reconcile import Reconciled, reconcile
 from penstock.app.integrity.source import Source, open_source
+from penstock.app.restored import write_marker
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import Tier2, open_tier
 from penstock.app.workers.layout import CONTAINERS_EACH
@@ -119,7 +120,7 @@ async def rebuild(
     """Make a store in ``data``, which must be new or empty, of what lies in ``place`` (see ``open_source``).
 
     ``place`` is not changed. The directory appears whole or not at all: until then it is called ``data.rebuilding``.
-    ``tier2``: where the new store keeps its chunks; None: in ``data``.
+    ``tier2``: where the new store keeps its chunks; None: in ``data``. The first opening moves all streams to new segments.
 
     Raises: InvalidArgumentError (``data`` is not empty), CorruptDataError (there is no catalogue), DirectoryInUseError,
     UnavailableError, StorageFullError, OSError.
@@ -244,6 +245,9 @@ class _Rebuild:
             self._report.streams = await reconcile(
                 files, keyvalue, tier, offload=self._offload, containers=containers, clock=RealClock()
             )
+            as_of = [item["as_of_ms"] for item in self._report.containers if item["as_of_ms"] is not None]
+            # Old positions behind what is lost must not mean events that are written next.
+            write_marker(self._staging, backup_ms=min(as_of, default=0), rng=RealRng())
             directory.mark_complete()
         return self._report
 

@@ -1,4 +1,4 @@
-"""What a controller does once in a restored store, so that its streams differ from those of the original.
+"""What a controller does once in a restored or rebuilt store: its streams differ from those of the original.
 
 Readers, queries and caches remember positions as offsets in segments. The original continued to write after the backup. If
 the restored store gave the same offsets to other events, a reader with a position of the original would skip them without

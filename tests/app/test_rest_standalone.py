@@ -63,6 +63,26 @@ def test_what_is_made_over_http_is_used_over_the_wire_and_survives_a_kill(tmp_pa
 
 
 @pytest.mark.server
+def test_readers_continue_where_pulsars_admin_calls_have_moved_a_subscription(tmp_path: Path) -> None:
+    topic = "/admin/v2/persistent/public/default/t"
+    with ServerProcess(tmp_path / "data") as server:
+        port = server.http_port
+        assert ask(port, "PUT", topic)[0] == 204
+        assert ask(port, "PUT", f"{topic}/subscription/sub", "earliest")[0] == 204
+        with penstock.connect(server.address) as store, store.stream("public.default/t").writer() as writer:
+            writer.write_many([b"%d" % number for number in range(5)])
+            writer.flush()
+            group = store.open_reader_group("public.default/sub")
+            for path, expected in (("skip/2", b"2"), ("resetcursor/0", b"0")):
+                assert ask(port, "POST", f"{topic}/subscription/sub/{path}")[0] == 204
+                with group.reader("r") as reader:
+                    event = reader.read(timeout_s=20)
+                    assert event is not None
+                    assert event.data == expected
+        assert server.stop() == 0
+
+
+@pytest.mark.server
 def test_a_taken_http_port_is_named_and_the_process_ends(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -110,7 +110,6 @@ def test_readers_that_are_online_refuse_a_move_with_412_and_nothing_is_changed()
             for call in ("skip_all", "skip/3", "resetcursor"):
                 reason = await w.refused(412, "POST", f"{S}/{call}", *(("latest",) if call == "resetcursor" else ()))
                 assert "busy" in reason
-                assert "Nothing was changed" in reason
             assert await w.backlog("sub") == 10
 
     story_of(story)

@@ -252,7 +252,7 @@ def test_only_the_first_connection_of_a_sink_in_a_driver_is_checked(
                 one.served_first()
 
         for _ in range(2):
-            with pytest.raises(NotConnectedError, match="nobody listens"):
+            with pytest.raises(NotConnectedError, match="nothing listens"):
                 sink()
         server.listen()
         sink()

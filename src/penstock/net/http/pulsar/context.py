@@ -100,7 +100,8 @@ ReadersOf = Callable[[str, str], Awaitable[Sequence[str] | None]]
 MoveReaders = Callable[[str, StreamCut], Awaitable[None]]
 """Move the readers of a subscriber, ``scope/group``, and what it has acknowledged, to a cut.
 
-Raises ConflictError if readers are online, or keep their positions elsewhere: nothing was changed.
+Raises ConflictError: readers are online, or keep their positions elsewhere, and nothing was changed; or another reset
+moved the readers at the same time, and their data stays held.
 """
 
 Handler = Callable[[Call], Awaitable[Reply]]

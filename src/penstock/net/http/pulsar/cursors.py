@@ -160,7 +160,7 @@ class Cursors:
         return await self._admin.controller.move_subscriber(topic.stream, info.name, cut)
 
     async def reset(self, topic: Topic, info: SubscriberInfo, cut: StreamCut) -> None:
-        """As ``move``; the readers continue at ``cut`` too. Raises AdminError 412 if that cannot be: nothing was changed."""
+        """As ``move``; the readers continue at ``cut`` too. Raises AdminError 412 as ``MoveReaders`` raises ConflictError."""
         if self._admin.move_readers is None:
             await self.move(topic, info, cut)
             return

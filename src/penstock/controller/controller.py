@@ -20,30 +20,23 @@ from penstock.controller.grace.deleted_streams import DeletedStreams
 from penstock.controller.grace.kept import listed_holds, undo, undo_since
 from penstock.controller.groups.reader_groups import ReaderGroups
 from penstock.controller.groups.subscribers import Subscribers
-from penstock.controller.metadata import Metadata
 from penstock.controller.retention.answers import facts_told
-from penstock.controller.retention.audit import Audit
-from penstock.controller.retention.clock import RetentionClock
 from penstock.controller.retention.cycle import RetentionCycle
 from penstock.controller.retention.forecast import forecast
 from penstock.controller.retention.holds import Holds
 from penstock.controller.retention.loop import RetentionLoop
 from penstock.controller.retention.policies import Policies
 from penstock.controller.retention.reclaim import reclaim_report
-from penstock.controller.retention.sets import RetentionSets
-from penstock.controller.set_aside import SetAside
 from penstock.controller.settings import ControllerSettings
-from penstock.controller.streams.epochs import Histories
-from penstock.controller.streams.event_counts import EventCounts
 from penstock.controller.streams.queries import Queries
 from penstock.controller.streams.repair import repair_stream
 from penstock.controller.streams.restored import begin_restored
 from penstock.controller.streams.scopes import Scopes
 from penstock.controller.streams.updates import Streams
-from penstock.controller.tasks import OwnedTasks
 from penstock.controller.transactions.batches import Batches
 from penstock.controller.transactions.calls import Transactions
 from penstock.controller.transactions.sweeper import Sweeper
+from penstock.controller.wiring import context_of
 from penstock.core.segments.placement import is_transaction_name, is_transient_name, parent_name
 from penstock.model.callers import unattributed
 from penstock.model.cuts import StreamCut
@@ -480,36 +473,11 @@ async def open_controller(
     Raises: UnavailableError and ContainerOfflineError from the store; CorruptDataError, VersionTooNewError.
     """
     settings = settings or ControllerSettings()
-    metadata = Metadata(segments)
-    tasks = OwnedTasks()
     passed = steady or asyncio.get_running_loop().time
-    set_aside = SetAside(telemetry)
-    audit = Audit(
-        metadata=metadata,
-        segments=segments,
-        clock=clock,
-        rng=rng,
-        tasks=tasks,
-        telemetry=telemetry,
-        settings=settings,
-        set_aside=set_aside,
+    ctx = context_of(segments, clock=clock, rng=rng, telemetry=telemetry, settings=settings, passed=passed)
+    buckets = Buckets(
+        ctx.metadata, rng, passed, ctx.set_aside, count=settings.buckets, lease_ms=settings.bucket_lease_ms
     )
-    ctx = Context(
-        metadata=metadata,
-        segments=segments,
-        clock=clock,
-        rng=rng,
-        telemetry=telemetry,
-        settings=settings,
-        histories=Histories(metadata, limit=settings.histories_max),
-        sets=RetentionSets(metadata, set_aside, limit=settings.histories_max),
-        events=EventCounts(segments),
-        audit=audit,
-        set_aside=set_aside,
-        retention_clock=RetentionClock(metadata, clock, passed, set_aside, slack_ms=settings.clock_slack_ms),
-        tasks=tasks,
-    )
-    buckets = Buckets(metadata, rng, passed, set_aside, count=settings.buckets, lease_ms=settings.bucket_lease_ms)
     controller = Controller(ctx, buckets, endpoint_of)
     try:
         with unattributed():  # Whoever opens the store is not the caller of what it finishes and does by itself.

@@ -12,12 +12,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any, TypeAlias, assert_never
+from typing import Any, assert_never
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.erasures import (
     ErasureChainRecord,
-    ErasureChunksRecord,
     ErasureMarkRecord,
     ErasurePartRecord,
     ErasureRecord,
@@ -28,6 +27,7 @@ from penstock.controller import keys
 from penstock.controller.context import Context, StreamView
 from penstock.controller.erasure.attempts import Attempts
 from penstock.controller.erasure.deferral import Deferrals, deferral_entry, judge, withdrawn_error
+from penstock.controller.erasure.parts import Parts
 from penstock.controller.erasure.repeats import Repeats
 from penstock.controller.erasure.subjects import (
     ID_MAX,
@@ -61,12 +61,8 @@ from penstock.ports.segment_service import KEY_ABSENT, ErasedChunk, TableEntry
 log = logging.getLogger(__name__)
 
 PAGE_POSITIONS_MAX = 50_000
-_CHUNKS_PER_RECORD = 1000
 _GATHERED_MS = 24 * 3600 * 1000
 _RETRY_MAX_S = 30.0
-_LISTED_MAX = 16
-
-_Lists: TypeAlias = tuple[list[bytes], list[bytes]]
 
 _SENTENCES = {
     "cache": "the blanked bytes are in no cache of the store",
@@ -85,7 +81,7 @@ class Erasures:
         self._ctx = ctx
         self._running: dict[str, None] = {}
         self._attempts = Attempts()
-        self._listed: dict[str, _Lists] = {}
+        self._parts = Parts(ctx.metadata)
         self._repeats = Repeats(ctx.metadata)
         self._deferrals = Deferrals(ctx, self._perform_soon)
 
@@ -232,7 +228,7 @@ class Erasures:
             await self._repeats.check(request, found.value, positions, last=True)
             return found.value
         run = request.run(view.record.incarnation)
-        parts = await self._parts(erasure, run)
+        parts = await self._parts.of_run(erasure, run)
         check_complete(request, parts)
         ends = ends_of(parts)
         asked = ErasureRecord(
@@ -251,16 +247,6 @@ class Erasures:
         await ctx.metadata.put(found.put(decided), *judgement.checks, *ctx.audit.puts(entries))
         ctx.audit.soon()
         return decided
-
-    async def _parts(self, erasure: str, run: str) -> list[ErasurePartRecord]:
-        found = self._ctx.metadata.scan_all(keys.erasure_parts(erasure, run))
-        return [ErasurePartRecord.decode(entry.value) async for entry in found]
-
-    async def _drop_other_runs(self, erasure: str, run: str) -> None:
-        """Remove the pages of all runs except the one that decided."""
-        own, metadata = keys.erasure_parts(erasure, run), self._ctx.metadata
-        every = [entry.key async for entry in metadata.scan_all(keys.erasure_parts(erasure))]
-        await metadata.remove_keys([key for key in every if not key.startswith(own)])
 
     async def _forget(self, erasure: str, old: ErasureRecord) -> None:
         """Remove an erasure that was never decided, unless a run has started it again."""
@@ -309,34 +295,7 @@ class Erasures:
 
     async def part(self, erasure: str, number: int) -> Mapping[str, Any]:
         """See ``ControllerService.erasure_part``."""
-        if number < 0:
-            raise InvalidArgumentError("number of a part is negative", part=number)
-        metadata = self._ctx.metadata
-        parts, chunks = self._listed.get(erasure) or await self._list(erasure)
-        answer: dict[str, Any] = {"part": number, "parts": max(len(parts), len(chunks))}
-        if number < len(parts):
-            part = (await metadata.get(parts[number], ErasurePartRecord)).value
-            if part is not None:
-                answer["positions"] = part.fields()
-        if number < len(chunks):
-            found = (await metadata.get(chunks[number], ErasureChunksRecord)).value
-            if found is not None:
-                answer["chunks"] = {"segment": found.segment, "chunks": [dict(item) for item in found.chunks]}
-        return answer
-
-    async def _list(self, erasure: str) -> _Lists:
-        """The keys of the records that its parts are made of, remembered once they stay: the parts are asked for in turn."""
-        metadata = self._ctx.metadata
-        record = (await metadata.get(keys.erasure(erasure), ErasureRecord)).value
-        found = (
-            [entry.key async for entry in metadata.scan_all(keys.erasure_parts(erasure, record.run if record else ""))],
-            [entry.key async for entry in metadata.scan_all(keys.erasure_chunks(erasure))],
-        )
-        if record is not None and record.state is ErasureState.DONE:
-            if len(self._listed) >= _LISTED_MAX:
-                self._listed.pop(next(iter(self._listed)))
-            self._listed[erasure] = found
-        return found
+        return await self._parts.answer(erasure, number)
 
     async def names(self, stream: StreamName | None) -> list[Mapping[str, Any]]:
         """See ``ControllerService.erasures``."""
@@ -391,8 +350,8 @@ class Erasures:
         if record is None or record.state is not ErasureState.ASKED:
             return
         stream = StreamName.parse(record.stream)
-        await self._drop_other_runs(erasure, record.run)
-        parts = await self._parts(erasure, record.run)
+        await self._parts.drop_other_runs(erasure, record.run)
+        parts = await self._parts.of_run(erasure, record.run)
         wanted: dict[SegmentId, list[Range]] = {}
         for part in parts:
             wanted[part.segment] = joined(wanted.get(part.segment, ()), part.ranges)
@@ -415,7 +374,7 @@ class Erasures:
             chunks += [chunk_fields(segment, item) for item in told]
         self._attempts.reached(erasure, segments=len(wanted), of=len(wanted), is_log=True)
         await ctx.segments.wipe_log()
-        await self._keep_chunks(erasure, chunks)
+        await self._parts.keep_chunks(erasure, chunks)
         fields = {
             "erasure": erasure,
             "stream": record.stream,
@@ -452,20 +411,6 @@ class Erasures:
         # would not match the chunk.
         told = await self._ctx.segments.erase(segment_name(stream, segment), ranges, erasure=erasure)
         return sorted(told, key=lambda item: (item.start_offset, item.name_before))
-
-    async def _keep_chunks(self, erasure: str, chunks: Sequence[Mapping[str, Any]]) -> None:
-        """Put the list behind the receipt, and take away what an attempt that died had put beyond it: of chunks that were
-        truncated away since."""
-        metadata = self._ctx.metadata
-        kept: dict[bytes, None] = {}
-        for number, start in enumerate(range(0, len(chunks), _CHUNKS_PER_RECORD)):
-            part = chunks[start : start + _CHUNKS_PER_RECORD]
-            record = ErasureChunksRecord(segment=SegmentId(int(part[0]["segment"])), chunks=part)
-            put = overwrite(keys.erasure_chunk(erasure, number), record)
-            kept[bytes(put.key)] = None
-            await metadata.put(put)
-        gone = [entry.key async for entry in metadata.scan_all(keys.erasure_chunks(erasure)) if entry.key not in kept]
-        await metadata.remove_keys(gone)
 
     async def _finish(self, erasure: str, fields: Mapping[str, Any]) -> None:
         ctx = self._ctx

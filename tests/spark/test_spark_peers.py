@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +31,7 @@ from penstock.spark.reading.peers import Peers, Report, State, Watch, shared_dir
 from penstock.spark.reading.stream import LONG_POLL_S, StreamReader
 
 STREAMS = 10
+FIELDS = ["source", "pid", "turn", "state", "address", "seen", "woken_by"]
 
 
 def report(source: str, turn: int, state: State) -> Report:
@@ -162,6 +168,48 @@ def test_a_directory_that_cannot_be_used_ends_reporting_with_a_warning(
     peers.report(State.NEWS, {})
     assert list(peers.others()) == []
     assert len([item for item in caplog.records if "cannot report" in item.getMessage()]) == 1
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=8),
+    max_leaves=20,
+)
+changes = st.dictionaries(st.sampled_from([*FIELDS, "more"]), json_values, max_size=3)
+
+
+@given(text=st.binary(max_size=40) | json_values.map(lambda value: json.dumps(value).encode()), changed=changes)
+def test_a_report_that_cannot_be_read_is_none(text, changed):
+    """They are left by other versions, and by a crash of the machine, before a process id comes again."""
+    with tempfile.TemporaryDirectory() as directory:
+        own, place = Peers(Path(directory), "here"), Path(directory)
+        (place / "a").write_bytes(text)
+        (place / "b").write_text(json.dumps(asdict(report("b", 1, State.NEWS)) | changed))
+        (place / "c").write_text(json.dumps(asdict(report("c", 1, State.NEWS))))
+        assert report("c", 1, State.NEWS) in own.others()
+
+
+def test_what_others_left_in_the_parent_keeps_no_source_from_its_directory(tmp_path: Path) -> None:
+    for number in ("4194301", "99999999999", "9" * 30, "9" * 5000, "x", ""):
+        with suppress(OSError):  # longer than a file system takes
+            (tmp_path / f"penstock-sources-{os.getuid()}-{number}").write_text("")
+    assert shared_directory(tmp_path, os.getpid()).is_dir()
+
+
+def test_many_sources_may_delete_the_directories_of_drivers_that_ended(tmp_path: Path) -> None:
+    def begin(_: int) -> Path:
+        together.wait()
+        return shared_directory(tmp_path, os.getpid())
+
+    together = threading.Barrier(4)
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(50):
+            for number in range(4_194_301, 4_194_304):
+                old = tmp_path / f"penstock-sources-{os.getuid()}-{number}"
+                old.mkdir()
+                for name in "abc":
+                    (old / name).touch()
+            assert len(set(threads.map(begin, range(4)))) == 1
 
 
 def latency_s(spark: Any, world: World, address: str, streams: Sequence[StreamName], checkpoint: Path) -> float:

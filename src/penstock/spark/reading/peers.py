@@ -28,6 +28,8 @@ Seen: TypeAlias = tuple[int, int, bool]
 """Start, length and seal of a segment. A source that found nothing finds nothing until one of them changes."""
 
 _PREFIX = "penstock-sources"
+_PID_DIGITS = 10
+"""Anyone may make names in a directory for temporary files, with more digits than a process id or an integer has."""
 _ALONE = "sources of a query cannot report to each other, so an idle one may delay the others by a second. error=%s"
 
 
@@ -150,16 +152,23 @@ class Peers:
 
 
 def _read(path: Path) -> Report | None:
-    """The report in the file; None where its source is dead."""
+    """The report in the file; None where its source is dead, or where it is none that this version knows."""
     try:
-        fields = json.loads(path.read_text())
+        text = path.read_bytes()
     except FileNotFoundError:
         return None  # deleted by another source
-    if not _is_alive(fields["pid"]):
-        path.unlink(missing_ok=True)
+    try:
+        fields = json.loads(text)
+        if not _is_alive(fields["pid"]):
+            path.unlink(missing_ok=True)
+            return None
+        seen = {name: (start, length, sealed) for name, (start, length, sealed) in fields["seen"].items()}
+        state, woken_by = State(fields["state"]), tuple(fields["woken_by"])
+        return Report(**{**fields, "state": state, "seen": seen, "woken_by": woken_by})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        # Of another version, or what a crash of the machine left under a process id that is in use again.
+        log.debug("report of a source cannot be read. path=%s error=%s", path, error)
         return None
-    seen = {name: (start, length, sealed) for name, (start, length, sealed) in fields["seen"].items()}
-    return Report(**{**fields, "state": State(fields["state"]), "seen": seen, "woken_by": tuple(fields["woken_by"])})
 
 
 def peers_of_driver(address: str) -> Peers | None:
@@ -183,8 +192,13 @@ def shared_directory(parent: Path, driver: int) -> Path:
     """
     prefix = f"{_PREFIX}-{os.getuid()}-"
     for old in parent.glob(f"{prefix}*"):
-        if old.name.removeprefix(prefix).isdecimal() and not _is_alive(int(old.name.removeprefix(prefix))):
-            _delete(old)
+        number = old.name.removeprefix(prefix)
+        if number.isdecimal() and not (len(number) <= _PID_DIGITS and _is_alive(int(number))):
+            try:
+                _delete(old)
+            except OSError as error:
+                # Another source deletes it too, or it is no directory. This source needs only its own.
+                log.debug("directory of a driver that ended stays. path=%s error=%s", old, error)
     directory = parent / f"{prefix}{driver}"
     directory.mkdir(mode=0o700, exist_ok=True)
     found = directory.lstat()
@@ -204,7 +218,7 @@ def _delete(directory: Path) -> None:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

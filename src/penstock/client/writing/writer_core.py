@@ -97,6 +97,7 @@ class WriterCore:
         self.lanes: LaneMap = NoLanes()
         self._on_change = on_change  # called after pending_bytes, lanes or error changed
         self._submit_local = getattr(segments, "submit_append", None)
+        self._withdraw = getattr(segments, "withdraw_appends", None)
         self._tasks = TaskOwner(self.fail)
         self._senders: dict[SegmentId, SegmentSender] = {}
         self._retired: deque[SegmentSender] = deque(maxlen=RETIRED_KEPT)
@@ -458,6 +459,9 @@ class WriterCore:
             self._rounds.close()
         for sender in self._senders.values():
             sender.retire()
+            if self._withdraw is not None:
+                # Else events that the caller writes again would be followed by these, once the store is back.
+                self._withdraw(sender.name, sender.writer)
         self._wake_waiters()
 
     # --- replacement ---------------------------------------------------------------------------------------

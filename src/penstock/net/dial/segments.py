@@ -130,6 +130,11 @@ class RemoteSegments:
             # Never from within the call: the caller may not be ready for its answer yet.
             asyncio.get_running_loop().call_soon(done, error)
 
+    def withdraw_appends(self, segment: str, writer: UUID) -> None:
+        """Send nothing more of what the writer has submitted and nobody waits for. ``done`` is not called for what has not
+        left; what has left may or may not be stored."""
+        self._appends.withdraw(segment, writer)
+
     async def open_direct(self, segment: str, writer: UUID) -> DirectLine:
         """See ``ports.direct_appends.DirectAppends``. The line is its caller's: closing this leaves it open."""
         endpoint = await self._pool.endpoint(segment)

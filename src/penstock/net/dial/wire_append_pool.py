@@ -36,6 +36,12 @@ class RemoteAppends:
         check_append(request)
         self._line(request.segment, request.writer).submit(request, done)
 
+    def withdraw(self, name: str, writer: UUID) -> None:
+        """Send nothing more of what the writer has submitted. See ``Line.withdraw``."""
+        line = self._lines.get((name, writer))
+        if line is not None:
+            line.withdraw()
+
     async def setup(self, name: str, writer: UUID) -> int:
         """The store's last number of the writer. What this client sent before is decided by then."""
         line = self._line(name, writer)

@@ -72,7 +72,7 @@ class _Item:
 
 
 def _nobody(outcome: Appended | PenstockError) -> None:
-    """The caller was cancelled: what was not sent yet will not be."""
+    """The caller was cancelled, or withdrew the append: what was not sent yet will not be."""
 
 
 class AppendConnection:
@@ -255,6 +255,13 @@ class Line:
         self._queue.append(item)
         self.pump()
         return item
+
+    def withdraw(self) -> None:
+        """Send no append that has not left, and call nobody for it. What has left may or may not be stored."""
+        for item in self._queue:
+            item.done = _nobody
+        if self.connection is None:
+            self.fail(lambda: NotConnectedError("appends were withdrawn", segment=self.segment))
 
     @property
     def has_queued(self) -> bool:

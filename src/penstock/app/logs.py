@@ -1,4 +1,4 @@
-"""How a server logs: a constant message, then its fields as ``name=value``, without secrets in URLs."""
+"""The log format of a server: a constant message, then its fields as ``name=value``, with secrets in URLs hidden."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
 
 DIAL_S = 5.0
-"""How long people wait for a server that does not answer; one that is not there is reported within 2 s. Once it has
-answered, a restart of 30 s goes unnoticed."""
+"""How long commands wait for a server that does not answer. A refused connection is reported within 2 s. After the first
+answer, a restart of up to 30 s is waited for."""
 
 
 @asynccontextmanager

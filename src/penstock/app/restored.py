@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 MARKER = "restored.json"
 FORMAT_VERSION = 1
 _JUMP_MIN, _JUMP_SPAN = 1 << 20, 1 << 23
-"""Numbers of segments have 31 bits. A jump is far beyond what the original uses after the backup, leaves room for two hundred
-restores one after the other, and two restores of one backup seldom take the same."""
+"""Segment numbers have 31 bits. A jump is far more than the original uses after the backup, it leaves room for two hundred
+successive restores, and two restores of one backup seldom get the same."""
 
 
 def write_marker(data: Path, *, backup_ms: int, rng: Rng) -> None:
@@ -34,9 +34,9 @@ def write_marker(data: Path, *, backup_ms: int, rng: Rng) -> None:
 
 
 async def settle_restored(data: Path, controller: Controller) -> None:
-    """Perform the marker of ``write_marker`` if there is one, and remove it. Before this returns no client may be served.
+    """If ``write_marker`` left a marker, move all streams to new segments and remove it. Serve no client before this returns.
 
-    A crash in between leaves the marker: the next opening performs it again, and streams get one epoch more.
+    A crash leaves the marker: the next start repeats the step, and streams get one more epoch.
     Raises CorruptDataError, VersionTooNewError, OSError, and what scaling a stream raises.
     """
     file = data / MARKER
@@ -49,11 +49,11 @@ async def settle_restored(data: Path, controller: Controller) -> None:
         version, jump = int(fields["format"]), int(fields["jump"])
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptDataError(
-            "record of the restore cannot be read: restore the backup again", file=str(file)
+            "record of the restore cannot be read; restore the backup again", file=str(file)
         ) from error
     if version > FORMAT_VERSION:
         raise VersionTooNewError("data directory was restored by a newer version", file=str(file), version=version)
     streams = await controller.begin_restored(jump)
     file.unlink()
     sync_directory(data)
-    log.warning("restored store goes on in new segments", extra={"streams": streams, "jump": jump})
+    log.warning("restored store continues in new segments", extra={"streams": streams, "jump": jump})

@@ -42,11 +42,12 @@ _CONNECTION_BYTES = 96 << 10
 """A connection that is in use: its objects, and a small receive buffer."""
 
 _HTTP_CONNECTION_BYTES = 256 << 10
-"""An HTTP connection with a small body: what is received of it, gathered, and parsed."""
+"""Memory of an HTTP connection with a small body: received, collected and parsed."""
 
 _GRPC_CONNECTIONS_MAX = 1024
 _GRPC_CONNECTION_BYTES = 256 << 10
-"""A gRPC connection in use: its objects, buffers on both sides of the gate, and what each has free for requests."""
+"""Memory of a gRPC connection in use: its objects, the buffers on both sides of the gate, and its uncounted
+requests."""
 
 
 def store_settings(settings: EmbeddedSettings) -> StoreSettings:
@@ -98,7 +99,8 @@ def wire_limits(settings: EmbeddedSettings, *, connections: int = _CONNECTIONS_M
 
 
 def rest_limits(settings: EmbeddedSettings) -> RestLimits:
-    """A sixteenth of what the process does not need for itself for bodies. Parsed, one takes thirty times its size."""
+    """A sixteenth of the memory that the process does not need itself is for bodies. A parsed body takes 30 times its
+    size."""
     working = settings.working_bytes
     most = RestLimits()
     return RestLimits(
@@ -109,8 +111,8 @@ def rest_limits(settings: EmbeddedSettings) -> RestLimits:
 
 
 def gate_limits(settings: EmbeddedSettings, *, connections: int = _GRPC_CONNECTIONS_MAX) -> GateLimits:
-    """The same share for requests over gRPC; one of the largest fits in any case. ``connections``: the most that the system
-    allows."""
+    """The same share for gRPC requests, but at least the largest request fits. ``connections``: the most that the
+    system allows."""
     working = settings.working_bytes
     return GateLimits(
         requests_bytes=max(4 << 20, min(GateLimits().requests_bytes, working // 16)),

@@ -27,8 +27,8 @@ class EmbeddedSettings:
     ``memory_bytes`` is what a server may hold in all, and what an embedded store adds to its process at most (default
     512 MiB, of which 80 are code and libraries; at least 64 MiB, and 96 for a server). ``log_bytes`` is the disk that tier 1
     may take (default 256 MiB, taken as needed); ``log_file_bytes`` must hold one frame of the largest append, 17 MiB.
-    ``retention_cycle_ms`` is how often streams with a policy are looked at (default 60 s). ``deletion_grace_ms`` is how long
-    a deleted stream can be restored, and keeps its disk space (default 1 h; 0: deletions are final).
+    ``retention_cycle_ms`` is how often streams with a policy are looked at (default 60 s). ``deletion_grace_ms`` is how
+    long a deleted stream can be restored and keeps its disk space (default 1 h; 0: deletions are final).
 
     ``tier2`` is where chunks lie: None for the data directory (or where the store has them already), ``s3://bucket/prefix``,
     or another directory. ``tier2_endpoint`` is the URL of an S3 that is not Amazon's. In an object store a segment is written
@@ -61,7 +61,7 @@ class EmbeddedSettings:
         if self.retention_cycle_ms < 10:
             raise InvalidArgumentError("retention cycle is under 10 ms", retention_cycle_ms=self.retention_cycle_ms)
         if self.deletion_grace_ms < 0:
-            raise InvalidArgumentError("grace of deletions is negative", deletion_grace_ms=self.deletion_grace_ms)
+            raise InvalidArgumentError("deletion grace is negative", deletion_grace_ms=self.deletion_grace_ms)
         if not isinstance(self.tier2, str | None) or not isinstance(self.tier2_endpoint, str | None):
             raise InvalidArgumentError(
                 "tier 2 is named by a URL or a path", tier2=self.tier2, endpoint=self.tier2_endpoint

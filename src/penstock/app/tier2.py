@@ -174,7 +174,7 @@ def _check_endpoint(endpoint: str | None, settings: EmbeddedSettings) -> None:
         return
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or "@" in endpoint:
-        raise InvalidArgumentError("the endpoint of S3 reads https://host[:port]", endpoint=endpoint)
+        raise InvalidArgumentError("the S3 endpoint must have the form https://host[:port]", endpoint=endpoint)
     if parts.scheme == "http" and not settings.plain_http_allowed(parts.hostname):
         raise InvalidArgumentError("refusing S3 without TLS beyond loopback; --insecure allows it", endpoint=endpoint)
 

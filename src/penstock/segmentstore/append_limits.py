@@ -14,7 +14,7 @@ from penstock.segmentstore.segment import Segment
 
 
 class _Bound(NamedTuple):
-    """One bound of a limit. ``quota``: how much may be unread, None where that is not known; ``used``: what is held now."""
+    """One bound of a limit. ``quota``: how much may be unread, None if unknown; ``used``: the present total."""
 
     rule: str
     total: int
@@ -28,7 +28,7 @@ class _Bound(NamedTuple):
         return bool(self.quota) and self.used <= self.total - (self.quota or 0)
 
     def unread(self) -> dict[str, object]:
-        """The quota, and how much of it is unread now; empty where it is not known."""
+        """The quota, and how much is unread now; empty if unknown."""
         if self.quota is None:
             return {}
         return {"rule": self.rule, "limit": self.quota, "used": max(0, self.used - (self.total - self.quota))}
@@ -146,7 +146,8 @@ class StreamGate:
         )
 
     def _met_bounds(self, would_bytes: int, would_events: int) -> Sequence[_Bound]:
-        """The bounds that an append meets. One with nothing unread before it is passed: more room there never is."""
+        """The bounds that apply to an append. If nothing before a bound is unread, it does not apply: waiting would not
+        help."""
         if not self._passed(would_bytes, would_events):
             return ()
         return [

@@ -39,9 +39,8 @@ class StoreSettings:
     max_loaded_attributes: writers and attributes held in memory per segment, those aside that change; 10000.
     max_parked_reads: reads waiting at tails, per container; 20000.
     max_parked_appends: appends waiting for their segment to be loaded, per container; 10000.
-    max_leases: leases held at a time, per container; 1000. One counts once, whatever it holds.
-    max_leased_segments: segments that leases hold, per container, each counted for each of its leases; 100000 take about
-        20 MB.
+    max_leases: leases held at a time, per container; 1000. A lease counts once, however much it holds.
+    max_leased_segments: segments held by leases, per container, counted once per lease; 100000 take about 20 MB.
     max_lease_ms: longest lease, milliseconds; a day outlives any sane job.
     max_changed_segments: names of changed segments remembered for whoever asks; 100000 take about 20 MB. Beyond, all are to
         be looked at.

@@ -476,8 +476,8 @@ async def open_segment_store(
     ``disk`` answers ``SegmentService.disk``, which raises UnsupportedError without it. ``catalogue`` is tier 2, where rows of
     metadata are repeated (``segmentstore.tiering.catalogue``); without it tier 2 alone gives no store back. ``owned`` are the
     containers, of the number in the settings, that are this store's (None: all); calls for segments of others raise
-    ContainerOfflineError. ``shared``: what the other stores hold, for limits that bound them together. ``holds``: asked
-    before space is given back; without it nobody can back the store up while it runs.
+    ContainerOfflineError. ``shared``: what the other stores hold, for limits on all of them together. ``holds``: asked
+    before space is freed; without it, the store cannot be backed up while it runs.
 
     Left normally, what is queued is answered and checkpointed; left by an error, background work ends where it stands,
     and the next opening recovers. Raises what ``SegmentStore.recover`` raises.

@@ -1,6 +1,6 @@
 """Forgetting the numbers of writers that have been silent for long, and refusing those that may come back too late.
 
-The rule is in ``core.segments``. Silence is counted in the container's age: the time for which it was open in all, which
+The rule is in ``core.segments``. Silence is counted in the container's age: the total time for which it was open, which
 nobody can set. A restart continues from the age of the last commit that holds it, so silence is never counted too long.
 """
 

@@ -162,9 +162,9 @@ class Link:
             raise
 
     def served(self) -> Link:
-        """This link, where a server listens: for the call that begins a query or a job, which reports at once that none does.
+        """Return this link if a server listens. The first call of a query or job uses it to report a missing server at once.
 
-        Raises NotConnectedError. A process that was connected once goes on waiting for a server that restarts.
+        Raises NotConnectedError. A process that was connected before waits for a server that restarts.
         """
         if not self._was_open and self._connector is dial:
             from penstock.net.dial.addresses import check_listens

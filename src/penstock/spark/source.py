@@ -192,9 +192,9 @@ def read_partition(
 
 
 def _finish_part(server: Link, share: Share) -> None:
-    """Let the store release the plan's lease when this was the last share to be read.
+    """Note that this share is read. The store releases the plan's lease after the last share.
 
-    A task that is stopped before its end, as by ``limit``, does not come here: then the lease holds until its end.
+    A task that is stopped early, for example by ``limit``, does not call this; then the lease stays until its time ends.
     """
     lease, part = share.lease, share.part
     if lease is None or part is None:
@@ -211,10 +211,10 @@ def _give_back(server: Link, lease: UUID, call: Callable[[Services], Coroutine[A
     try:
         server.run(call)
     except UnsupportedError:
-        log.debug("store of an earlier version keeps the lease to its end. lease=%s", lease)
+        log.debug("store of an earlier version keeps the lease until it ends. lease=%s", lease)
     except RETRYABLE as error:
         # What was read or found is not worth less because the lease holds to its end.
-        log.warning("lease could not be given back and holds to its end. lease=%s error=%s", lease, error)
+        log.warning("lease could not be released and stays until it ends. lease=%s error=%s", lease, error)
 
 
 def _extend_lease(server: Link, share: Share, lease_ms: int) -> None:
@@ -226,8 +226,8 @@ def _extend_lease(server: Link, share: Share, lease_ms: int) -> None:
 
     async def extend(services: Services) -> None:
         for name in sorted(names):
-            # What is truncated away as a whole can be leased no more; the lease that it has still holds. Where the store has
-            # no lease left, a chunk that goes meanwhile is read through the store.
+            # A fully truncated segment cannot be leased again, but its existing lease stays. If the store has no lease
+            # left, chunks may be deleted during the read; their data is then read through the store.
             with suppress(SegmentNotFoundError, ThrottledError):
                 await services.segments.lease_chunks(name, lease, until_ms=now_ms() + lease_ms)
 
@@ -245,7 +245,8 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     @readable
     def partitions(self) -> list[InputPartition]:
-        """Shares of the range, about ``target_partition_bytes`` each; their chunks are leased until all shares were read."""
+        """Shares of the range, about ``target_partition_bytes`` each; their chunks are leased until all shares are
+        read."""
         server = link(self._connector, self._options.controller)
         lease = RealRng().uuid()
         try:
@@ -285,20 +286,20 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
 
 class FilteringReader(BatchReader):
-    """A batch read that leaves out blocks in which no row passes the filters.
+    """A batch read that skips blocks in which no row passes the filters.
 
-    A class of its own: where ``spark.sql.python.filterPushdown.enabled`` is false, the default, Spark refuses every read of a
-    reader that has ``pushFilters``.
+    It is a separate class because Spark refuses every read of a reader that has ``pushFilters`` if
+    ``spark.sql.python.filterPushdown.enabled`` is false, which is the default.
     """
 
     @readable
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Note what the filters allow. All of them are returned, so that Spark evaluates them: blocks hold other rows too."""
+        """Note the filters. All are returned, so that Spark also evaluates them: the blocks contain other rows too."""
         self._wanted = wanted_of(filters)
         return filters
 
 
 def _pushes_filters() -> bool:
-    """Whether this is the process in which Spark pushes filters. It exists only where the setting is on."""
+    """Whether this is the process in which Spark pushes filters. It exists only if the setting is on."""
     main = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", None)
     return _PUSHING in (*sys.modules, main)

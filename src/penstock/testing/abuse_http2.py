@@ -34,9 +34,9 @@ CALL = (
 
 
 class HalfSender:
-    """One connection with so many calls, each with a request of ``request_bytes`` of which half is sent.
+    """One connection with this many calls. Each sends half of a request of ``request_bytes``.
 
-    Use it in a ``with`` block, and call ``step`` until all is sent, or the server has closed.
+    Use it in a ``with`` block, and call ``step`` until all is sent or the server has closed.
     """
 
     def __init__(self, port: int, *, calls: int, request_bytes: int) -> None:
@@ -53,7 +53,7 @@ class HalfSender:
 
     @property
     def left_bytes(self) -> int:
-        """What was not sent yet of what it wants to send."""
+        """The bytes that it still has to send."""
         return sum(map(len, self._left.values()))
 
     def step(self) -> None:

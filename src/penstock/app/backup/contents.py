@@ -1,5 +1,5 @@
-"""What a copy of a store holds, found by recovering it without changing it: streams, their tails, receipts of erasures,
-and chunks that are missing."""
+"""The contents of a copy of a store, found by recovering it without changing it: streams, their tails, receipts of
+erasures, and missing chunks."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from penstock.segmentstore.store import SegmentStore
 
 @dataclass(slots=True, kw_only=True)
 class Contents:
-    """``streams``: each with its epoch and tail. ``erasures``: the last link of the chain of receipts, empty for none.
-    ``missing``: chunks that the metadata names and that are not there, or too short."""
+    """``streams``: each with its epoch and tail. ``erasures``: the last link of the chain of receipts, empty if there
+    is none. ``missing``: chunks that the metadata names but that are missing or too short."""
 
     missing: Sequence[str] = ()
     streams: Sequence[Mapping[str, Any]] = ()
@@ -34,7 +34,7 @@ class Contents:
 
 
 async def contents_of(data: Path, *, offload: Offload) -> Contents:
-    """Recover the copy in memory, as a start would, and read what is there. Raises what a start raises."""
+    """Recover the copy in memory, as a start would, and read its contents. Raises what a start raises."""
     async with (
         open_offline(data, offload=offload) as store,
         rehearse(store, offload=offload) as segments,
@@ -75,7 +75,7 @@ async def _read_table(segments: SegmentStore, table: Mapping[bytes, bytes], foun
             try:
                 tail[str(item.segment)] = (await segments.info(segment_name(name, item.segment))).length
             except SegmentNotFoundError:
-                continue  # Created with the next step of a workflow that has begun.
+                continue  # A workflow that has begun creates it in its next step.
         streams.append({"stream": str(name), "epoch": record.epoch, "tail": tail})
     link = table.get(keys.ERASURE_CHAIN)
     found.streams = streams

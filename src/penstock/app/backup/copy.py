@@ -1,7 +1,7 @@
 """A copy of one data directory at one position of its log, while a store may be running on it.
 
-The copy is what a crash at that position would leave: metadata of some moment, the log from there to the position, and chunks
-that hold at least what the two name. So a start on it is an ordinary recovery. Source: docs/design/0023-backup.md.
+The copy is what a crash at that position would leave: metadata of an earlier moment, the log from there to the position,
+and chunks that hold at least what both name. So a start on it is an ordinary recovery. Source: docs/design/0023-backup.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _READ_BYTES = 8 << 20
 
 @dataclass(slots=True, kw_only=True)
 class CopiedFiles:
-    """Files that were copied, by their path below the backup's data; ``progress`` is called after each."""
+    """The copied files, by path below ``data`` of the backup. ``progress`` is called after each file."""
 
     progress: Progress | None = None
     files: dict[str, Copied] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class DirectoryCopy:
     copied: CopiedFiles
 
     async def run(self) -> tuple[LogPosition, str | None]:
-        """Copy; return the position, and where tier 2 is (None: in the directory itself).
+        """Copy the directory. Returns the position, and where tier 2 is (None: in the directory itself).
 
         Raises UnavailableError (another backup runs; the store was restarted meanwhile; tier 2), UnsupportedError,
         CorruptDataError, VersionTooNewError, StorageFullError, OSError.
@@ -69,14 +69,16 @@ class DirectoryCopy:
         tier = await locate_tier(self.settings, files, offload=self.offload, read_only=True)
         with ExitStack() as stack:
             await self.offload.run(lambda: stack.enter_context(hold_chunks(self.source)))
-            # Most bytes first, while the log goes on; what is new or has grown since follows at the end.
+            # Copy most of the chunks first, without a hold on the log. Chunks that are new or have grown follow at the
+            # end.
             known = await self._copy_chunks(tier, {})
             position = await self._copy_position(files)
             await self._copy_chunks(tier, known)
         return position, tier.place
 
     async def _copy_position(self, files: RealFiles) -> LogPosition:
-        """Copy metadata and log. The order is the law: a log that ends before what the metadata holds is refused."""
+        """Copy the metadata, then the log. The order matters: a start refuses a log that ends before the metadata's
+        position."""
         with ExitStack() as stack:
             await self.offload.run(lambda: stack.enter_context(hold_log(self.source)))
             epoch = await _epoch(files)
@@ -85,13 +87,13 @@ class DirectoryCopy:
             await self._copy(_EPOCH)
             await self._copy_log(files, epoch)
             if await _epoch(files) != epoch:
-                raise UnavailableError("the store was started during the backup; try again", path=str(self.source))
+                raise UnavailableError("the store was restarted during the backup; try again", path=str(self.source))
         own = RealFiles(self.target, self.offload)
         image = await read_log(own, _LOG, epoch=epoch.epoch, seed=epoch.seed)
         return LogPosition(directory=self.prefix or ".", epoch=epoch.epoch, last=image.last)
 
     async def _copy_log(self, files: RealFiles, epoch: EpochRecord) -> None:
-        """Copy the files in use: the newest as far as its frames are whole now. Later files do not matter."""
+        """Copy the files in use; the newest one up to its last complete frame. Later files are not needed."""
         used = [item for item in await list_log(files, _LOG) if item.in_use]
         used.sort(key=lambda item: item.header.incarnation if item.header is not None else 0)
         for item in used[:-1]:
@@ -101,13 +103,13 @@ class DirectoryCopy:
             await self._copy(item.path, upto_bytes=accepted.end, size_bytes=accepted.header.file_bytes)
 
     async def _copy_chunks(self, tier: TierPlace, known: Mapping[str, int]) -> Mapping[str, int]:
-        """Copy chunks that are not in ``known`` with their present size; return all, with their sizes."""
+        """Copy the chunks whose size differs from that in ``known``; return all chunks with their sizes."""
         listed = await tier.objects.list(CHUNKS)
         root = Path(tier.place) if tier.place is not None else self.source
         for path, size in listed.items():
             if known.get(path) == size:
                 continue
-            # What a chunk writer gave up may go meanwhile; a chunk that the metadata names and that is not there is reported.
+            # An abandoned chunk may be deleted during the copy. A missing chunk that the metadata names is reported.
             with suppress(FileNotFoundError):
                 if tier.files is None:
                     await self._download(tier, path, size)
@@ -134,11 +136,12 @@ class DirectoryCopy:
 
 
 async def _whole_frames(files: RealFiles, item: LogFile, epoch: EpochRecord) -> Accepted:
-    """The frames of the newest file up to the last one that is whole. Raises CorruptDataError: a durable one is damaged."""
+    """The frames of the newest file up to the last complete one. Raises CorruptDataError if a durable frame is
+    damaged."""
     accepted = await accept_file(files, item, seed=epoch.seed)
     promised = await promised_behind(files, accepted, seed=epoch.seed)
     if promised > accepted.last:
-        # Written since the first look, or damaged: by now what was called durable then can be read.
+        # These frames were written after the first read, or are damaged. A frame that was durable then is readable now.
         accepted = await accept_file(files, item, seed=epoch.seed)
     if promised > accepted.last:
         raise CorruptDataError(

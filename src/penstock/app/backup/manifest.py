@@ -1,4 +1,4 @@
-"""What a backup says of itself. Format: docs/formats/backup.md."""
+"""The manifest of a backup. Format: docs/formats/backup.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.storage.machine.copy import Copied
 
 NAME = "MANIFEST.json"
 DATA = "data"
-"""The directory of a backup that holds the files of the data directory."""
+"""The subdirectory of a backup with the files of the data directory."""
 FORMAT_VERSION = 1
 
 
@@ -30,12 +30,12 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The contents of a backup. It holds all that was acknowledged before ``began_ms``, and nothing written after
+    """The contents of a backup. It has everything that was acknowledged before ``began_ms``, and nothing written after
     ``ended_ms``, both in milliseconds since the Unix epoch.
 
     ``source``: the data directory; ``tier2``: where its chunks were, None for the data directory itself. ``streams``: each
     with its epoch and its ``tail``, an offset for each segment. ``erasures``: the last link of the chain of receipts.
-    ``missing``: chunks that the metadata names and that were not there. ``files``: by path below ``data``.
+    ``missing``: chunks that the metadata names but that were missing. ``files``: by path below ``data``.
     """
 
     penstock: str
@@ -62,20 +62,21 @@ class Manifest:
 
 
 def save_manifest(backup: Path, manifest: Manifest) -> None:
-    """Write it durably. From here on the directory is a backup. Blocks. Raises StorageFullError, OSError."""
+    """Write the manifest durably. This completes the backup. Blocks. Raises StorageFullError, OSError."""
     body = {"format": FORMAT_VERSION, **manifest.as_json()}
     body["files"] = {path: [item.size_bytes, item.sha256] for path, item in sorted(manifest.files.items())}
     replace_file(backup / NAME, json.dumps({**body, "sha256": _checksum(body)}, indent=1).encode() + b"\n")
 
 
 def load_manifest(backup: Path) -> Manifest:
-    """Raises InvalidArgumentError (no backup, or an unfinished one), CorruptDataError, VersionTooNewError, OSError."""
+    """Load the manifest. Raises InvalidArgumentError (no backup, or unfinished), CorruptDataError, VersionTooNewError,
+    OSError."""
     file = backup / NAME
     try:
         text = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InvalidArgumentError(
-            "this is no backup, or one that was not finished: it has no manifest", path=str(backup)
+            "not a backup, or an unfinished one: the directory has no manifest", path=str(backup)
         ) from error
     try:
         body = json.loads(text)

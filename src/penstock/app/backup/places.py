@@ -14,22 +14,24 @@ from penstock.storage.machine.copy import sync_tree
 
 @contextmanager
 def appearing(target: Path, *, suffix: str, what: str) -> Iterator[Path]:
-    """A directory beside ``target`` to be filled; after the block it is durable and called ``target``.
+    """A directory next to ``target`` to fill. After the block it is durable and renamed to ``target``.
 
-    An error removes it. A process that dies leaves it, under the name with the suffix, and nothing under ``target``.
-    Raises InvalidArgumentError: ``target`` is not empty, or a process that died left something.
+    After an error it is deleted. A process that dies leaves it under its name with the suffix, and nothing at ``target``.
+    Raises InvalidArgumentError if ``target`` is not empty, or if a process that died left such a directory.
     """
     target = target.absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InvalidArgumentError(f"{what} needs a new directory; this one is not empty", path=str(target))
+        raise InvalidArgumentError(f"{what} needs a new or empty directory; this one is not empty", path=str(target))
     staging = target.with_name(f"{target.name}.{suffix}")
     if staging.exists():
-        raise InvalidArgumentError("an earlier attempt was interrupted; remove what it left", path=str(staging))
+        raise InvalidArgumentError(
+            "an earlier attempt was interrupted; delete the directory that it left", path=str(staging)
+        )
     make_directories(staging)
     try:
         yield staging
         sync_tree(staging)
-        # An empty directory is replaced.
+        # Remove an empty target so that the rename works.
         staging.rename(target)
         sync_directory(target.parent)
     except BaseException:

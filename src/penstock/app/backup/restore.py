@@ -25,9 +25,9 @@ from penstock.storage.machine.rng import RealRng
 
 
 async def verify_backup(backup: Path, *, progress: Progress | None = None) -> tuple[Manifest, dict[str, str]]:
-    """Read every file of the backup and compare it with the manifest; return the manifest, and what differs, by file.
+    """Read every file of the backup and compare it with the manifest; return the manifest, and the differences by file.
 
-    Raises InvalidArgumentError (no backup, or one that was not finished), CorruptDataError (of the manifest itself),
+    Raises InvalidArgumentError (no backup, or an unfinished one), CorruptDataError (the manifest is damaged),
     VersionTooNewError, OSError.
     """
     manifest, seen = load_manifest(backup), CopiedFiles(progress=progress)
@@ -53,12 +53,12 @@ async def _checksum(path: Path, offload: Offload) -> Copied:
 
 
 async def restore_backup(backup: Path, data: Path, *, progress: Progress | None = None) -> Manifest:
-    """Make a store in ``data``, which must be new or empty, of the backup, which is not changed.
+    """Create a store from the backup in ``data``, which must be new or empty. The backup is not changed.
 
-    Every file is compared with the manifest as it is copied. Then the store is opened once, so that its streams go on in new
-    segments: what a client or a query reached in the original after the backup is refused, and never means other events
-    (``streams.restored``). A store of several workers does that when it is first started. The chunks lie in ``data``.
-    The directory appears complete or not at all: until then it is called ``data.restoring``.
+    Every file is compared with the manifest while it is copied. Then the store is opened once, to move its streams to new
+    segments: a position that was reached in the original after the backup is refused, and never means other events
+    (``streams.restored``). A store of several workers does this at its first start. The chunks are in ``data``. Until the
+    directory is complete, it is called ``data.restoring``.
 
     Raises InvalidArgumentError (no backup, or ``data`` is not empty), CorruptDataError (a file differs from the manifest),
     VersionTooNewError, StorageFullError, OSError.
@@ -81,7 +81,7 @@ async def restore_backup(backup: Path, data: Path, *, progress: Progress | None 
 
 
 async def _settle(data: Path) -> None:
-    """Perform the marker now, with nothing else: no retention cycle, no sweep."""
+    """Move the streams to new segments now, without running a retention cycle or a sweep."""
     clock, rng, telemetry = RealClock(), RealRng(), Counters()
     quiet = ControllerSettings(sweep_ms=None, retention_cycle_ms=None)
     async with AsyncExitStack() as stack:

@@ -31,8 +31,8 @@ async def take_backup(
 ) -> Manifest:
     """Copy the store in ``data``, which may be running, to ``backup``, which must be new or empty.
 
-    All that the store acknowledged before the call is in it. The directory appears complete or not at all: until then it is
-    called ``backup.partial``, and an error removes that. The store serves meanwhile, but gives back no space of chunks.
+    The copy contains everything that the store acknowledged before the call. Until the directory is complete, it is called
+    ``backup.partial``; an error deletes it. During the copy, the store serves requests but frees no chunks.
 
     Raises: InvalidArgumentError (no store, or ``backup`` is not empty), DirectoryInUseError (a running store of several
     workers), UnavailableError (tier 2 is away, another backup runs, the store was restarted), UnsupportedError (a file system
@@ -71,7 +71,7 @@ async def take_backup(
 
 
 async def _contents(copy: Path, layout: WorkerLayout | None, offload: ThreadOffload) -> Contents:
-    """Recover the copy, or each worker's, which alone knows no streams. Raises what a start raises."""
+    """Recover the copy, or the copy of each worker, which has no streams. Raises what a start raises."""
     if layout is None:
         return await contents_of(copy, offload=offload)
     missing: list[str] = []
@@ -117,13 +117,13 @@ def _copy_small(data: Path, target: Path, path: str, copied: CopiedFiles) -> Non
 
 
 def _checked_places(data: Path, backup: Path) -> tuple[Path, Path]:
-    """Both, absolute. Raises InvalidArgumentError, CorruptDataError, VersionTooNewError."""
+    """Both paths, absolute. Raises InvalidArgumentError, CorruptDataError, VersionTooNewError."""
     if not data.is_dir():
-        raise InvalidArgumentError("there is no such data directory", path=str(data))
+        raise InvalidArgumentError("the data directory does not exist", path=str(data))
     check_directory(data)
     if not is_complete(data):
         raise InvalidArgumentError(
-            "there is no store in this directory, or its first start did not end", path=str(data)
+            "there is no store in this directory, or its first start did not complete", path=str(data)
         )
     if backup.resolve().is_relative_to(data.resolve()):
         raise InvalidArgumentError("a backup must not lie in the data directory", data=str(data), backup=str(backup))
@@ -131,7 +131,8 @@ def _checked_places(data: Path, backup: Path) -> tuple[Path, Path]:
 
 
 def _keep_stopped(data: Path, layout: WorkerLayout, stack: ExitStack) -> None:
-    """The logs of several workers have no common position while they run, so a transaction might be there in part.
+    """Keep a store of several workers stopped: their running logs have no common position, so a copy could hold half of
+    a transaction.
 
     Raises DirectoryInUseError, CorruptDataError.
     """
@@ -141,6 +142,6 @@ def _keep_stopped(data: Path, layout: WorkerLayout, stack: ExitStack) -> None:
             stack.callback(DataDirectory.look(directory).close)
     except DirectoryInUseError as error:
         raise DirectoryInUseError(
-            "a store of several workers is backed up while it is stopped, or from a snapshot of its file system",
+            "a store of several workers cannot be backed up while it runs; stop it, or back up a snapshot of its file system",
             **error.fields,
         ) from error

@@ -182,7 +182,9 @@ def _places(data: Path) -> tuple[Path, Path]:
         raise InvalidArgumentError("a store is rebuilt in a new directory; this one is not empty", data=str(data))
     staging = data.with_name(f"{data.name}.rebuilding")
     if staging.exists():
-        raise InvalidArgumentError("an earlier attempt was interrupted; remove what it left", path=str(staging))
+        raise InvalidArgumentError(
+            "an earlier attempt was interrupted; delete the directory that it left", path=str(staging)
+        )
     return data, staging
 
 

@@ -109,7 +109,7 @@ async def _reconcile_stream(
     found: Reconciled,
 ) -> None:
     if record.state in HIDDEN:
-        return  # The controller goes on with it when it opens.
+        return  # The controller continues with it when it starts.
     entries = [EpochEntry.decode(value) for key, value in table.items() if key.startswith(keys.epochs(name))]
     visible = [entry for entry in entries if entry.epoch <= record.epoch]
     active: dict[SegmentId, None] = {}

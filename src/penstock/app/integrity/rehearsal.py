@@ -63,7 +63,7 @@ async def start_refusal(
 async def rehearse(
     store: Offline, *, offload: Offload, endpoint: str | None = None, insecure: bool = False
 ) -> AsyncIterator[SegmentStore]:
-    """The segments as a start would recover them, to be read only. Changes nothing but the copy of the metadata in ``store``.
+    """The segments as a start would recover them, read-only. Changes nothing but the copy of the metadata in ``store``.
 
     Raises what a start raises: CorruptDataError, InvalidArgumentError, VersionTooNewError, UnavailableError, OSError.
     """

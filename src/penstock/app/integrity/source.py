@@ -97,7 +97,7 @@ def _hold(place: str) -> DataDirectory | None:
 def _check_plain(endpoint: str | None, insecure: bool) -> None:
     parts = urlsplit(endpoint or "")
     if endpoint is not None and "@" in endpoint:
-        raise InvalidArgumentError("the endpoint of S3 reads https://host[:port]", endpoint=endpoint)
+        raise InvalidArgumentError("the S3 endpoint must have the form https://host[:port]", endpoint=endpoint)
     if parts.scheme == "http" and not insecure and not is_loopback(parts.hostname or ""):
         raise InvalidArgumentError("refusing S3 without TLS beyond loopback; --insecure allows it", endpoint=endpoint)
 

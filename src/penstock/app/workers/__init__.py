@@ -1,1 +1,1 @@
-"""The worker processes of a server: their layout, their start, and what each of them does."""
+"""The worker processes of a server: their layout, their start, and their work."""

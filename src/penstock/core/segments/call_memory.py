@@ -1,12 +1,13 @@
-"""Choose which connections may send on when the requests of calls in flight take too much memory.
+"""Choose which connections may continue to send when the requests of calls in flight take too much memory.
 
 A request takes memory from its first byte until its call is answered. Each connection has ``FREE_BYTES`` that are not
-counted: small calls are never held up. Beyond, all connections share a budget. While it is used up, those that hold more
-than their free bytes wait, in turn. A connection whose request stays incomplete while others wait is closed, the oldest
-request first, until half of the budget is free. So is one that has waited for long. A client that does not take the answer
-it asked for counts as one that does not send its request: the call ends no sooner.
+counted, so small calls never wait. Beyond that, all connections share a budget. While it is used up, connections that
+hold more than their free bytes wait, and continue in the order of their waits. If a request stays incomplete while others
+wait, its connection is closed, the oldest request first, until half of the budget is free. A connection that has waited
+too long is closed too. A client that does not receive its answer is treated like one that does not send its request,
+because the call cannot end either.
 
-This module uses no event loop: the caller passes what arrives and the time, in seconds, and acts on the answers.
+This module uses no event loop: the caller passes what arrives and the time, in seconds, and acts on the results.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class _Call:
 
     @property
     def owed_since(self) -> float | None:
-        """Since when the client owes the rest of the request, or has not taken more of the answer."""
+        """Since when the gate waits for the client: for the rest of the request, or to receive more of the answer."""
         return self.answer_went_on if self.complete else self.began
 
 
@@ -52,8 +53,8 @@ class _Peer(Generic[K]):
 
     @property
     def owed_since(self) -> float | None:
-        """The oldest ``_Call.owed_since``. Where no more can be sent to the client, it owes since then for every call. While
-        it is not read, it cannot ask for more of an answer."""
+        """The oldest ``_Call.owed_since``. If nothing more can be sent to the client, this is the time since then, for
+        all its calls. While the gate does not read from it, the client cannot request more of an answer."""
         waits = self.waits_since is not None
         calls = [call for call in self.calls.values() if not (waits and call.complete)]
         owed = [since for call in calls if (since := call.owed_since) is not None]
@@ -120,13 +121,13 @@ class CallMemory(Generic[K]):
             call.complete = True
 
     def answer(self, key: K, stream: int, now: float) -> None:
-        """The server has sent a part of the answer that is not the last."""
+        """The server has sent a part of the answer, but not the last."""
         peer = self._peers.get(key)
         if peer is not None and (call := peer.calls.get(stream)) is not None:
             call.answer_went_on = now
 
     def full(self, key: K, now: float | None) -> None:
-        """From now on the client takes no more bytes; None: it does again."""
+        """The client receives no bytes since this time; None: it receives again."""
         peer = self._peers.get(key)
         if peer is not None:
             peer.full_since = now
@@ -150,7 +151,8 @@ class CallMemory(Generic[K]):
         return self._wake(now)
 
     def used_at(self, key: K, now: float) -> float | None:
-        """When its last call began; ``-inf`` before the first. None: the server owes it an answer, and it owes nothing."""
+        """When its last call began; ``-inf`` before the first. None: it waits for an answer, and the gate does not wait
+        for it."""
         peer = self._peers.get(key)
         if peer is None:
             return float("-inf")

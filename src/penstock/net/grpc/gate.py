@@ -57,7 +57,7 @@ class GateLimits:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             if getattr(self, name) <= 0:
-                raise InvalidArgumentError("limit must be positive", limit=name, value=getattr(self, name))
+                raise InvalidArgumentError("limit is not positive", limit=name, value=getattr(self, name))
 
 
 class GrpcGate:
@@ -78,8 +78,8 @@ class GrpcGate:
             request_s=limits.request_s,
         )
         self.silent: dict[_Outer, float] = {}
-        """Connections that have not greeted yet, or that the server has closed and whose clients have not taken the rest:
-        oldest first, and since when."""
+        """Connections that have not sent HTTP/2's preface yet, and those that the server has closed but whose clients
+        have not received everything; oldest first, and since when."""
         self.connections: dict[_Outer, None] = {}
         self._servers: list[asyncio.Server] = []
         self._directory: Path | None = None

@@ -1,1 +1,1 @@
-"""Erasure in the store: chunks written anew without the erased bytes, and a log that holds none of them."""
+"""Erasure in the store: rewrites chunks without the erased bytes, and removes the bytes from the log."""

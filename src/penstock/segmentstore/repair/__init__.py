@@ -1,1 +1,1 @@
-"""What is damaged: found by scrubs and at start, set aside, and rebuilt from tier 2."""
+"""Damage: found by scrubs and at start, set aside, and repaired from tier 2."""

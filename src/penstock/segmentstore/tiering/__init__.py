@@ -1,1 +1,1 @@
-"""Tier 2 of a container: appended bytes become blocks of chunks, are read back, leased, imported, and given back."""
+"""Tier 2 of a container: write appended bytes as blocks of chunks, read, lease, import and free them."""

@@ -47,7 +47,7 @@ class Leases:
         self._segments_of: dict[int, int] = {}
         """How many segments each lease holds."""
         self._done: dict[int, set[int]] = {}
-        """The parts of the work under a lease that are done, in memory only: without them the lease ends by time."""
+        """The tasks under a lease that are done, in memory only. After a restart the lease ends by time."""
 
     async def recover(self) -> Sequence[bytes]:
         """Load the leases of earlier openings. Called before replay. Returns the keys of damaged rows. The end of those
@@ -127,7 +127,7 @@ class Leases:
             self._container.checkpointer.ask()
 
     async def finish(self, lease: int, part: int, parts: int) -> None:
-        """Note that a part of the work under the lease is done. With the last one, as ``release``."""
+        """Note that a task under the lease is done. After the last one, do as ``release``."""
         if lease in self._segments_of:
             done = self._done.setdefault(lease, set())
             done.add(part)

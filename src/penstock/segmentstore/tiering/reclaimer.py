@@ -183,9 +183,9 @@ class Reclaimer:
             yield
 
     async def free(self) -> None:
-        """Delete the files that may go by now. Raises what the chunk storage raises; the rest is for the next time.
+        """Delete the files that are due. Raises what the chunk storage raises; the next call deletes the others.
 
-        Nothing goes while a backup holds the chunks.
+        Nothing is deleted while a backup holds the chunks.
         """
         async with self._lock:
             with self._container.holds.chunks() as may_free:
@@ -204,7 +204,7 @@ class Reclaimer:
                     await self._container.chunks.wipe(chunk)
                 await self._delete(chunk)
                 self._orphans.pop(chunk, None)
-        # A lease taken from here on is none on these: no segment names them any more.
+        # Later leases cannot cover these chunks, because no segment names them any more.
         leased = self._container.leases.segments()
         for chunk, record in list(self._freeable.items()):
             wipe = chunk in self._to_wipe

@@ -82,13 +82,13 @@ def erase(
 ) -> None:
     """Blank every event that matches, in place and for good, and print the receipt. This cannot be undone.
 
-    Once the events are found it shows how many they are, and asks. Without a terminal it refuses before it looks, unless
-    --yes is given; --dry-run shows what it would erase.
+    When the search is done, it shows how many events it found and asks for confirmation. Without a terminal, it refuses
+    before the search, unless --yes is given. --dry-run shows what it would erase.
 
     Executors read the stream from its head to its tail of now, and find what matches; the store blanks it, in all its tiers.
     Interrupted once it has begun to blank, the store goes on; the same --id again waits for it and prints the receipt.
-    If a hold covers any of them, nothing is blanked and the exit status is 10. The erasure continues when no hold does,
-    without another command; the same --id again prints the receipt, or that it is still deferred.
+    If a hold covers any of them, nothing is blanked and the exit status is 10. The erasure continues by itself when no
+    hold covers them. The same command with --id then prints the receipt, or that it is still deferred.
 
     \b
     Examples:
@@ -99,8 +99,8 @@ def erase(
 
     match = match_of(json_field, anywhere, values, schema, where)
     if not (dry_run or yes or sys.stdin.isatty()):
-        # A search takes long: nobody should wait for it only to be refused.
-        raise refusal(f"erase events of {stream}", events="unknown until they are searched; look with --dry-run")
+        # A search takes long: refuse before it, not after.
+        raise refusal(f"erase events of {stream}", events="unknown before the search; use --dry-run to count them")
     with ProgressLine(quiet=json) as line, spark_session("erase", master=master, conf=conf) as spark:
         report = run(
             spark,

@@ -62,9 +62,9 @@ _WORDS = pa.array([rule.word for rule in RULES])
 
 @dataclass(slots=True)
 class Effect:
-    """What decisions do until nothing is due. ``code``: of the rule that gives the furthest cut; ``gone_bytes``: what they
-    free, or all of a stream that they delete;
-    ``events``, ``days``: of these; ``held_bytes``: what would go, were there no hold; ``writers``: what they meet then.
+    """The result of all decisions until nothing is due. ``code``: of the rule that gives the furthest cut;
+    ``gone_bytes``: what they free, or all of a stream that they delete; ``events``, ``days``: of these bytes;
+    ``held_bytes``: what they would also free without holds; ``writers``: the verdict for writers afterwards.
 
     Nothing of the planner's is kept: thousands of its answers would be much for the garbage collector to walk.
     """
@@ -90,7 +90,8 @@ class Effect:
 
 
 def effect_of(facts: RetentionFacts, *, now_ms: int) -> Effect:
-    """What the planner decides until nothing is due, with what only a hold keeps, and the days that what goes was written on.
+    """What the planner decides until nothing is due, with what only a hold keeps, and the days on which deleted data
+    was written.
 
     Raises: InvalidCutError.
     """

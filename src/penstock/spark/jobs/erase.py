@@ -26,12 +26,12 @@ _POSITIONS = ", ".join(f"{name} bigint" for name in _COLUMNS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EraseReport:
-    """What a run has done.
+    """The result of a run.
 
-    ``state``: ``dry run``; ``done``, and then there is a receipt, also where nothing matched; or ``deferred``: holds cover
-    some of the events, so nothing is blanked until they end, and ``erasure`` is the id to ask again with. ``holds``: those
-    that defer it, or would; each with ``hold``, ``owner``, ``reason``, ``until_ms``. The cuts tell what was looked at: what
-    came behind the last one was not.
+    ``state``: ``dry run``; ``done``, with a receipt even if nothing matched; or ``deferred``: holds cover some of the
+    events, so nothing is blanked until they end, and the call can be repeated with the id in ``erasure``. ``holds``: those
+    that defer the erasure or, in a dry run, would; each with ``hold``, ``owner``, ``reason``, ``until_ms``. ``start`` and
+    ``end`` are the cuts between which events were searched.
     """
 
     erasure: str | None
@@ -75,15 +75,16 @@ def erase(
 ) -> EraseReport:
     """Blank all events of ``scope/stream`` that match, from its head to its tail of now, and return the receipt.
 
-    ``confirm`` is called with ``events`` and ``bytes`` that would be blanked, once they are known and before anything is
-    decided; what it raises ends the call, and nothing is changed.
+    ``confirm`` is called with the ``events`` and ``bytes`` to blank, when they are known and before anything is
+    decided. If it raises, the call ends with that error and nothing is changed.
 
-    If holds cover some of them, the state of the report is ``deferred``: the erasure is recorded, blanks nothing while they
-    last, and continues without another call. If the id belongs to a decided or deferred erasure, there is no search: the
-    call waits for that erasure and returns its receipt, or reports that it is still deferred.
-    AlreadyExistsError: that one was of another stream, by another ``who``, for another ``why``, or looked for something else.
-    ErasureWithdrawnError: it was withdrawn. Raises what ``Stream.erase`` raises, except ErasureDeferredError, and Spark's own
-    errors for a schema or a predicate that it cannot read.
+    If holds cover some of the events, the state of the report is ``deferred``: the erasure is recorded, blanks nothing
+    until they end, and continues without another call. If the id belongs to a decided or deferred erasure, there is no
+    search: the call waits for that erasure and returns its receipt, or reports that it is still deferred.
+
+    Raises AlreadyExistsError (the id belongs to an erasure with another stream, ``who``, ``why`` or search),
+    ErasureWithdrawnError, what ``Stream.erase`` raises except ErasureDeferredError, and Spark's errors for a schema or a
+    predicate that it cannot parse.
     """
     import penstock
 
@@ -164,8 +165,7 @@ def _known(store: Store, erasure: str) -> Mapping[str, Any] | None:
 def _repeated(store: Store, known: Mapping[str, Any], asked: Mapping[str, Any], match: Match) -> EraseReport:
     """The receipt of the decided erasure, or a report that it is deferred. Raises ErasureWithdrawnError.
 
-    Raises AlreadyExistsError if the request differs: the receipt of another request would claim an erasure that nobody asked
-    for.
+    Raises AlreadyExistsError if the request differs, because the receipt of another request would be misleading.
     """
     erasure = str(asked["erasure"])
     if known["stream"] != asked["stream"]:
@@ -193,7 +193,7 @@ def _searched(looked_for: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _deferred(state: Mapping[str, Any]) -> EraseReport:
-    """That holds defer the erasure. The number of its events is known, that of its bytes is not."""
+    """The report that holds defer the erasure. The number of its events is known, the number of bytes is not."""
     looked_for = state["asked"]["looked_for"]
     return EraseReport(
         erasure=state["erasure"],

@@ -51,8 +51,8 @@ async def renew(
     lease_ms: int,
     holder: str,
 ) -> None:
-    """Keep the chunks of these segments that long from now. Those that are gone are left out: no lease brings them back.
-    Where the store has no lease left, a chunk that goes meanwhile is read through the store."""
+    """Keep the chunks of these segments for this time from now. Deleted chunks are skipped. If the store has no lease
+    left, chunks may be deleted during the job; their data is then read through the store."""
     for segment in segments:
         try:
             await services.segments.lease_chunks(

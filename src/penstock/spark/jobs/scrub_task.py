@@ -121,7 +121,7 @@ def _listing(stretch: Stretch) -> Any:
 
 
 class _Check:
-    """One chunk, as the store's own scrub looks at it (``repair.scrub``): the same findings in the same words."""
+    """Check one chunk as the store's own scrub does (``repair.scrub``), with the same findings and messages."""
 
     def __init__(self, chunk: ChunkRange, stretch: Stretch, found: Findings) -> None:
         self._chunk = chunk

@@ -1,1 +1,1 @@
-"""The source: batch and streaming reads, what a task reads, and what a query tells retention."""
+"""The source: batch and streaming reads, the reading tasks, and what a query acknowledges for retention."""

@@ -1,4 +1,4 @@
-"""Where a streaming query ends, if it ends."""
+"""The end of a streaming query, if it has one."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ class Bound:
         return self._within is not None
 
     async def learn(self, services: Services, start: StreamCut) -> None:
-        """Find out which segments lie between ``start`` and the cut. Done once; later positions lie between as well.
+        """Find the segments between ``start`` and the cut. Called once: later positions are between them as well.
 
-        Raises: InvalidCutError where the cut lies before ``start`` at some keys and behind it at others.
+        Raises: InvalidCutError if the cut is before ``start`` at some keys and after it at others.
         """
         if self._within is not None:
             return
         stream = self._cut.stream
         here, there = await positions_of(services, start), await positions_of(services, self._cut)
         if (await later(services.controller, stream, here, there))[0] == here:
-            self._within = frozenset()  # the query stands at the cut or behind it
+            self._within = frozenset()  # The query is at the cut or past it.
         else:
             self._within = frozenset(await services.controller.segments_between(stream, start, self._cut))
 
     def goes_on_behind(self, segment: SegmentId) -> bool:
-        """Whether successors of the finished segment are to be read."""
+        """Whether the successors of the finished segment must be read."""
         return self._within is not None and segment in self._within and segment not in self._cut.positions
 
     def end_of(self, segment: SegmentId, length: int) -> int:
-        """How far the segment is to be read; 0 where it lies behind the cut."""
+        """The offset up to which to read the segment; 0 if it is after the cut."""
         if self._within is None or segment not in self._within:
             return 0
         return max(0, self._cut.positions.get(segment, length))

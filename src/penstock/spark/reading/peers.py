@@ -1,8 +1,8 @@
 """How the sources of one streaming query share a wait.
 
-Spark asks the sources of a query one after another, each in a process of its own. A source that waits for events of its own
-stream keeps the events of all others waiting. So the sources of a driver report to each other, in small files: the one that
-waits looks at the streams of all, and the others answer at once. Reasons: docs/design/0009-spark.md, Waiting.
+Spark asks the sources of a query one after another, each in its own process. While a source waits for events of its own
+stream, the events of all others wait too. So the sources of a driver report to each other in small files: the one that
+waits watches the streams of all, and the others answer at once. Reasons: docs/design/0009-spark.md, Waiting.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ Seen: TypeAlias = tuple[int, int, bool]
 _PREFIX = "penstock-sources"
 _PID_DIGITS = 10
 """Anyone may make names in a directory for temporary files, with more digits than a process id or an integer has."""
-_ALONE = "sources of a query cannot report to each other, so an idle one may delay the others by a second. error=%s"
+_ALONE = "sources cannot write files for each other, so an idle one may delay the others by a second. error=%s"
 
 
 class State(StrEnum):
-    """What a source is doing. ``ASKED``: it looks for events. Then it answered Spark that it has ``NEWS``, or ``NOTHING``;
-    ``WOKEN``: nothing, but it saw that another source has events."""
+    """What a source is doing. ``ASKED``: Spark has asked it, and it looks for events. ``NEWS``: it answered that it has
+    events. ``NOTHING``: it answered that it has none. ``WOKEN``: it has none, but saw that another source has
+    events."""
 
     ASKED = "asked"
     NEWS = "news"
@@ -45,8 +46,8 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one source last did. ``turn`` counts its reports. ``seen``: by segment name, what it knew when it found nothing.
-    ``woken_by``: the sources that it saw events of."""
+    """The last report of one source. ``turn`` counts its reports. ``seen``: by segment name, what it saw when it found
+    nothing. ``woken_by``: the sources whose events it saw."""
 
     source: str
     pid: int
@@ -58,24 +59,25 @@ class Report:
 
 
 def seen_of(info: SegmentInfo | None) -> Seen:
-    """What decides whether a segment may have events. A deleted segment compares unlike any other."""
+    """The values that change if a segment gets events. Those of a deleted segment differ from all others."""
     return (-1, -1, True) if info is None else (info.start_offset, info.length, info.sealed)
 
 
 def has_changed(seen: Mapping[str, Seen], found: Mapping[str, SegmentInfo]) -> bool:
-    """Whether any of the segments is not as it was seen."""
+    """Whether any of the segments has changed since it was seen."""
     return any(seen_of(found.get(name)) != before for name, before in seen.items())
 
 
 def with_news(reports: Iterable[Report]) -> Sequence[Report]:
-    """Those whose sources had events, or saw that another source had."""
+    """The reports of sources that had events or saw events of another source."""
     return [item for item in reports if item.state in (State.NEWS, State.WOKEN)]
 
 
 class Watch:
-    """Which reports of other sources call for an answer. Decisions only; used while this source is asked.
+    """Decide which reports of other sources this source must react to. Used while Spark waits for this source.
 
-    A query asks one source at a time. So a source that is asked while this one is belongs to another query, for good.
+    A query asks one source at a time. So a source that is asked at the same time as this one belongs to another query, and
+    is ignored from then on.
     """
 
     def __init__(self) -> None:
@@ -83,7 +85,7 @@ class Watch:
         self._answered: dict[str, int] = {}
 
     def pending(self, reports: Iterable[Report]) -> Sequence[Report]:
-        """Reports of sources that may be of this query, and that no answer was given to."""
+        """Reports that have had no reaction yet, of sources that may belong to this query."""
         reports = list(reports)
         self._strangers |= {item.source for item in reports if item.state is State.ASKED}
         return [
@@ -93,14 +95,15 @@ class Watch:
         ]
 
     def answer(self, reports: Iterable[Report]) -> None:
-        """Spark is about to be answered because of these reports. Each counts once: a stranger's may repeat forever."""
+        """Note that Spark is answered because of these reports. Each counts once, as those of another query may go on
+        forever."""
         self._answered.update((item.source, item.turn) for item in reports)
 
 
 class Peers:
-    """Reports of the sources of one driver: a file each, in a directory of this user's and this driver's.
+    """Reports of the sources of one driver: one file per source, in a directory of this user and driver.
 
-    Where the directory cannot be used any more, that is logged once, and there are no other sources from then on.
+    If the directory becomes unusable, this is logged once, and the source waits alone from then on.
     """
 
     def __init__(self, directory: Path, address: str) -> None:
@@ -110,7 +113,7 @@ class Peers:
         self._turn = 0
 
     def clears(self, report: Report) -> bool:
-        """Whether its source looked at all streams and found nothing new for this source."""
+        """Whether the reporting source checked all streams and found nothing new for this source."""
         return report.state is State.WOKEN and self._source not in report.woken_by
 
     def report(self, state: State, seen: Mapping[str, Seen], woken_by: tuple[str, ...] = ()) -> None:
@@ -135,7 +138,7 @@ class Peers:
             self._give_up(error)
 
     def others(self) -> Sequence[Report]:
-        """Reports of the other sources that are alive. Those of dead ones are deleted."""
+        """Reports of the other live sources. Those of dead sources are deleted."""
         if self._directory is None:
             return ()
         try:
@@ -172,9 +175,9 @@ def _read(path: Path) -> Report | None:
 
 
 def peers_of_driver(address: str) -> Peers | None:
-    """The sources beside this one, in the process in which Spark runs one; None elsewhere.
+    """The other sources of the driver, in a process that runs a streaming source; None in other processes.
 
-    Also None, with a warning, where the directory for temporary files cannot be used: then sources wait up to a second.
+    Also None, with a warning, if the directory for temporary files cannot be used: then each source waits up to a second.
     """
     if not is_source_runner():
         return None
@@ -186,9 +189,9 @@ def peers_of_driver(address: str) -> Peers | None:
 
 
 def shared_directory(parent: Path, driver: int) -> Path:
-    """Make the directory of the driver's sources, which only this user can use. Deletes those of drivers that ended.
+    """Create the directory of the driver's sources, which only this user can access. Deletes those of ended drivers.
 
-    Raises: OSError, also where another user has taken the name.
+    Raises: OSError, also if another user has taken the name.
     """
     prefix = f"{_PREFIX}-{os.getuid()}-"
     for old in parent.glob(f"{prefix}*"):
@@ -203,7 +206,7 @@ def shared_directory(parent: Path, driver: int) -> Path:
     directory.mkdir(mode=0o700, exist_ok=True)
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"directory is not this user's alone. path={directory}")
+        raise PermissionError(f"other users can access the directory. path={directory}")
     return directory
 
 

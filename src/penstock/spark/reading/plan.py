@@ -57,8 +57,8 @@ class Piece:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
     """What one task reads, in this order. The lease keeps its chunk files until that wall time. ``only_direct``: fail where
-    these cannot be read, rather than ask the store for what they hold. ``part``: which of how many parts of the work under
-    the lease this is, from 0; None: the lease is released elsewhere."""
+    these cannot be read, rather than ask the store for what they hold. ``part``: the number of this task, from 0, and
+    the number of tasks under the lease; None: the lease is released elsewhere."""
 
     stream: StreamName
     pieces: tuple[Piece, ...]

@@ -178,8 +178,8 @@ async def plan_shares(
 ) -> Sequence[Share]:
     """Shares that cover the ranges, in order. Chunks are leased before they are listed, so that none goes between.
 
-    ``wanted``: what may pass the filters; the rest is left out as far as blocks go.
-    A segment for which the store has no lease left is read through the store; with ``direct=always`` that is ThrottledError.
+    ``wanted``: what may pass the filters; other blocks are left out.
+    If the store has no lease left for a segment, it is read through the store; with ``direct=always``: ThrottledError.
     ``fresh``: the ranges have come just now, so that there are hardly any chunks: they are leased only where some are seen,
     and listed again. Shares without a lease leave nothing to give back.
     """
@@ -218,8 +218,8 @@ async def plan_shares(
 
 @dataclass(slots=True, kw_only=True)
 class _Cover:
-    """Covers ranges of a stream with pieces. See ``plan_shares``. ``leased``: whether any chunk may be held;
-    ``refused``: whether the store had no lease left, so that it is not asked for another."""
+    """Covers ranges of a stream with pieces. See ``plan_shares``. ``leased``: whether any chunk may be leased;
+    ``refused``: the store had no lease left, so no other lease is requested."""
 
     services: Services
     options: ReadOptions
@@ -255,7 +255,7 @@ class _Cover:
         return found
 
     async def _is_leased(self, name: str, low: int, high: int) -> bool:
-        """Hold the range's chunks. False: there are none yet, or the store has no lease left."""
+        """Lease the chunks of the range. False: there are none yet, or the store has no lease left."""
         segments = self.services.segments
         if self.refused or (self.fresh and not await segments.chunk_ranges(name, low, high)):
             return False
@@ -265,7 +265,7 @@ class _Cover:
             if self.options.only_direct or error.fields.get("resource") != "leases":
                 raise
             if not self.refused:
-                log.warning("store has no lease left, chunks are read through it. stream=%s", self.options.stream)
+                log.warning("store has no lease left; reading chunks through the store. stream=%s", self.options.stream)
             self.refused = True
             return False
         self.leased = True

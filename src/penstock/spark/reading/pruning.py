@@ -1,7 +1,7 @@
-"""Which bytes a batch read can leave out because of its filters. Pure decisions.
+"""Decide which bytes a batch read can skip because of its filters. Pure.
 
-Spark still evaluates every filter: what is left out here holds no row that passes, what is read may hold rows that do not.
-So pieces are trimmed only where blocks begin, which are event boundaries. Source: docs/spark.md, Filters.
+Spark still evaluates every filter: skipped bytes contain no row that passes; bytes that are read may contain rows that do
+not. Pieces are trimmed only at the start of a block, which is an event boundary. Source: docs/spark.md, Filters.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Span:
         return self if self.high is not None and self.high <= high else replace(self, high=high)
 
     def holds(self, value: int | None) -> bool:
-        """Null passes no comparison, but everything where there is none."""
+        """Whether the value may pass. Null passes no comparison, but it passes if there is no comparison."""
         if value is None:
             return self.low is None and self.high is None
         return (self.low is None or self.low <= value) and (self.high is None or value <= self.high)
@@ -57,7 +57,7 @@ class Wanted:
     append_time: Span = Span()
 
     def trimmed(self, piece: Piece) -> Piece | None:
-        """The piece without blocks at its start and end of which no row passes; None where nothing is left."""
+        """The piece without those blocks at its start and end in which no row passes; None if nothing is left."""
         if not self.segment_id.holds(piece.segment):
             return None
         low, high = piece.start, piece.end
@@ -78,8 +78,8 @@ class Wanted:
 
 
 def _between(piece: Piece, low: int, high: int) -> Piece:
-    """The smallest part of the piece that begins and ends where blocks begin, and holds all events that begin at
-    ``low <= offset < high``."""
+    """The smallest section of the piece that begins and ends at the start of a block and contains all events that begin
+    at ``low <= offset < high``."""
     starts = [block.start for block in piece.blocks]
     start = max([start for start in starts if start <= low], default=piece.start)
     end = min([start for start in starts if start >= high], default=piece.end)
@@ -88,7 +88,7 @@ def _between(piece: Piece, low: int, high: int) -> Piece:
 
 
 def wanted_of(filters: Iterable[Filter]) -> Wanted:
-    """What may pass all of the filters. Filters of other kinds, columns and types of values say nothing."""
+    """What may pass all of the filters. Filters of other kinds, or on other columns or value types, are ignored."""
     spans = {name: Span() for name in _COLUMNS}
     for item in filters:
         name = item.attribute[0] if len(getattr(item, "attribute", ())) == 1 else None
@@ -121,7 +121,7 @@ def _narrowed(span: Span, item: Filter) -> Span:
 
 
 def _number(value: Any) -> int | None:
-    """An integer, or a time with zone as microseconds; None for all else."""
+    """An integer, or a time with a zone as microseconds; None for everything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):

@@ -60,10 +60,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LONG_POLL_S = 1.0
-"""How long after its last answer ``latestOffset`` waits where nothing is new. Spark asks again every 10 ms otherwise."""
+"""How long ``latestOffset`` waits after its last answer if nothing is new. Otherwise Spark asks every 10 ms."""
 
 _APART_S = 0.04
-"""The same beside a source of another store, whose events this source does not see."""
+"""The same in a query with a source of another store, whose events this source does not see."""
 
 _PAUSES_S = (0.005, 0.01, 0.02, 0.04)
 _PAUSE_PER_SEGMENT_S = 0.001
@@ -166,10 +166,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     @readable
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends. ``start`` itself where nothing is new, up to a second after the last answer.
+        """Where the next batch ends. If nothing is new, returns ``start`` up to a second after the last answer.
 
-        Spark asks the sources of a query in turn. So this returns at once where another one has events, and where all of the
-        others were asked since the last answer, which takes a second if one of them waited.
+        Spark asks the sources of a query in turn. So this returns at once if another source has events, or if the last
+        answer is a second old because another source has waited.
 
         That a batch begins at ``start`` means that the one before is in Spark's commit log: it is published here, because
         Spark's own ``commit`` comes one batch late, and after the last batch of a run not at all.
@@ -236,7 +236,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 return end
 
     def _give_up_at(self) -> float:
-        """Until when to wait. Where the other sources of the query took a second, one of them has waited for all."""
+        """Until when to wait. If the other sources took a second since the last answer, one of them has waited for
+        all."""
         if self._bounds or self._answered_at is None:
             return time.monotonic()
         return self._answered_at + LONG_POLL_S
@@ -268,7 +269,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return () if self._peers is None else self._watch.pending(self._peers.others())
 
     def _is_spared(self, start: dict[str, Any]) -> bool:
-        """Whether another source has just seen that there is nothing new here, but elsewhere."""
+        """Whether another source has just seen that this one has nothing new, but another one has."""
         if self._peers is None or start != self._idle_at:
             return False
         news = with_news(self._pending())
@@ -278,7 +279,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return True
 
     def _report(self, state: State) -> None:
-        """Tell the other sources. A bound source waits for nothing, so nobody needs to look at its stream."""
+        """Write a report for the other sources. A bounded source never waits, so no other source must watch its
+        stream."""
         if self._peers is not None:
             idle = state in (State.NOTHING, State.WOKEN) and not self._bounds
             self._peers.report(state, self._known if idle else {}, self._woken)
@@ -313,7 +315,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         known = await infos(services, options.stream, list(start))
         check_reached(options.stream, start, known)
         if all(info is not None and info.start_offset <= max(0, start[item]) for item, info in known.items()):
-            # A deleted stream that can be restored keeps its segments, sealed and empty. Another one may have its name.
+            # A deleted stream that can be restored keeps its segments, sealed and empty. Another stream may have its
+            # name.
             empty = [item for item, info in known.items() if info and info.sealed and info.start_offset == info.length]
             try:
                 if empty:

@@ -1,9 +1,8 @@
-"""When events were appended, as far as the store knows: the time of a block.
+"""When events were appended, exact to one block.
 
-
-The store keeps the time of the first and the last append of each block of tier 2, and of a segment's last change. What is not
-tiered lies between the last block and that change. So an event's time is known to a block: seconds, where blocks are written
-for age, and less where much is written. Source: docs/spark.md, "Append time".
+The store keeps the time of the first and last append of each block in tier 2, and of the last change of a segment. Events
+that are not tiered lie between the last block and that change. So the time of an event is exact to one block: some seconds
+if little is written, less if much is written. Source: docs/spark.md, "Append time".
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from penstock.spark.reading.plan import Times
 
 
 def times_of(start: int, end: int, chunks: Sequence[ChunkRange], modified_ms: int) -> Times:
-    """Append times of ``start <= offset < end``, from the chunks that hold some of it, in order.
+    """Append times for ``start <= offset < end``, from the chunks that hold some of the range, in order.
 
-    The time of an event is that of the last append of its block: it came then, or up to a block earlier. What lies in no
-    chunk came at ``modified_ms`` at the latest.
+    The time of an event is that of the last append of its block; it was appended then or up to one block earlier. Events
+    in no chunk were appended at ``modified_ms`` or earlier.
     """
     found: list[tuple[int, int | None]] = []
     at = start

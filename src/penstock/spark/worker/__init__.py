@@ -1,1 +1,1 @@
-"""The Python processes that Spark forks for tasks: started warm, spared idle work, ended with their driver."""
+"""The Python processes that Spark forks for tasks: fast start, no idle work, and an end with their driver."""

@@ -1,4 +1,5 @@
-"""The end of a process that Spark starts: with its driver, not with the last answer of a store, and without a stack."""
+"""End the processes that Spark starts together with their driver, without waiting for a store and without a
+traceback."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ def _program() -> str | None:
 
 
 def until_hung_up(worker: Callable[..., int]) -> Callable[..., int]:
-    """The worker, which ends without output where Spark has closed its connection, as at the end of a session. Spark's daemon
-    would print the stack. Failures of the work itself do not come here: the worker sends them to Spark."""
+    """The worker's main function. If Spark has closed its connection, as at the end of a session, it ends without
+    output, where Spark's daemon would print a traceback. Failures of the work itself are sent to Spark before."""
 
     def serve(*args: Any) -> int:
         try:
@@ -38,24 +39,24 @@ def until_hung_up(worker: Callable[..., int]) -> Callable[..., int]:
 
 
 def end_quietly() -> None:
-    """In a worker that Spark's own daemon forked, print no stack when Spark closes the connection of the idle worker.
+    """In a worker that Spark's own daemon forked, print no traceback when Spark closes the connection of the idle worker.
 
-    Spark plans reads and commits writes in such workers, whatever ``spark.python.daemon.module`` says. Does nothing in any
-    other process. Call it once in each process.
+    Spark plans reads and commits writes in such workers, independently of ``spark.python.daemon.module``. Does nothing in
+    other processes. Call it once per process.
     """
     if _program() == _DAEMON:
         daemon: Any = sys.modules["__main__"]
-        # The daemon looks the name up for each request, so the next one comes here.
+        # The daemon looks up the name for each request, so the next request calls this.
         daemon.worker = until_hung_up(daemon.worker)
 
 
 def end_with_driver() -> None:
     """In Spark's runner of a streaming source: end this process within about a second of the JVM that started it.
 
-    Spark closes the runner's connection and relies on it to notice. One that waits for a store would notice only when
-    the store answers or patience ends, and stays behind until then. Does nothing in any other process.
+    Spark closes the runner's connection and relies on the runner to notice. A runner that waits for a store would
+    notice only when the store answers or the wait times out. Does nothing in other processes.
     """
-    # Not PR_SET_PDEATHSIG: that follows the thread of the JVM that started us, which may end earlier than the query.
+    # Not PR_SET_PDEATHSIG: it follows the JVM thread that started this process, which may end before the query.
     if is_source_runner():
         threading.Thread(target=_watch, args=(os.getppid(),), name="end-with-driver", daemon=True).start()
 

@@ -1,1 +1,1 @@
-"""The sink: tasks write, and the driver commits each batch by one decision, exactly once."""
+"""The sink: tasks write, and the driver commits each batch exactly once, in one decision."""

@@ -149,9 +149,9 @@ def _refuse_strangers(owners: list[str], record: TierRecord, place: str) -> None
     strangers = [name for name in owners if name not in record.openings]
     if strangers:
         raise InvalidArgumentError(
-            "tier 2 was opened by another copy of this store, whose chunks would be deleted as garbage: this copy is old. "
-            "`penstock restore` of a backup makes an independent store. If the other copy is gone for good, "
-            "remove the object named here",
+            "tier 2 was opened by another copy of this store: this copy is old, and would delete the other's chunks as "
+            "garbage. To get an independent store, use `penstock restore` with a backup. If the other copy no longer "
+            "exists, delete the object named here",
             tier2=place,
             object=strangers[-1],
         )

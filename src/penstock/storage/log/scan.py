@@ -199,7 +199,8 @@ async def _describe(file: File, path: str) -> LogFile:
 
 
 async def accept_file(files: Files, item: LogFile, *, seed: int) -> Accepted:
-    """The frames of one use of a file, from its first on, as far as they are whole. Raises CorruptDataError."""
+    """The complete frames of one use of a file, from the first up to the first incomplete one. Raises
+    CorruptDataError."""
     header = item.header
     if header is None:
         raise CorruptDataError("log file has no header", file=item.path, offset=HEADER_AT)
@@ -226,7 +227,7 @@ async def accept_file(files: Files, item: LogFile, *, seed: int) -> Accepted:
 
 
 async def promised_behind(files: Files, newest: Accepted, *, seed: int) -> int:
-    """The highest sequence that a frame behind the accepted ones calls durable; 0: none is there.
+    """The highest sequence that a frame after the accepted ones states to be durable; 0: there is none.
 
     Frames of one group share a write, and a crash may keep the later of them: such a frame alone proves nothing.
     A frame of a later group was written after the sync of the earlier, and says so.

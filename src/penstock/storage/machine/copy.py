@@ -24,10 +24,10 @@ class Copied:
 
 
 def copy_file(source: Path, target: Path, *, upto_bytes: int | None = None, size_bytes: int = 0) -> Copied:
-    """Copy the file as it is now, durably but for its name; ``target`` is replaced, its directory made. Blocks.
+    """Copy the file as it is now. Replaces ``target``, creates its directory. Blocks. The content is durable, not the name.
 
-    ``upto_bytes``: copy the first so many bytes only, and zeros after them up to ``size_bytes``.
-    Runs of zeros become holes: the dead head of a chunk takes no space in the copy either.
+    ``upto_bytes``: copy only this many bytes, then zeros up to ``size_bytes``.
+    Runs of zeros become holes, so the freed head of a chunk takes no space in the copy either.
     Raises FileNotFoundError, StorageFullError, OSError.
     """
     with source.open("rb", buffering=0) as reading:
@@ -48,7 +48,7 @@ def _pieces(reading: RawIOBase, upto_bytes: int | None, size_bytes: int) -> Iter
 
 
 def write_pieces(pieces: Iterable[bytes], target: Path) -> Copied:
-    """The same from bytes, piece by piece; raises also what ``pieces`` raises."""
+    """The same from pieces of bytes; also raises what ``pieces`` raises."""
     make_directories(target.parent)
     digest, size = hashlib.sha256(), 0
     try:

@@ -1,5 +1,5 @@
-"""Holds on the files of a data directory, between a store and a backup in another process. Locks of the kernel, so that the
-death of either ends what it held. Source: docs/design/0023-backup.md."""
+"""Holds on the files of a data directory, between a store and a backup in another process. They are kernel locks, so a hold
+ends when its process dies. Source: docs/design/0023-backup.md."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from penstock.model.errors import UnavailableError, UnsupportedError
 
 _CHUNKS, _LOG = "metadata", "wal"
-"""The directory whose lock stands for the chunks, and the one for the log. Both exist in every data directory, and the names
-are directories of this machine also where the chunks are in a bucket."""
+"""The directory whose lock protects the chunks, and the one for the log. Both are local directories that exist in every data
+directory, even if the chunks are in a bucket."""
 _PAUSE_S = 0.005
 
 
@@ -37,7 +37,7 @@ class FileHolds:
 
 @contextmanager
 def hold_chunks(data: Path, *, wait_s: float = 60.0) -> Iterator[None]:
-    """Inside the block no store of the directory gives back space of chunks. Blocks until what has begun has ended.
+    """Inside the block, the store of the directory frees no chunks. Blocks until a running deletion has ended.
 
     Raises UnavailableError (not within ``wait_s``), UnsupportedError (the file system cannot lock directories), OSError.
     """
@@ -47,7 +47,7 @@ def hold_chunks(data: Path, *, wait_s: float = 60.0) -> Iterator[None]:
 
 @contextmanager
 def hold_log(data: Path, *, wait_s: float = 60.0) -> Iterator[None]:
-    """The same for files of the log: keep it short, for a log that is full makes appends wait."""
+    """The same for files of the log. Keep it short: if the log gets full, appends wait."""
     with _exclusive(data / _LOG, wait_s):
         yield
 
@@ -62,13 +62,13 @@ def _shared(directory: Path) -> Iterator[bool]:
             yield False
             return
         except OSError:
-            # A file system without such locks: no backup can begin there either.
+            # The file system has no such locks, so no backup can begin either.
             yield True
             return
         try:
             yield True
         finally:
-            # A fork may have the descriptor too, and would keep the lock.
+            # Unlock explicitly: a forked process may also have the descriptor and would keep the lock.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
@@ -86,14 +86,14 @@ def _exclusive(directory: Path, wait_s: float) -> Iterator[None]:
             except BlockingIOError as error:
                 if time.monotonic() > until:
                     raise UnavailableError(
-                        "another backup of the store runs, or the store gives back space without a pause; try again",
+                        "another backup of the store is running, or the store is freeing space without a pause; try again",
                         path=str(directory),
                     ) from error
                 time.sleep(_PAUSE_S)
             except OSError as error:
                 raise UnsupportedError(
-                    "the file system cannot lock directories, so a running store cannot be backed up: "
-                    "stop it, or take a snapshot of the file system and back that up",
+                    "the file system cannot lock directories, so a running store cannot be backed up; "
+                    "stop it, or back up a snapshot of the file system",
                     path=str(directory),
                 ) from error
         try:

@@ -1,1 +1,1 @@
-"""All storage in memory: for simulation, tests, and stores that need not outlive their process."""
+"""All storage in memory: for simulation, tests, and temporary stores."""

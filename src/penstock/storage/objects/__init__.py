@@ -1,1 +1,1 @@
-"""Object stores: whole objects under names, in a directory or in a cloud's store."""
+"""Object stores: named objects in a directory or in a cloud."""

@@ -1,1 +1,1 @@
-"""The key-value store of production: one SQLite file."""
+"""The durable key-value store: one SQLite file."""

@@ -1,4 +1,4 @@
-"""A copy of a SQLite file that others may be writing."""
+"""A copy of a SQLite file that another process may be writing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from penstock.storage.rows.sqlite_keyvalue import check_header, translated
 
 
 def snapshot(source: Path, target: Path) -> None:
-    """Write the state of one moment of ``source`` to the new file ``target``, durably but for its name. Blocks.
+    """Write a consistent snapshot of ``source`` to the new file ``target``. The content is durable, the name not. Blocks.
 
-    What a running store has committed before the call is in it. Commits go on meanwhile.
+    It contains everything that a running store committed before the call. The store can commit during the copy.
     Raises CorruptDataError (missing, or damaged), VersionTooNewError, UnavailableError (locked), StorageFullError, OSError.
     """
     if not source.exists():
@@ -27,12 +27,12 @@ def snapshot(source: Path, target: Path) -> None:
     try:
         writing = sqlite3.connect(target, isolation_level=None)
         try:
-            # All pages in one step: a step for each would begin anew at every commit of the store.
+            # Copy all pages in one step: with several steps, every commit of the store would restart the copy.
             reading.backup(writing, pages=-1)
         finally:
             writing.close()
     except sqlite3.Error as error:
-        # The disk of the copy may be full, not that of the store.
+        # The full disk may be that of the copy, not that of the store.
         raise translated(error, target) from error
     finally:
         reading.close()

@@ -36,7 +36,7 @@ SCOPE = "sim"
 STREAM = StreamName(SCOPE, "stream")
 READ_BYTES = 1 << 16
 LOOK_S = 0.2
-"""Seconds between two looks at what must come true."""
+"""Seconds between two checks of an expected condition."""
 
 _PAUSE_S = 0.15
 
@@ -243,7 +243,8 @@ async def _tail_read(env: Env, segments: SegmentService, segment: str, offset: i
 
 
 async def until_served(env: Env, done: Callable[[], bool], patience_s: float) -> bool:
-    """Whether ``done`` came true within so many seconds of service; of a run with many crashes, most may pass without any."""
+    """Whether ``done`` became true within this many seconds of service. In a run with many crashes, service may be
+    rare."""
     while not done():
         if patience_s <= 0:
             return False

@@ -1,1 +1,1 @@
-"""The audit job: counts and checksums of a stream, and what differs between two."""
+"""The audit job: counts and checksums of a stream, and the differences between two streams."""

@@ -36,7 +36,7 @@ class _Stream:
                     self.events.append(data)
 
     async def check(self) -> None:
-        """Every event is there, and none of another incarnation."""
+        """Check that it has all its events and none of another incarnation."""
         found = await self._read()
         count = len(found) // 24
         missing = [item for item in self.events if item not in found]
@@ -61,7 +61,7 @@ class _Stream:
         return bytes(found)
 
     async def delete(self) -> float:
-        """Delete it; returns the end of the grace at the earliest."""
+        """Delete the stream; return the earliest end of its grace."""
         first = await self.env.insist(partial(self.env.controller.epoch_segments, BACK, 0))
         self.incarnation = number_of(first[0].segment)
         until_s = self.env.loop.time() + DELETION_GRACE_S
@@ -75,7 +75,8 @@ class _Stream:
             self.env.history.note("deleted by a lost attempt")
 
     async def restore(self, until_s: float, incarnation: int | None = None) -> bool:
-        """Whether it is back. Refused only after the grace. None: the last that was deleted."""
+        """Restore the stream (None: the one deleted last) and return whether it is restored. Only refused after the
+        grace."""
         try:
             await self.env.insist(partial(self.env.controller.restore_stream, BACK, incarnation=incarnation))
         except AlreadyExistsError:
@@ -87,7 +88,7 @@ class _Stream:
         return True
 
     async def replace(self, until_s: float) -> None:
-        """Another stream takes the name, keeps its own data, and leaves; the first one is still there after it."""
+        """Create another stream of the name, check its data, and delete it; the first one can still be restored."""
         env, mine, number = self.env, self.events, self.incarnation
         await self.renew()
         await self.write()
@@ -113,7 +114,7 @@ class _Stream:
 
 
 async def delete_and_restore(env: Env, seen: Seen, name: str) -> None:
-    """Delete a stream and restore it, replace it, or let its grace end; each way its data is what it must be."""
+    """Delete a stream, then restore it, replace it, or let its grace end, and check the data each time."""
     stream = _Stream(env, seen, env.rng(name))
     await make_scope(env, BACK.scope)
     await make_stream(env, BACK)
@@ -135,4 +136,4 @@ async def check_freed(env: Env) -> None:
     """Called long after the last fault: no deleted stream is left, and no segment of one."""
     left = await env.insist(env.controller.list_deleted_streams)
     if left:
-        env.history.violation("data of a deleted stream is kept for ever", str(left[:3]))
+        env.history.violation("data of a deleted stream is kept forever", str(left[:3]))

@@ -192,7 +192,7 @@ class Users:
         self.count("publications")
 
     def _dropped(self, name: StreamName, reading: Reading, last_s: float) -> None:
-        """The store has forgotten the subscriber: it must have made no progress for as long as some policy says."""
+        """The store has dropped the subscriber: it must have made no progress for the time in some policy."""
         now_s = self.now()
         limits = [policy.subscriber_idle_ms for policy in self.models[name].policies_between(last_s, now_s)]
         if not any(limit is not None and (now_s - last_s) * 1000 >= limit for limit in limits):

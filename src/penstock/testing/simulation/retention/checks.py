@@ -149,7 +149,8 @@ async def check_audit(users: Users, *, complete: bool) -> None:
 
 
 def _check_forced(users: Users, entries: list[dict[str, Any]]) -> None:
-    """Every forced advance that was recorded is told once; after an undo has moved the subscriber back, it may come again."""
+    """Every recorded forced advance is reported once; after an undo has moved the subscriber back, it may be
+    repeated."""
     told: Counter[str] = Counter()
     moved_back: Counter[tuple[str, str]] = Counter()
     for entry in entries:

@@ -88,7 +88,7 @@ class Reading:
         return next((cut for since_s, _, cut in reversed(self.cuts) if since_s <= at_s), None)
 
     def progress_s(self) -> float:
-        """When it published the latest cut for the first time: repeating a cut is no sign of life while data is unread."""
+        """When it first published its latest cut: repeating a cut does not count as activity while data is unread."""
         latest = self.cuts[-1][2]
         repeated = takewhile(lambda item: item[2] == latest, reversed(self.cuts))
         return min(since_s for since_s, _, _ in repeated)

@@ -167,7 +167,7 @@ def test_a_directory_that_cannot_be_used_ends_reporting_with_a_warning(
     peers.report(State.NEWS, {})
     peers.report(State.NEWS, {})
     assert list(peers.others()) == []
-    assert len([item for item in caplog.records if "cannot report" in item.getMessage()]) == 1
+    assert len([item for item in caplog.records if "cannot write files for each other" in item.getMessage()]) == 1
 
 
 json_values = st.recursive(

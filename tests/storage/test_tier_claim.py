@@ -330,7 +330,7 @@ def test_a_store_stays_where_its_chunks_are(tmp_path: Path) -> None:
         ({"tier2": "."}, "must not hold each other"),
         ({"tier2": "ftp://host/x"}, "reads s3://"),
         ({"tier2": "s3://bucket", "tier2_endpoint": "http://192.0.2.1:9000"}, "without TLS"),
-        ({"tier2": "s3://bucket", "tier2_endpoint": "192.0.2.1:9000"}, "reads https://"),
+        ({"tier2": "s3://bucket", "tier2_endpoint": "192.0.2.1:9000"}, "must have the form https://"),
         ({"tier2": 5}, "a URL or a path"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The first opening of a restored or rebuilt store: its streams go on in segments that no other copy of it has.
+"""The first start of a restored or rebuilt store: its streams continue in segments that no other copy of it has.
 
 Source: docs/design/0023-backup.md, docs/formats/backup.md.
 """
@@ -24,7 +24,7 @@ successive restores, and two restores of one backup seldom get the same."""
 
 
 def write_marker(data: Path, *, backup_ms: int, rng: Rng) -> None:
-    """Record durably that ``data`` was restored or rebuilt, and that nobody has opened it yet.
+    """Record durably that ``data`` was restored or rebuilt and not started yet.
 
     ``backup_ms``: the moment of which the copy is. Raises StorageFullError, OSError.
     """

@@ -209,7 +209,8 @@ async def online_readers(runtime: Runtime, scope: str, group: str) -> Sequence[s
 
 
 async def move_readers(store: AsyncStore, subscriber: str, cut: StreamCut) -> None:
-    """Move the readers of a group, and what it has acknowledged, to the cut. Raises as ``AsyncStore.reset_reader_group``."""
+    """Move the readers and the acknowledged position of a group to the cut. Raises as
+    ``AsyncStore.reset_reader_group``."""
     await store.reset_reader_group(subscriber, cut)
 
 

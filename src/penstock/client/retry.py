@@ -16,7 +16,8 @@ PAUSE_MIN_S = 0.02
 PAUSE_MAX_S = 2.0
 DEADLINE_S = 60.0
 FULL_S = 2.0
-"""How long a call waits for space on a full disk. A disk that is full for longer stays so until people make room."""
+"""How long a call waits for space on a full disk. A disk that is full for longer usually stays full until a person
+acts."""
 
 T = TypeVar("T")
 

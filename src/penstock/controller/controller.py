@@ -480,7 +480,9 @@ async def open_controller(
     )
     controller = Controller(ctx, buckets, endpoint_of)
     try:
-        with unattributed():  # Whoever opens the store is not the caller of what it finishes and does by itself.
+        with (
+            unattributed()
+        ):  # The caller that opens the store does not request what the store finishes or does by itself.
             await controller.start()
         yield controller
     finally:

@@ -48,7 +48,8 @@ def current_caller() -> Caller | None:
 
 @contextmanager
 def unattributed() -> Iterator[None]:
-    """Within the block, nobody calls: for work that a call only happens to find or begin, tasks included."""
+    """Inside the block, there is no caller: for work, including its tasks, that a call finds or triggers but does not
+    request."""
     token = _CURRENT.set(None)
     try:
         yield

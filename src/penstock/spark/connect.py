@@ -28,7 +28,7 @@ from penstock.storage.machine.rng import RealRng
 T = TypeVar("T")
 
 _BLOCKS = "blockmgr-"
-"""How the names of directories begin that Spark makes for one driver or executor."""
+"""Name prefix of the directories that Spark creates for one driver or executor."""
 
 RETRY_S = 30.0
 """How long a call that is safe to repeat outlasts a server that is away, in seconds."""
@@ -183,7 +183,7 @@ class Link:
         if seen is None or seen.exists():
             return self
         try:
-            # Before the check: where nothing can be recorded, a later batch would be taken for the first.
+            # Before the check: if nothing can be recorded, a later batch would look like the first.
             seen.touch(mode=0o600)
         except OSError:
             return self
@@ -212,7 +212,7 @@ def _seen_by_driver(address: str) -> Path | None:
     end.
     """
     directory = Path(os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0])
-    # Elsewhere the variable is a setting of the machine, and names a directory that several drivers share.
+    # Elsewhere the variable is a setting of the machine and names a directory that several drivers share.
     if not directory.name.startswith(_BLOCKS):
         return None
     return directory / f"penstock-{sha256(address.encode()).hexdigest()[:16]}"

@@ -209,7 +209,7 @@ def _skipped(group: str, found: Sequence[Mapping[str, Any]]) -> Loss | None:
 
 
 def place_to_reset(to: str, streams: Sequence[str]) -> StreamCut | datetime | str:
-    """The place that the text stands for, in these streams; none: in all of the group. Raises InvalidArgumentError."""
+    """Parse the place of a reset in these streams; empty: in all streams of the group. Raises InvalidArgumentError."""
     if to in RESET_WORDS:
         return to
     try:

@@ -48,7 +48,7 @@ def delete(
     Shows the policy and asks for confirmation. Without a terminal, it refuses unless --yes is given.
     """
     with open_target(controller, data, why=why) as store:
-        # Asking first would show that nothing is lost, and be refused after a yes.
+        # Check first: otherwise the command would ask, and then fail after a yes.
         if store.streams(scope) or store.reader_groups(scope):
             raise NotEmptyError(
                 "only an empty scope can be deleted; this one has streams or reader groups", scope=scope

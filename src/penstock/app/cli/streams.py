@@ -177,7 +177,8 @@ def cut_of(text: str, stream: str, *words: str) -> StreamCut:
 
 
 def place_of(text: str, stream: str, *words: str) -> StreamCut | str:
-    """The text, where it is one of the words; else the cut of the stream that it stands for. Raises as ``cut_of``."""
+    """The text if it is one of the words, else the cut of the stream that it describes. Raises what ``cut_of``
+    raises."""
     return text if text in words else cut_of(text, stream, *words)
 
 

@@ -150,8 +150,8 @@ def print_subscribers(found: Sequence[Mapping[str, Any]], *, has_streams: bool) 
 
 
 def _age(lag_ms: int | None) -> str:
-    """The age of the oldest unread event. The event can be older, by up to a retention cycle and by the times in which the
-    store was stopped: the retention clock does not count those."""
+    """The age of the oldest unread event, as a lower bound. The event can be older by up to a retention cycle and by
+    the time in which the store was stopped, which the retention clock does not count in full."""
     return "none" if lag_ms is None else f"at least {format_duration(lag_ms)}"
 
 
@@ -240,7 +240,7 @@ def move(
 
 def skipped(stream: str, name: str, found: Mapping[str, Any]) -> Loss | None:
     """The unread data that a move skips; None if it skips nothing."""
-    # A move may pass data at one key and give some back at another. Older servers report only the balance.
+    # A move may skip data at one key and go back at another. Older servers report only the balance.
     size, events = (found.get(f"passed_{unit}", found.get(unit)) for unit in ("bytes", "events"))
     if not size or size < 0:
         return None

@@ -182,7 +182,7 @@ class AsyncGroupReader(AsyncBlockReader):
         async with self._syncing:
             ended, deleted = dict(self._ended), {stream: dict[SegmentKey, int]() for stream in self._deleted}
             try:
-                # A running reader waits for space: it would be lost to its program over a disk that is full for a moment.
+                # A running reader waits for space: a disk that is full for a moment must not end it.
                 state, lost = await self._table.update(partial(self._change, ended, deleted), full_s=DEADLINE_S)
             except ReaderFencedError as error:
                 self._give_up(error)

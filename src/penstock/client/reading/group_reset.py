@@ -254,7 +254,7 @@ class GroupReset:
         return sum(item.end - item.start for item in spans), sum(known) if len(known) == len(events) else None
 
     async def _acknowledge_target(self, to: StreamCut) -> None:
-        """Acknowledge all before ``to``, where the readers are now, unless that is so already.
+        """Acknowledge everything before ``to``, where the readers are now, if it is not acknowledged yet.
 
         Raises ConflictError if another reset has moved the readers to an earlier position: their data stays held.
         """
@@ -264,7 +264,7 @@ class GroupReset:
         if not await self._is_passed(to):
             raise self._overtaken(to)
         await self._acknowledge(to)
-        # The other reset may have come between the look and the call.
+        # The other reset may have come between the check and the call.
         if not await self._is_passed(to):
             here = (await self._table.load()).cuts()[to.stream]
             await self._acknowledge(StreamCut.from_text((await self._move(here, dry_run=True))["lower_cut"]))
@@ -277,7 +277,7 @@ class GroupReset:
 
     def _overtaken(self, cut: StreamCut) -> ConflictError:
         return ConflictError(
-            "another reset moved the readers of the group meanwhile; see where they are, and reset again if needed",
+            "another reset moved the readers of the group at the same time; check their positions, and reset again if needed",
             group=self._config.full_name,
             stream=str(cut.stream),
         )

@@ -136,7 +136,7 @@ class AsyncTransaction:
         self._lost: BaseException | None = None
         self._decided = False
         self._commits = False
-        """All events are durable, and the answer to its commit is still missing."""
+        """Whether all events are durable, but the answer to its commit is still missing."""
         self._tasks = TaskOwner(self._lose)
         self._renewal: asyncio.TimerHandle | None = None
         self._owner = forks.current()
@@ -179,7 +179,7 @@ class AsyncTransaction:
 
     async def _keep_lease(self) -> None:
         while True:
-            # Nobody waits for it, and a transaction whose lease was not renewed is lost.
+            # No caller waits for it, and a transaction whose lease is not renewed is lost.
             await self._ping(full_s=DEADLINE_S)
             await asyncio.sleep(self.lease_ms / 3000)
 
@@ -301,11 +301,12 @@ class AsyncTransaction:
             await self._wait_for(TransactionStatus.COMMITTED, deadline_s)
 
     async def _commit_written(self, deadline_s: float) -> TransactionStatus | None:
-        """Commit with the events that wait for it, if that can be. None: nothing is decided, and all events are durable."""
+        """Commit together with the waiting events, if possible. None: nothing is decided, and all events are
+        durable."""
         writer = self._writable()
         status = await self._commit_held(writer, deadline_s)
         if status is None:
-            # Not by ``close``, which a second call would find done, however little of it was.
+            # Not with ``close``: a second call would treat it as done, even if it was only partly done.
             await writer.flush()
             self._commits = True
         return status

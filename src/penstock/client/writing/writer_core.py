@@ -467,7 +467,7 @@ class WriterCore:
     # --- replacement ---------------------------------------------------------------------------------------
 
     async def _patiently(self, call: Callable[[], Awaitable[Sequence[SegmentRange]]]) -> Sequence[SegmentRange]:
-        """The answer of ``call``. A writer waits for space on a full disk as long as for anything else."""
+        """The result of ``call``. A writer waits for space on a full disk as long as for any other failure."""
         deadline_s = self.settings.deadline_s
         return await retrying(call, self.rng, deadline_s=deadline_s, full_s=deadline_s)
 

@@ -267,8 +267,8 @@ def covers(names: Iterable[ObjectName], last: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """What a catalogue lacks: an object of its newest ``snapshot``; ``batches``, the first and the last, behind a whole one;
-    or, where both are None, any snapshot."""
+    """What is missing from a catalogue: an object of its newest ``snapshot``; or ``batches``, the first and the last,
+    after a complete snapshot; or, if both are None, every snapshot."""
 
     snapshot: ObjectName | None = None
     batches: tuple[int, int] | None = None

@@ -64,7 +64,7 @@ class FrameScan:
 
     @property
     def is_inside(self) -> bool:
-        """Whether some of the last frame's payload is still to come."""
+        """Whether the payload of the last frame is incomplete."""
         return self._skip_bytes > 0
 
     def restart(self) -> None:

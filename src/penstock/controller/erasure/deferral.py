@@ -116,7 +116,7 @@ class Deferrals:
         record = (await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)).value
         if record is None or record.deferred is None or await self._is_as_named(record, record.deferred):
             return record
-        # The end of a hold lets it continue. A call that repeats the request only finds that.
+        # The end of a hold lets it continue; a call that repeats the request does not.
         async with exclusive(ctx, StreamName.parse(record.stream)):
             with unattributed():
                 found = await changing(lambda: self._decide_again(erasure))

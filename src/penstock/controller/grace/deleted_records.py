@@ -255,7 +255,7 @@ async def _restore_subscribers(ctx: Context, name: StreamName) -> list[str]:
     prefix = keys.subscribers(name)
     found = [ctx.set_aside.text(entry, prefix) async for entry in ctx.metadata.scan_all(prefix)]
     groups = [group for group in found if group is not None]
-    # A group that is deleted now may end its subscription in between.
+    # A group that is being deleted may end its subscription at the same time.
     return [group for group in groups if not await changing(partial(_restore_subscriber, ctx, name, group))]
 
 

@@ -192,7 +192,8 @@ class Restoring:
 
 
 def why_left(of: GroupRecord | None, record: SubscriberRecord, name: StreamName) -> str:
-    """Why a reader group no longer has this subscription to the stream; empty if it has. ``of``: the group of its name."""
+    """Why a reader group no longer has this subscription to the stream; empty if it does. ``of``: the group of this
+    name."""
     if of is None or of.state is GroupState.DELETING or of.id != record.group_id:
         return "its reader group was deleted since"
     if of.retention is ReaderGroupRetention.NONE or str(name) not in of.start_cuts:

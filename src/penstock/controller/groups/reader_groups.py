@@ -75,7 +75,7 @@ class ReaderGroups:
                 await self._subscribers.check_bounds(name, start, end)
 
     async def _settle(self, scope: str, name: str) -> ReaderGroupConfig | None:
-        """As ``_finish``, before the caller's own change: audit entries do not name the caller for what others began."""
+        """As ``_finish``, before the caller's own change. Audit entries do not name the caller for work of others."""
         with unattributed():
             return await self._finish(scope, name)
 

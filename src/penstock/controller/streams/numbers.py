@@ -1,4 +1,4 @@
-"""Choose where the segment numbers of a new stream begin: by a record of the name, and never below one floor for all names.
+"""Choose the first segment number of a new stream: from a record of the name, but never below one floor for all names.
 
 No two segments of a store ever have the same name. Otherwise bytes and writers' numbers of a deleted stream could count as
 those of its successor. A record for each deleted name would grow forever. So the floor replaces the oldest records: none of

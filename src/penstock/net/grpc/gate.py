@@ -48,7 +48,7 @@ class GateLimits:
     hello_s: float = 4.0
     """From the connection to HTTP/2's preface."""
     request_s: float = 120.0
-    """From the first byte of a request to its last, and for a client to take more of an answer."""
+    """From the first byte of a request to its last, and for a client to receive more of an answer."""
     crowded_s: float = 2.0
     """The same while others wait, for a request that takes part of the shared memory."""
     waiting_s: float = 10.0
@@ -168,7 +168,7 @@ class GrpcGate:
             min(used, key=lambda pair: pair[0])[1].abort()
 
     def closing(self, connection: _Outer) -> None:
-        """The server has closed: what it said may still have to be sent. Until then the connection counts."""
+        """The server has closed. The connection counts until all that the server wrote is sent."""
         if connection in self.connections:
             self.silent.setdefault(connection, connection.loop.time())
             self._wake(self.memory.forget(connection, connection.loop.time()))
@@ -235,7 +235,7 @@ class _Outer(asyncio.Protocol):
         self._headers_of = 0
         self._in_headers = False
         self._ending: int | None = None
-        """The stream whose last frame has begun."""
+        """The stream whose last frame has begun to arrive."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
@@ -324,7 +324,7 @@ class _Outer(asyncio.Protocol):
             self._ending = stream
 
     def _frame_arrived(self) -> None:
-        """The last frame is there to its last byte. The last one of a request may be followed by more of its head."""
+        """The last frame is complete. After the last frame of a request, more of its head may follow."""
         if self._ending is not None and not self._in_headers:
             self._gate.memory.complete(self, self._ending)
             self._ending = None

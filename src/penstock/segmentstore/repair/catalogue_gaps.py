@@ -13,19 +13,19 @@ from penstock.segmentstore.metadata import MetadataRows
 
 
 async def missing_objects(rows: MetadataRows, container: int, objects: Objects) -> Sequence[Damage]:
-    """What is missing of a container's catalogue: its snapshot, an object of it, or a journal behind it.
+    """What is missing from a container's catalogue: its snapshot, an object of the snapshot, or a later journal.
 
     A store that has just begun has no snapshot yet. Batches that still wait in the outbox are not missing: the next start
     writes them. Skips a container whose outbox cannot be read, which other checks report.
     Raises: OSError, UnavailableError.
     """
     found = await _look(rows, container, objects)
-    # A running store replaces objects while they are listed. What two looks miss is missing.
+    # A running store replaces objects while they are listed. Only an object that two listings miss is missing.
     return [item for item in await _look(rows, container, objects) if item in found] if found else ()
 
 
 async def _look(rows: MetadataRows, container: int, objects: Objects) -> Sequence[Damage]:
-    # The rows first: what they call written is in tier 2 from then on, if in other objects.
+    # Read the rows first: what they name as written stays in tier 2 from then on, though perhaps in other objects.
     committed = rows.committed()
     try:
         row = await committed.get(records.prefix(records.TAG_CATALOGUE, container))

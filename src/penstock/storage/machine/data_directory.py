@@ -21,7 +21,7 @@ _HARMLESS = frozenset((_LOCK, f"{VERSION}.tmp", "lost+found"))
 """What may lie in a directory that is still to become ours: a first start that died, and a mount point's own."""
 
 _OURS = ("metadata/store.db", "wal/EPOCH", "workers.json")
-"""Files that only a data directory holds, so that one without its ``VERSION`` is known."""
+"""Files that only a data directory contains: by them, a data directory without its ``VERSION`` is recognized."""
 
 
 class DataDirectory:
@@ -193,7 +193,7 @@ def check_directory(directory: Path) -> None:
         ours = [name for name in _OURS if (directory / name).exists()]
         if ours:
             raise CorruptDataError(
-                "the data directory has lost its file VERSION, so no store starts on it, and nothing was changed; "
+                "the data directory has lost its file VERSION, so no store can start on it; nothing was changed; "
                 f"put the file back from a copy, or write one that holds {FORMAT_VERSION}",
                 path=str(directory),
                 missing=VERSION,

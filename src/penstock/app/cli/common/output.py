@@ -22,7 +22,7 @@ from penstock.model.errors import (
 )
 
 NOT_TRUE_STATUS = 9
-"""Of ``penstock erase verify``. It is no error: the command did its work."""
+"""Exit status of ``penstock erase verify`` if the receipt does not hold. It is no error: the command did its work."""
 
 DEFERRED_STATUS = 10
 

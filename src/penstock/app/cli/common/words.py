@@ -217,8 +217,8 @@ def _filling(item: Mapping[str, Any], now_ms: int | None) -> str:
 
 
 def parse_cut(text: str, stream: StreamName) -> StreamCut:
-    """The cut of ``stream`` that the text stands for: the text of a stream cut, or offsets as commands print them,
-    ``0#0:13  1#0:5434``. The text of a cut may be one of another stream. Raises InvalidCutError."""
+    """Parse a cut of ``stream``: the text of a stream cut, or offsets as commands print them, ``0#0:13 1#0:5434``. The
+    text of a cut may belong to another stream. Raises InvalidCutError."""
     pairs = [_PRINTED_OFFSET.fullmatch(part) for part in text.split()]
     found = {make_segment_id(int(pair[2]), int(pair[1])): int(pair[3]) for pair in pairs if pair is not None}
     if not pairs or len(found) < len(pairs):

@@ -29,7 +29,7 @@ from penstock.ports.controller_service import ReaderGroupConfig, SubscriberInfo
 
 _TRIES_MAX = 16
 _MADE_HERE = 3
-"""Version of the ids of groups that subscriptions are. Spark queries make groups of version 5, all others of version 4."""
+"""The version of the group ids of subscriptions. Groups of Spark queries have version 5, all others version 3 or 4."""
 
 
 class Cursors:

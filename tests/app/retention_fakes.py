@@ -202,6 +202,9 @@ class FakeController:
         scope = target.scope if isinstance(target, StreamName) else target
         return [hold for _, hold in sorted(self.held.items()) if scope in (None, hold.scope)]
 
+    async def erasures(self, stream: StreamName | None = None) -> Sequence[Mapping[str, Any]]:
+        return ()
+
     async def release_hold(self, hold_id: str, *, owner: str) -> HoldInfo:
         if hold_id not in self.held:
             raise NotFoundError("no such hold", hold=hold_id)

@@ -463,6 +463,8 @@ def test_wrong_places_are_refused_and_nothing_is_changed(tmp_path: Path) -> None
         with pytest.raises(InvalidArgumentError):
             asyncio.run(work())
         assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(InvalidArgumentError, match="no store in this directory"):
+        asyncio.run(take_backup(full, tmp_path / "other"))
     manifest = json.loads((backup / NAME).read_text())
     (backup / NAME).write_text(json.dumps({**manifest, "format": 2}))
     with pytest.raises(VersionTooNewError):

@@ -219,7 +219,7 @@ def test_the_name_is_free_and_each_incarnation_keeps_its_own_data() -> None:
         with pytest.raises(AlreadyExistsError):
             await controller.restore_stream(STREAM, incarnation=0)
         await controller.delete_stream(STREAM, seal=True)
-        with pytest.raises(StreamNotFoundError):
+        with pytest.raises(StreamNotFoundError, match="incarnation=2"):
             await controller.restore_stream(STREAM, incarnation=2)
         await controller.restore_stream(STREAM, incarnation=1)
         assert (await stream_bytes(controller, segments))[new.segment] == b"new"

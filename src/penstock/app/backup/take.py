@@ -120,11 +120,12 @@ def _checked_places(data: Path, backup: Path) -> tuple[Path, Path]:
     """Both paths, absolute. Raises InvalidArgumentError, CorruptDataError, VersionTooNewError."""
     if not data.is_dir():
         raise InvalidArgumentError("the data directory does not exist", path=str(data))
-    check_directory(data)
+    # Before check_directory, whose advice is for a directory that is to become a store.
     if not is_complete(data):
         raise InvalidArgumentError(
             "there is no store in this directory, or its first start did not complete", path=str(data)
         )
+    check_directory(data)
     if backup.resolve().is_relative_to(data.resolve()):
         raise InvalidArgumentError("a backup must not lie in the data directory", data=str(data), backup=str(backup))
     return data.absolute(), backup.absolute()

@@ -139,6 +139,12 @@ class DeletedStreams:
             return max(kept, key=lambda item: item[0].version)
         if found:
             raise ConflictError("the grace of the deleted stream has ended", stream=str(name))
+        if incarnation is not None:
+            raise StreamNotFoundError(
+                "no deleted stream of this name and incarnation can be restored",
+                stream=str(name),
+                incarnation=incarnation,
+            )
         raise StreamNotFoundError(
             "no deleted stream of this name can be restored: its grace has ended, or there was none", stream=str(name)
         )

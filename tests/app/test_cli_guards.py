@@ -260,7 +260,7 @@ def test_as_json_the_refusal_and_the_answer_name_what_is_lost(
     assert (status, out) == (2, "")
     refused = json.loads(err)
     assert "--yes" in refused["message"]
-    assert refused["fields"]["deed"]
+    assert refused["fields"]["action"]
     status, out, err = penstock(*command, "--yes")
     assert (status, err) == (0, "")
     answer = json.loads(out)

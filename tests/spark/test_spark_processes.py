@@ -15,7 +15,7 @@ from spark_world import served
 
 from penstock.spark import java
 from penstock.spark.java import ensure_java, java_version
-from penstock.spark.worker.lifetime import until_hung_up
+from penstock.spark.worker.lifetime import end_on_hang_up
 
 EXECUTOR = """
 import sys
@@ -67,10 +67,10 @@ def test_a_worker_on_which_spark_hung_up_ends_without_a_word_and_any_other_failu
     def broken(sock: object, authenticated: bool) -> int:
         raise ValueError("a bug")
 
-    assert until_hung_up(hung_up)(None, True) != 0
-    assert until_hung_up(lambda sock, authenticated: 0)(None, True) == 0
+    assert end_on_hang_up(hung_up)(None, True) != 0
+    assert end_on_hang_up(lambda sock, authenticated: 0)(None, True) == 0
     with pytest.raises(ValueError, match="a bug"):
-        until_hung_up(broken)(None, True)
+        end_on_hang_up(broken)(None, True)
 
 
 PLANNER = """

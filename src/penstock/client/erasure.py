@@ -165,7 +165,7 @@ class AsyncErasures:
         """Wait until a requested erasure is done and return its receipt. Waits also while holds defer it or attempts
         fail.
 
-        Cancelled: the erasure goes on. Raises NotFoundError, ErasureWithdrawnError.
+        Cancelled: the erasure continues. Raises NotFoundError, ErasureWithdrawnError.
         """
         return await self._receipt(erasure, progress, is_patient=True)
 

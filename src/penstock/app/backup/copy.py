@@ -62,8 +62,8 @@ class DirectoryCopy:
     async def run(self) -> tuple[LogPosition, str | None]:
         """Copy the directory. Returns the position, and where tier 2 is (None: in the directory itself).
 
-        Raises UnavailableError (another backup runs; the store was restarted meanwhile; tier 2), UnsupportedError,
-        CorruptDataError, VersionTooNewError, StorageFullError, OSError.
+        Raises UnavailableError (another backup runs; the store was restarted; tier 2 cannot be reached),
+        UnsupportedError, CorruptDataError, VersionTooNewError, StorageFullError, OSError.
         """
         files = RealFiles(self.source, self.offload, read_only=True)
         tier = await locate_tier(self.settings, files, offload=self.offload, read_only=True)

@@ -13,7 +13,7 @@ from penstock.storage.machine.copy import sync_tree
 
 
 @contextmanager
-def appearing(target: Path, *, suffix: str, what: str) -> Iterator[Path]:
+def staged_directory(target: Path, *, suffix: str, what: str) -> Iterator[Path]:
     """A directory next to ``target`` to fill. After the block it is durable and renamed to ``target``.
 
     After an error it is deleted. A process that dies leaves it under its name with the suffix, and nothing at ``target``.

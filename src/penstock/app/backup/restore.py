@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.app.backup.copy import CopiedFiles, Progress
 from penstock.app.backup.manifest import DATA, Manifest, load_manifest
-from penstock.app.backup.places import appearing
+from penstock.app.backup.places import staged_directory
 from penstock.app.embedded import nowhere
 from penstock.app.restored import settle_restored, write_marker
 from penstock.app.segments import open_segments
@@ -66,7 +66,7 @@ async def restore_backup(backup: Path, data: Path, *, progress: Progress | None 
     manifest, copied = load_manifest(backup), CopiedFiles(progress=progress)
     offload = ThreadOffload()
     try:
-        with appearing(data, suffix="restoring", what="a restored store") as staging:
+        with staged_directory(data, suffix="restoring", what="a restored store") as staging:
             for path, expected in manifest.files.items():
                 found = await _copy(backup / DATA / path, staging / path, offload)
                 if found != expected:

@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.app.backup.contents import Contents, contents_of
 from penstock.app.backup.copy import CopiedFiles, DirectoryCopy, Progress
 from penstock.app.backup.manifest import DATA, LogPosition, Manifest, save_manifest
-from penstock.app.backup.places import appearing
+from penstock.app.backup.places import staged_directory
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.workers.layout import RECORD as WORKERS_RECORD
 from penstock.app.workers.layout import WorkerLayout, check_workers_there, load_layout, worker_directory
@@ -44,7 +44,7 @@ async def take_backup(
     began_ms = clock.now_ms()
     settings = EmbeddedSettings(data=data, tier2_endpoint=endpoint, tier2_insecure=insecure)
     try:
-        with appearing(backup, suffix="partial", what="a backup") as staging, ExitStack() as stack:
+        with staged_directory(backup, suffix="partial", what="a backup") as staging, ExitStack() as stack:
             layout = load_layout(data)
             if layout is not None:
                 _keep_stopped(data, layout, stack)

@@ -128,7 +128,7 @@ def erasure_of(stream: str, found: Mapping[str, Any]) -> Loss | None:
     if found.get("holds"):
         facts["holds"] = deferred_by(found["holds"])
     fields = {name: found[name] for name in ("bytes", "events")}
-    return Loss(deed=f"erase events of {stream}", facts=facts, fields=fields)
+    return Loss(action=f"erase events of {stream}", facts=facts, fields=fields)
 
 
 @app.command("list")

@@ -146,7 +146,7 @@ def _loss(store: Store, config: ReaderGroupConfig) -> Loss:
         "streams": len(config.start_cuts),
         "subscriptions": [subscription(stream, item) for stream, item in found],
     }
-    return Loss(deed=f"delete reader group {config.full_name}", facts=facts, fields=fields)
+    return Loss(action=f"delete reader group {config.full_name}", facts=facts, fields=fields)
 
 
 @app.command()
@@ -205,7 +205,7 @@ def _skipped(group: str, found: Sequence[Mapping[str, Any]]) -> Loss | None:
     sums = {name: [item[name] for item in skips] for name in ("bytes", "events")}
     fields = {name: None if None in values else sum(values) for name, values in sums.items()}
     fields |= {"group": group, "streams": [item["stream"] for item in skips]}
-    return Loss(deed=f"reset reader group {group} past unread data", facts=facts, fields=fields)
+    return Loss(action=f"reset reader group {group} past unread data", facts=facts, fields=fields)
 
 
 def place_to_reset(to: str, streams: Sequence[str]) -> StreamCut | datetime | str:

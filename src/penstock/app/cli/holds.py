@@ -168,7 +168,7 @@ def _loss(store: Store, hold: HoldInfo, line: ProgressLine) -> Loss:
     kept: list[tuple[str, int]] = []
     for name in names:
         line.show(name)
-        with suppress(NotFoundError):  # It was deleted meanwhile.
+        with suppress(NotFoundError):  # The stream was deleted since the listing.
             ranges = store.stream(name).retention.explain().get("ranges") or ()
             size = sum(item["bytes"] for item in ranges if item.get("kind") == "hold" and item.get("name") == hold.id)
             if size:
@@ -189,7 +189,7 @@ def _loss(store: Store, hold: HoldInfo, line: ProgressLine) -> Loss:
         "streams": len(kept),
         "erasures": [item["erasure"] for item in deferred],
     }
-    return Loss(deed=f"release hold {hold.id}", facts=facts, fields=fields)
+    return Loss(action=f"release hold {hold.id}", facts=facts, fields=fields)
 
 
 def _defers(hold: HoldInfo, erasure: Mapping[str, Any]) -> bool:

@@ -147,10 +147,10 @@ def _applies(stream: PolicyDocument, above: PolicyDocument) -> object:
     return replace(resolve(stream, above, EMPTY), origins={})
 
 
-def loss_of(plan: Plan, deed: str, target: PolicyTarget) -> Loss | None:
+def loss_of(plan: Plan, action: str, target: PolicyTarget) -> Loss | None:
     """What the next cycle deletes after the policy is changed; None if it deletes nothing."""
     if plan.removing == 0:
         return None
     fields = {"frees_bytes": plan.frees_bytes, "events": plan.events, "streams": plan.removing}
-    deed = f"{deed} the policy of {target_in_words(target)} and delete {plan.total} in the next cycle"
-    return Loss(deed=deed, facts=plan.words, fields=fields)
+    action = f"{action} the policy of {target_in_words(target)} and delete {plan.total} in the next cycle"
+    return Loss(action=action, facts=plan.words, fields=fields)

@@ -163,7 +163,7 @@ def set_policy(
     change.check(target)
     with open_target(controller, data, why=why) as store:
         document = level(store, target).get()
-        _put(store, target, document, change.apply(document), deed="set", yes=yes, json=json)
+        _put(store, target, document, change.apply(document), action="set", yes=yes, json=json)
 
 
 @app.command()
@@ -191,7 +191,7 @@ def unset(
         changed = document if field else EMPTY
         for path in field or ():
             changed = with_value(changed, path, INHERIT)
-        _put(store, target, document, changed, deed="unset", yes=yes, json=json)
+        _put(store, target, document, changed, action="unset", yes=yes, json=json)
 
 
 def _put(
@@ -200,13 +200,13 @@ def _put(
     before: PolicyDocument,
     after: PolicyDocument,
     *,
-    deed: str,
+    action: str,
     yes: bool,
     json: bool,
 ) -> None:
     """Show, ask, set, say. A change of nothing is set all the same: that is in force then, whatever happened between."""
     plan = plan_change(store, target, before, after)
-    loss = loss_of(plan, deed, target)
+    loss = loss_of(plan, action, target)
     confirm(loss, yes=yes, as_json=json)
     level(store, target).set(after)
     policy = _applied(store, target)

@@ -55,7 +55,7 @@ def delete(
             )
         document = encode_document(store.policy(scope).get())
         facts = {"data": "none: only an empty scope can be deleted", "policy": document_words(document), "undo": FINAL}
-        loss = Loss(deed=f"delete scope {scope}", facts=facts, fields={"policy": document})
+        loss = Loss(action=f"delete scope {scope}", facts=facts, fields={"policy": document})
         confirm(loss, yes=yes, as_json=json)
         store.delete_scope(scope)
     say(done(f"deleted scope {scope}", loss), as_json=json, scope=scope, **lost_fields(loss))

@@ -246,7 +246,7 @@ def skipped(stream: str, name: str, found: Mapping[str, Any]) -> Loss | None:
         return None
     facts = {"unread": amount(size, events), "undo": f"move it back, {UNTIL_DELETED}"}
     fields = {"subscriber": name, "bytes": size, "events": events}
-    return Loss(deed=f"move subscriber {name} of {stream} past unread data", facts=facts, fields=fields)
+    return Loss(action=f"move subscriber {name} of {stream} past unread data", facts=facts, fields=fields)
 
 
 def _released(stream: str, name: str, found: Any) -> str:
@@ -285,4 +285,4 @@ def _ended(stream: str, item: SubscriberInfo) -> Loss | None:
     if item.cut is None:
         return None
     facts = {"position": cut_words(offsets(item.cut)), "unread": unread_words(item), "undo": FINAL}
-    return Loss(deed=f"remove subscriber {item.name} of {stream}", facts=facts, fields=subscription(stream, item))
+    return Loss(action=f"remove subscriber {item.name} of {stream}", facts=facts, fields=subscription(stream, item))

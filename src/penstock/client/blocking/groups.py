@@ -63,7 +63,7 @@ class ReaderGroup:
         return self._thread.call(self._inner.positions())
 
     def checkpoint(self, *, deadline_s: float = DEADLINE_S) -> Mapping[StreamName, StreamCut]:
-        """Collect the positions of all readers, one consistent cut per stream. They must be open meanwhile.
+        """Collect the positions of all readers, one consistent cut per stream. They must stay open during the call.
 
         Raises DeadlineExceededError after ``deadline_s``, naming the readers that did not take part. Under automatic
         retention the cuts are published.

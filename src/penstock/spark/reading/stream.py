@@ -174,7 +174,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         That a batch begins at ``start`` means that the one before is in Spark's commit log: it is published here, because
         Spark's own ``commit`` comes one batch late, and after the last batch of a run not at all.
         """
-        if self._is_spared(start):
+        if self._answers_at_once(start):
             return start
         begin = self._logged(start)
         server = self._server()
@@ -268,7 +268,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def _pending(self) -> Sequence[Report]:
         return () if self._peers is None else self._watch.pending(self._peers.others())
 
-    def _is_spared(self, start: dict[str, Any]) -> bool:
+    def _answers_at_once(self, start: dict[str, Any]) -> bool:
         """Whether another source has just seen that this one has nothing new, but another one has."""
         if self._peers is None or start != self._idle_at:
             return False

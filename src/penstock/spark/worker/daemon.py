@@ -15,7 +15,7 @@ import os
 import signal
 from collections.abc import Sequence
 
-from penstock.spark.worker.lifetime import until_hung_up
+from penstock.spark.worker.lifetime import end_on_hang_up
 
 WARM = (
     "numpy",
@@ -61,7 +61,7 @@ def main() -> None:
 
     warm_up(WARM)
     warm_up_later()
-    daemon.worker = until_hung_up(daemon.worker)
+    daemon.worker = end_on_hang_up(daemon.worker)
     daemon.manager()
 
 

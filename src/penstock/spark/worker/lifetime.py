@@ -25,7 +25,7 @@ def _program() -> str | None:
     return getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", None)
 
 
-def until_hung_up(worker: Callable[..., int]) -> Callable[..., int]:
+def end_on_hang_up(worker: Callable[..., int]) -> Callable[..., int]:
     """The worker's main function. If Spark has closed its connection, as at the end of a session, it ends without
     output, where Spark's daemon would print a traceback. Failures of the work itself are sent to Spark before."""
 
@@ -47,7 +47,7 @@ def end_quietly() -> None:
     if _program() == _DAEMON:
         daemon: Any = sys.modules["__main__"]
         # The daemon looks up the name for each request, so the next request calls this.
-        daemon.worker = until_hung_up(daemon.worker)
+        daemon.worker = end_on_hang_up(daemon.worker)
 
 
 def end_with_driver() -> None:

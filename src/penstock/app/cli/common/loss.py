@@ -37,11 +37,11 @@ UNTIL_DELETED = "until a rule deletes the data"
 class Loss:
     """What a command deletes.
 
-    ``deed``: the action, in the imperative: ``delete stream demo/clicks``. ``facts``: for people, by name. ``fields``:
+    ``action``: the action, in the imperative: ``delete stream demo/clicks``. ``facts``: for people, by name. ``fields``:
     the same for JSON; unknown numbers are None.
     """
 
-    deed: str
+    action: str
     facts: Mapping[str, object]
     fields: Mapping[str, Any]
 
@@ -59,19 +59,19 @@ def confirm(loss: Loss | None, *, yes: bool, as_json: bool) -> None:
     if loss is None or yes:
         return
     if not as_json:
-        print(f"this would {loss.deed}:", *loss.lines, sep="\n", file=sys.stderr)
+        print(f"this would {loss.action}:", *loss.lines, sep="\n", file=sys.stderr)
     if not sys.stdin.isatty():
-        raise refusal(loss.deed, **_shown(loss.fields))
-    if not typer.confirm(f"{loss.deed[0].upper()}{loss.deed[1:]}?", err=True):
+        raise refusal(loss.action, **_shown(loss.fields))
+    if not typer.confirm(f"{loss.action[0].upper()}{loss.action[1:]}?", err=True):
         print("nothing was changed", file=sys.stderr)
         raise typer.Exit(1)
 
 
-def refusal(deed: str, **fields: Any) -> InvalidArgumentError:
+def refusal(action: str, **fields: Any) -> InvalidArgumentError:
     """The error of a command that cannot ask."""
     return InvalidArgumentError(
         "nothing was changed: this command deletes, and there is no terminal to ask for confirmation; use --yes",
-        deed=deed,
+        action=action,
         **fields,
     )
 
@@ -124,8 +124,8 @@ def removal_of(store: Store, name: StreamName, cut: StreamCut | None) -> Loss | 
         facts["undo"] = f"`penstock retention undo {name}`, for {format_duration(grace_s * 1000)}"
     else:
         facts["undo"] = FINAL
-    deed = f"delete stream {name}" if cut is None else f"truncate stream {name}"
-    return Loss(deed=deed, facts=facts, fields={key: value for key, value in found.items() if key != "stream"})
+    action = f"delete stream {name}" if cut is None else f"truncate stream {name}"
+    return Loss(action=action, facts=facts, fields={key: value for key, value in found.items() if key != "stream"})
 
 
 def subscription(stream: str, item: SubscriberInfo) -> dict[str, Any]:

@@ -43,10 +43,47 @@ def test_a_port_that_may_be_reached_from_elsewhere_takes_any_name() -> None:
     play(scene, hosts=None)
 
 
+def test_no_header_is_a_fault_of_the_server() -> None:
+    names = (
+        "host",
+        "origin",
+        "content-type",
+        "penstock-who",
+        "penstock-why",
+        "accept",
+        "connection",
+        "expect",
+        "range",
+    )
+    values = (
+        "",
+        "[",
+        "http://[",
+        "http://]",
+        "http://[::1",
+        "http://a:b:c",
+        "\xff",
+        "%",
+        ";",
+        "=",
+        "a" * 4000,
+        "9" * 4000,
+    )
+
+    async def scene(run: Running) -> None:
+        for name in names:
+            for value in values:
+                answer = await run.call("POST", "/v1/scopes", {"scopeName": "-"}, headers={name: value})
+                assert answer.status < 500, (name, value)
+
+    play(scene)
+
+
 def test_pages_of_other_origins_are_refused_and_its_own_are_not() -> None:
     async def scene(run: Running) -> None:
         own = f"localhost:{run.server.port}"
         for origin, status in (
+            ("http://[", 403),
             (f"http://{own}", 201),
             ("http://evil.example", 403),
             ("null", 403),

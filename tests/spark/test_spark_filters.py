@@ -147,7 +147,8 @@ def test_a_read_with_filters_plans_fewer_bytes(world_here: World, data: Path) ->
     tail = [EqualTo(("segment_id",), 1), GreaterThan(("offset",), end - 4000)]
     size, found = read(*tail)
     assert found == {row for row in rows if row[0] == 1 and row[1] > end - 4000}
-    assert size < whole / 10
+    # A block is a few KiB, or a whole chunk of 32 where the store was slow: at most two hold the rows.
+    assert size < whole / 4
     assert read(EqualTo(("segment_id",), 7)) == (0, set())
 
 

@@ -104,7 +104,7 @@ class Guard:
         if self._hosts is not None and _name_of(host) not in self._hosts:
             raise refused(403, "this server does not go by that name", host=host[:120])
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _place_of(origin) != host.lower():
             raise refused(403, "pages of another origin may not use this server", origin=origin[:120])
         if body.declared and headers.get("content-type") and not is_json(headers["content-type"]):
             raise refused(415, "the body of a request is JSON", content_type=headers["content-type"][:120])
@@ -136,6 +136,14 @@ def _name_of(host: str) -> str:
     """The name in a ``Host`` header, without port and brackets."""
     try:
         return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _place_of(origin: str) -> str:
+    """Name and port in an ``Origin`` header; empty where it is no URL."""
+    try:
+        return urlsplit(origin).netloc.lower()
     except ValueError:
         return ""
 

@@ -199,7 +199,7 @@ class DeletedStream:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredStream:
     """A restored stream. ``dropped_subscribers``: not restored, because their reader group was deleted, created again,
-    or no longer reads the stream. ``sealed``: whether the stream was sealed before its deletion."""
+    or no longer subscribes to the stream. ``sealed``: whether the stream was sealed before its deletion."""
 
     stream: StreamName
     incarnation: int

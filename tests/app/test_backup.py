@@ -459,6 +459,10 @@ def test_wrong_places_are_refused_and_nothing_is_changed(tmp_path: Path) -> None
         lambda: take_backup(full, tmp_path / "other"),
         lambda: restore_backup(backup, data),
         lambda: restore_backup(data, tmp_path / "other"),
+        lambda: restore_backup(backup, backup / "new"),
+        lambda: restore_backup(backup, backup / "data" / "wal" / "new"),
+        lambda: restore_backup(backup, data / "deep" / "new"),
+        lambda: take_backup(data, backup / "new"),
     ):
         with pytest.raises(InvalidArgumentError):
             asyncio.run(work())
@@ -469,6 +473,59 @@ def test_wrong_places_are_refused_and_nothing_is_changed(tmp_path: Path) -> None
     (backup / NAME).write_text(json.dumps({**manifest, "format": 2}))
     with pytest.raises(VersionTooNewError):
         load_manifest(backup)
+
+
+def test_the_inside_of_a_backup_is_not_opened_as_a_store(tmp_path: Path) -> None:
+    data, backup = made(tmp_path), tmp_path / "backup"
+    asyncio.run(take_backup(data, backup))
+    link = tmp_path / "link"
+    link.symlink_to(backup / "data")
+    for place in (backup / "data", link, backup / "data" / ".." / "data"):
+        for command in (["stream", "list", "s"], ["read", "s/t"], ["standalone"]):
+            outcome = call(*command, "--data", str(place))
+            assert outcome.exit_code != 0
+            assert "inside of a backup" in str(outcome.exception)
+    _, damage = asyncio.run(verify_backup(backup))
+    assert not damage
+
+
+def test_a_link_to_a_directory_is_followed(tmp_path: Path) -> None:
+    data = made(tmp_path)
+    (tmp_path / "disk").mkdir()
+    for name, place in (("empty", "disk"), ("dangling", "nothing")):
+        (tmp_path / name).symlink_to(tmp_path / place)
+        asyncio.run(take_backup(data, tmp_path / name))
+        _, damage = asyncio.run(verify_backup(tmp_path / place))
+        assert not damage
+        assert (tmp_path / name).is_symlink()
+
+
+def test_a_mount_point_is_refused_before_anything_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, disk = made(tmp_path), tmp_path / "disk"
+    disk.mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr("os.path.ismount", lambda path: Path(path) == disk)
+    with pytest.raises(InvalidArgumentError, match="mount point"):
+        asyncio.run(take_backup(data, disk))
+    assert sorted(tmp_path.rglob("*")) == before
+    asyncio.run(take_backup(data, disk / "monday"))
+
+
+def test_a_backup_in_a_directory_of_tier_2_is_refused(tmp_path: Path) -> None:
+    data, tier = tmp_path / "store", tmp_path / "tier"
+    tier.mkdir()
+
+    async def main() -> None:
+        async with running(data, tier2=str(tier)) as runtime:
+            await fill(runtime)
+            await runtime.segments.flush()
+
+    asyncio.run(main())
+    before = sorted(tmp_path.rglob("*"))
+    for place in (tier / "backup", tier / "chunks" / "backup"):
+        with pytest.raises(InvalidArgumentError, match="tier 2"):
+            asyncio.run(take_backup(data, place))
+        assert sorted(tmp_path.rglob("*")) == before
 
 
 _TAKE = "import asyncio, pathlib, sys; from penstock.app.backup.take import take_backup; "

@@ -16,7 +16,7 @@ from penstock.app.backup.manifest import LogPosition
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import CHUNKS, TierPlace, locate_tier
 from penstock.codec.store.wal import EpochRecord
-from penstock.model.errors import CorruptDataError, UnavailableError
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, UnavailableError
 from penstock.ports.offload import Offload
 from penstock.storage.log.check import read_epoch
 from penstock.storage.log.scan import Accepted, LogFile, accept_file, list_log, promised_behind, read_log
@@ -62,11 +62,13 @@ class DirectoryCopy:
     async def run(self) -> tuple[LogPosition, str | None]:
         """Copy the directory. Returns the position, and where tier 2 is (None: in the directory itself).
 
-        Raises UnavailableError (another backup runs; the store was restarted; tier 2 cannot be reached),
-        UnsupportedError, CorruptDataError, VersionTooNewError, StorageFullError, OSError.
+        Raises InvalidArgumentError (``target`` lies in tier 2), UnsupportedError,
+        UnavailableError (another backup runs; the store was restarted; tier 2 cannot be reached),
+        CorruptDataError, VersionTooNewError, StorageFullError, OSError.
         """
         files = RealFiles(self.source, self.offload, read_only=True)
         tier = await locate_tier(self.settings, files, offload=self.offload, read_only=True)
+        _check_outside(tier, self.target)
         with ExitStack() as stack:
             await self.offload.run(lambda: stack.enter_context(hold_chunks(self.source)))
             # Copy most of the chunks first, without a hold on the log. Chunks that are new or have grown follow at the
@@ -133,6 +135,14 @@ class DirectoryCopy:
 
     def _note(self, path: str, copied: Copied) -> None:
         self.copied.note(os.path.normpath(os.path.join(self.prefix, path)), copied)
+
+
+def _check_outside(tier: TierPlace, target: Path) -> None:
+    """Raises InvalidArgumentError: the target lies in tier 2. Its files would be taken for chunks, and copied to itself."""
+    if tier.files is not None and tier.place is not None:
+        place = Path(tier.place).resolve()
+        if target.resolve().is_relative_to(place):
+            raise InvalidArgumentError("a backup must not lie in tier 2 of the store", tier2=str(place))
 
 
 async def _whole_frames(files: RealFiles, item: LogFile, epoch: EpochRecord) -> Accepted:

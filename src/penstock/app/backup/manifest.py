@@ -12,10 +12,9 @@ from typing import Any
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
 from penstock.storage.machine.calls import replace_file
 from penstock.storage.machine.copy import Copied
+from penstock.storage.machine.data_directory import BACKUP_DATA, BACKUP_MANIFEST
 
-NAME = "MANIFEST.json"
-DATA = "data"
-"""The subdirectory of a backup with the files of the data directory."""
+NAME, DATA = BACKUP_MANIFEST, BACKUP_DATA
 FORMAT_VERSION = 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,24 +11,60 @@ from pathlib import Path
 from penstock.model.errors import InvalidArgumentError
 from penstock.storage.machine.calls import make_directories, sync_directory
 from penstock.storage.machine.copy import sync_tree
+from penstock.storage.machine.data_directory import VERSION, is_backup
+
+
+def new_place(target: Path, *, suffix: str, what: str) -> tuple[Path, Path]:
+    """The place of a new directory, and the directory next to it in which it is made, with the suffix.
+
+    A symbolic link is followed. Nothing is made yet.
+    Raises InvalidArgumentError: ``target`` is not empty, is a mount point, or lies in a store or in a backup; or another
+    attempt is running, or died and left its directory. OSError.
+    """
+    target = Path(os.path.realpath(target))
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InvalidArgumentError(f"{what} needs a new or empty directory; this one is not empty", path=str(target))
+    if os.path.ismount(target):
+        # A rename to it fails, and a directory next to it is on another disk.
+        raise InvalidArgumentError(f"{what} cannot replace a mount point; name a new directory in it", path=str(target))
+    _check_outside(target, what)
+    staging = target.with_name(f"{target.name}.{suffix}")
+    if staging.exists():
+        raise _not_alone(staging)
+    return target, staging
+
+
+def _check_outside(target: Path, what: str) -> None:
+    """Raises InvalidArgumentError: the target lies in a store or in a backup, which it would change."""
+    for parent in target.parents:
+        if (parent / VERSION).is_file() and any((parent / part).is_dir() for part in ("metadata", "workers")):
+            raise InvalidArgumentError(
+                f"{what} must not lie in the data directory of a store", path=str(target), data=str(parent)
+            )
+        if is_backup(parent):
+            raise InvalidArgumentError(f"{what} must not lie in a backup", path=str(target), backup=str(parent))
+
+
+def _not_alone(staging: Path) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "another attempt is running, or was interrupted: if none is running, delete the directory that it left",
+        path=str(staging),
+    )
 
 
 @contextmanager
 def staged_directory(target: Path, *, suffix: str, what: str) -> Iterator[Path]:
     """A directory next to ``target`` to fill. After the block it is durable and renamed to ``target``.
 
-    After an error it is deleted. A process that dies leaves it under its name with the suffix, and nothing at ``target``.
-    Raises InvalidArgumentError if ``target`` is not empty, or if a process that died left such a directory.
+    An error removes it. A process that dies leaves it, under the name with the suffix, and nothing under ``target``.
+    Raises what ``new_place`` raises, having changed nothing. OSError.
     """
-    target = target.absolute()
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InvalidArgumentError(f"{what} needs a new or empty directory; this one is not empty", path=str(target))
-    staging = target.with_name(f"{target.name}.{suffix}")
-    if staging.exists():
-        raise InvalidArgumentError(
-            "an earlier attempt was interrupted; delete the directory that it left", path=str(staging)
-        )
-    make_directories(staging)
+    target, staging = new_place(target, suffix=suffix, what=what)
+    make_directories(target.parent)
+    try:
+        staging.mkdir(mode=0o700)
+    except FileExistsError as error:
+        raise _not_alone(staging) from error
     try:
         yield staging
         sync_tree(staging)

@@ -11,6 +11,7 @@ from typing import Any
 
 from crc32c import crc32c
 
+from penstock.app.backup.places import new_place
 from penstock.app.integrity.log_behind import look_behind
 from penstock.app.integrity.reconcile import Reconciled, reconcile
 from penstock.app.integrity.source import Source, open_source
@@ -39,6 +40,7 @@ from penstock.storage.machine.rng import RealRng
 from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
 Progress = Callable[[Mapping[str, int]], None]
+_SUFFIX, _WHAT = "rebuilding", "a rebuilt store"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,13 +124,13 @@ async def rebuild(
     ``place`` is not changed. The directory appears whole or not at all: until then it is called ``data.rebuilding``.
     ``tier2``: where the new store keeps its chunks; None: in ``data``. The first opening moves all streams to new segments.
 
-    Raises: InvalidArgumentError (``data`` is not empty), CorruptDataError (there is no catalogue), DirectoryInUseError,
+    Raises: InvalidArgumentError (``backup.places.new_place``), CorruptDataError (there is no catalogue), DirectoryInUseError,
     UnavailableError, StorageFullError, OSError.
     """
     offload = ThreadOffload()
     try:
         _refuse_workers(place)
-        _places(data)
+        new_place(data, suffix=_SUFFIX, what=_WHAT)
         async with open_source(place, offload=offload, endpoint=endpoint, insecure=insecure) as source:
             return await rebuild_source(
                 source, data, offload=offload, tier2=tier2, endpoint=endpoint, insecure=insecure, progress=progress
@@ -148,7 +150,7 @@ async def rebuild_source(
     progress: Progress | None = None,
 ) -> RebuildReport:
     """The same from an open source, which is borrowed."""
-    data, staging = _places(data)
+    data, staging = new_place(data, suffix=_SUFFIX, what=_WHAT)
     try:
         report = await _Rebuild(source, staging, offload, progress).run(tier2, endpoint, insecure)
     except BaseException:
@@ -173,19 +175,6 @@ def _refuse_workers(place: str) -> None:
 
 def _of_workers(place: str) -> InvalidArgumentError:
     return InvalidArgumentError("a store of several workers cannot be rebuilt from tier 2 yet", place=place)
-
-
-def _places(data: Path) -> tuple[Path, Path]:
-    """The new directory, and where it is made. Raises InvalidArgumentError."""
-    data = data.absolute()
-    if data.exists() and (not data.is_dir() or any(data.iterdir())):
-        raise InvalidArgumentError("a store is rebuilt in a new directory; this one is not empty", data=str(data))
-    staging = data.with_name(f"{data.name}.rebuilding")
-    if staging.exists():
-        raise InvalidArgumentError(
-            "an earlier attempt was interrupted; delete the directory that it left", path=str(staging)
-        )
-    return data, staging
 
 
 def _appear(staging: Path, data: Path) -> None:

@@ -14,6 +14,9 @@ from penstock.storage.machine.calls import make_directories, replace_file
 
 FORMAT_VERSION = 1
 VERSION = "VERSION"
+BACKUP_MANIFEST = "MANIFEST.json"
+BACKUP_DATA = "data"
+"""The directory of a backup that holds the files of the data directory."""
 _NEW = "new"
 """Follows the number in ``VERSION`` until the first start is complete. Without it, missing parts were lost."""
 _LOCK = "LOCK"
@@ -145,6 +148,15 @@ def is_complete(directory: Path) -> bool:
     return version.exists() and parse_version(version.read_bytes()[:40], version)
 
 
+def is_backup(directory: Path) -> bool:
+    """Whether a backup lies there, in full. Raises OSError."""
+    manifest = directory / BACKUP_MANIFEST
+    if not manifest.is_file():
+        return False
+    with manifest.open("rb") as file:
+        return b'"penstock"' in file.read(100)
+
+
 def lost_part(directory: Path, *, missing: str, found: str) -> CorruptDataError:
     """The error of a start on a directory that was used before and has lost a part."""
     return CorruptDataError(
@@ -187,6 +199,13 @@ def check_directory(directory: Path) -> None:
         return
     if not directory.is_dir():
         raise InvalidArgumentError("data path is not a directory", path=str(directory))
+    itself = directory.resolve()
+    if itself.name == BACKUP_DATA and is_backup(itself.parent):
+        raise InvalidArgumentError(
+            "this is the inside of a backup, which a store would change: "
+            "make a store of it with penstock restore BACKUP --data NEW",
+            backup=str(itself.parent),
+        )
     version = directory / VERSION
     if not version.exists():
         foreign = sorted(entry.name for entry in directory.iterdir() if entry.name not in _HARMLESS)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store
 
 app = typer.Typer(
-    help="Erasure: events blanked in place, for good, with a receipt that anybody can check.",
+    help="Erasure: blank events in place, permanently, with a receipt that anyone can verify.",
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog="""\

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store
 
 app = typer.Typer(
-    help="Reader groups: who reads together, and whose positions release data.",
+    help="Reader groups: readers that share streams and acknowledge data together.",
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog="""\

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _SHOWN_STREAMS = 20
 
 app = typer.Typer(
-    help="Holds: data that stays, whatever any rule or any call says.",
+    help="Holds: keep data that no rule and no call may delete.",
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog="""\

@@ -16,7 +16,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.redaction import redacted
 
 OVERVIEW = """\
-Penstock keeps ordered, durable streams of events, and promises when data goes away.
+Penstock stores ordered, durable streams of events, and guarantees when data is deleted.
 
 Start here:
   penstock standalone --data ./store                    a store on localhost:9090, in this terminal
@@ -24,7 +24,7 @@ Start here:
   echo '{"user": 7}' | penstock write demo/clicks
   penstock read demo/clicks                             what is there; --follow waits for more
   penstock retention set demo/clicks --min-age 7d --max-bytes 100MB
-  penstock retention explain demo/clicks                what would go, what is held, by whom
+  penstock retention explain demo/clicks                what would be deleted, what is kept, and why
 
 Every command takes --help and --json. Commands use the store at localhost:9090, at --controller HOST:PORT,
 or in --data DIR without a server. Commands that delete show what is lost and ask; in scripts they need --yes.

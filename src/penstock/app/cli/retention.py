@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store
 
 app = typer.Typer(
-    help="What a stream keeps and why, what would go, who holds it, and what was given back.",
+    help="Retention: what a stream keeps and why, what would be deleted, and what was freed.",
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog="""\
@@ -349,7 +349,7 @@ def explain(
         typer.Option(
             "--position",
             metavar="head|tail|CUT",
-            help="Only what begins there: who holds it and until when, or when and why it went.",
+            help="Only the data at this position: who holds it and until when, or when and why it was deleted.",
             show_default=False,
         ),
     ] = None,
@@ -357,7 +357,7 @@ def explain(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print what a cycle would decide now, and who holds each byte from head to tail. Changes nothing."""
+    """Print what a cycle would decide now, and what keeps each byte from head to tail. Changes nothing."""
     place = None if position is None else place_of(position, stream, "head", "tail")
     with open_target(controller, data) as store:
         handle = store.stream(stream)
@@ -367,7 +367,7 @@ def explain(
 
 @app.command()
 def facts(stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None) -> None:
-    """Print what the planner is told of the stream, as a line of JSON: for plan --facts, and for penstock spark fleet."""
+    """Print the planner's facts about the stream as a line of JSON, for plan --facts and for penstock spark fleet."""
     with open_target(controller, data) as store:
         print_json(store.stream(stream).retention.facts())
 
@@ -376,7 +376,7 @@ def facts(stream: StreamArgument, controller: ControllerOption = None, data: Dat
 def reclaim(
     stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
 ) -> None:
-    """Print what was given back to the disk, what is pending, why, and until when. Sums to what the files take."""
+    """Print what disk space was freed, what is pending, why, and until when. The sum is the size of the files."""
     with open_target(controller, data) as store:
         report = store.stream(stream).retention.reclaim()
     print_facts(report if json else facts_words(report), as_json=json)
@@ -386,7 +386,7 @@ def reclaim(
 def forecast(
     stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
 ) -> None:
-    """Print when a limit, a quota or the disk is reached, at the rates of late."""
+    """Print when a limit, a quota or the disk will be reached, at the recent rates."""
     with open_target(controller, data) as store:
         found = store.stream(stream).retention.forecast()
     print_facts(found if json else forecast_words(found), as_json=json)

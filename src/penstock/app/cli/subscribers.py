@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store
 
 app = typer.Typer(
-    help="Subscribers of a stream: reader groups whose progress holds its data.",
+    help="Subscribers of a stream: reader groups whose unread data is kept.",
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog="""\

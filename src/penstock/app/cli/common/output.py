@@ -27,17 +27,17 @@ NOT_TRUE_STATUS = 9
 DEFERRED_STATUS = 10
 
 EXIT_CODES: Sequence[tuple[type[PenstockError], int, str]] = (
-    (InvalidArgumentError, 2, "the request can never work as it stands"),
-    (NotFoundError, 3, "what was named does not exist"),
-    (TruncatedError, 6, "the data asked for has been truncated"),
+    (InvalidArgumentError, 2, "the request is invalid"),
+    (NotFoundError, 3, "not found"),
+    (TruncatedError, 6, "the requested data has been truncated"),
     (ErasureDeferredError, DEFERRED_STATUS, "a hold defers the erasure, which continues by itself when the hold ends"),
-    (ConflictError, 4, "the state does not allow it (exists already, sealed, changed meanwhile)"),
-    (UnavailableError, 5, "the store cannot be reached or is out of room; try again"),
+    (ConflictError, 4, "the current state does not allow it (exists already, sealed, changed by another call)"),
+    (UnavailableError, 5, "the store cannot be reached or has no space; try again"),
     (FencedError, 5, ""),
-    (CorruptDataError, 7, "stored data is damaged or foreign; nothing was changed"),
+    (CorruptDataError, 7, "stored data is damaged or belongs to something else; nothing was changed"),
     (VersionTooNewError, 7, ""),
     (DirectoryInUseError, 8, "another process uses the data directory"),
-    (PenstockError, 1, "anything else"),
+    (PenstockError, 1, "other error"),
 )
 
 

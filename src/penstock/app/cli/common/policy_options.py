@@ -54,34 +54,38 @@ OPTIONS: Final = tuple(
     for name, path, text in (
         ("--min-bytes", "retain.min_bytes", "No rule leaves less than this."),
         ("--min-age", "retain.min_age_s", "No rule removes younger data."),
-        ("--combine", "retain.combine", "Of two minimums, either lets data go (any), or both must (all)."),
+        ("--combine", "retain.combine", "With two minimums: data may be deleted past either (any) or past both (all)."),
         ("--max-bytes", "retain.max_bytes", "Keep no more than this, even if unread."),
         ("--max-age", "retain.max_age_s", "Keep nothing older, even if unread."),
-        ("--measure", "retain.measure", "Limits hold for the stream, or for each segment."),
-        ("--unsubscribed", "unsubscribed", "What becomes of data above the minimum while nobody subscribes."),
+        ("--measure", "retain.measure", "Apply limits to the stream, or to each segment."),
+        ("--unsubscribed", "unsubscribed", "What to do with data above the minimum without subscribers."),
         ("--ttl", "backlog.ttl_s", "Unread data older than this counts as read."),
         ("--backlog-bytes", "backlog.max_bytes", "Quota: unread bytes allowed."),
         ("--backlog-age", "backlog.max_age_s", "Quota: age of unread data allowed."),
         ("--backlog-events", "backlog.max_events", "Quota: unread events allowed."),
-        ("--on-exceed", "backlog.on_exceed", "At a quota: writers wait, are refused, or subscribers are moved on."),
+        (
+            "--on-exceed",
+            "backlog.on_exceed",
+            "At a quota: writers wait (hold), fail (reject), or subscribers skip unread data (evict).",
+        ),
         ("--on-exceed-bytes", "backlog.on_exceed_bytes", "The same, for the byte quota only."),
         ("--on-exceed-age", "backlog.on_exceed_age", "The same, for the age quota only."),
         ("--on-exceed-events", "backlog.on_exceed_events", "The same, for the event quota only."),
-        ("--evict-to", "backlog.evict_to", "Share of the quota that eviction goes down to: 0.9."),
-        ("--idle-subscriber", "idle.subscriber_s", "Drop a subscriber that is silent for so long."),
-        ("--idle-stream", "idle.stream_s", "Delete a stream that is unused for so long."),
+        ("--evict-to", "backlog.evict_to", "Evict down to this share of the quota, for example 0.9."),
+        ("--idle-subscriber", "idle.subscriber_s", "Drop a subscriber that acknowledges nothing for this time."),
+        ("--idle-stream", "idle.stream_s", "Delete a stream that is unused for this time."),
         ("--idle-when", "idle.stream_when", "When a stream counts as unused."),
-        ("--grace", "grace_s", "For so long a truncation can be undone."),
+        ("--grace", "grace_s", "How long a truncation can be undone."),
     )
 )
 
 FileOption = Annotated[
     str | None,
     typer.Option(
-        "--policy", metavar="FILE|-", help="A whole document as JSON, in place of what is set.", show_default=False
+        "--policy", metavar="FILE|-", help="Replace the whole policy with this JSON document.", show_default=False
     ),
 ]
-NoneOption = Annotated[bool, typer.Option("--none", help="Say nothing of limits: the next level applies, or none.")]
+NoneOption = Annotated[bool, typer.Option("--none", help="Set no limits here: the next level applies, if any.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

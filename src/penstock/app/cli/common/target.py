@@ -37,7 +37,7 @@ DataOption = Annotated[
     Path | None,
     typer.Option("--data", metavar="DIR", help="Work on this data directory, without a server.", show_default=False),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON: one object, or one a line for lists.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON: one object, or one per line for lists.")]
 
 
 def _stream(text: str) -> str:

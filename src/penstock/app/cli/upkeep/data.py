@@ -38,7 +38,7 @@ def write(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write standard input, one event a line. Returns once all of it is durable."""
+    """Write standard input, one event per line. Returns when all of it is durable."""
     choose = _key_chooser(key)
     events = size_bytes = 0
     with open_target(controller, data) as store:
@@ -121,7 +121,7 @@ def read(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print the events, one a line, to the tail as it is now."""
+    """Print the events, one per line, up to the current tail."""
     if limit is not None and limit < 1:
         raise InvalidArgumentError("--max is at least 1", max=limit)
     begin: Literal["head", "tail"] | StreamCut = (

@@ -23,10 +23,10 @@ def doctor(
     insecure: InsecureOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Say what lies in a data directory that no store runs on: versions, owner, damage, what to do. Changes nothing.
+    """Check the data directory of a stopped store: versions, owner, damage, and what to do. Changes nothing.
 
-    Reads everything but the bytes of chunks, which `penstock scrub` verifies. Exit status 7 where something is damaged
-    or a start would be refused.
+    Reads everything except the bytes of chunks, which `penstock scrub` verifies. Exit status 7: something is damaged, or a
+    start would be refused.
     """
     import asyncio
 

@@ -37,9 +37,9 @@ def rebuild(
     insecure: InsecureOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Make a working store in a new directory from tier 2 alone: log and metadata may be lost. PLACE is not changed.
+    """Rebuild a store in a new directory from tier 2 alone, after the log or metadata is lost. PLACE is not changed.
 
-    Says what was not recovered. Exit status 7 where something is known to be missing or damaged.
+    Prints what was not recovered. Exit status 7: something is known to be missing or damaged.
     """
     import asyncio
 

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from penstock.app.settings import EmbeddedSettings
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.urls import url_parts
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.files import Files
 from penstock.ports.objects import Objects
@@ -118,7 +118,7 @@ async def locate_tier(
             tier2=place,
             data=str(settings.data),
         )
-    if urlsplit(place).scheme:
+    if url_parts(place).scheme:
         _check_endpoint(endpoint, settings)
         return TierPlace(
             record=record, place=place, endpoint=endpoint, objects=open_bucket(place, endpoint), files=None
@@ -136,7 +136,7 @@ def check_place(settings: EmbeddedSettings) -> None:
     place = settings.tier2
     if place is None:
         return
-    if urlsplit(place).scheme:
+    if url_parts(place).scheme:
         _check_endpoint(settings.tier2_endpoint, settings)
         open_bucket(place, settings.tier2_endpoint)
     else:
@@ -150,7 +150,7 @@ def tier2_of_worker(settings: EmbeddedSettings, worker: int) -> str | None:
     """
     if settings.tier2 is None:
         return None
-    if urlsplit(settings.tier2).scheme:
+    if url_parts(settings.tier2).scheme:
         return f"{settings.tier2.rstrip('/')}/worker-{worker}"
     own = _checked_directory(settings.tier2, settings.data) / f"worker-{worker}"
     own.mkdir(mode=0o700, exist_ok=True)
@@ -172,7 +172,7 @@ def _check_endpoint(endpoint: str | None, settings: EmbeddedSettings) -> None:
     """Raises InvalidArgumentError for what is no URL, and for one that would carry data in the clear."""
     if endpoint is None:
         return
-    parts = urlsplit(endpoint)
+    parts = url_parts(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or "@" in endpoint:
         raise InvalidArgumentError("the S3 endpoint must have the form https://host[:port]", endpoint=endpoint)
     if parts.scheme == "http" and not settings.plain_http_allowed(parts.hostname):

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from penstock.app.settings import is_loopback
 from penstock.app.tier2 import open_bucket
 from penstock.app.workers.layout import load_layout, worker_directory
 from penstock.codec.store.catalogue import DIRECTORY
 from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.model.urls import url_parts
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.files import Files
 from penstock.ports.objects import Objects
@@ -49,7 +49,7 @@ async def open_source(
         data: Path | None = None
         files: Files | None = None
         tier = place
-        held = None if urlsplit(place).scheme else _hold(place)
+        held = None if url_parts(place).scheme else _hold(place)
         if held is not None:
             stack.callback(held.close)
             data = held.path
@@ -57,7 +57,7 @@ async def open_source(
             record = await load_record(files) if await files.exists(RECORD) else None
             tier = str(data) if record is None else record.place
             endpoint = endpoint or (record.endpoint if record is not None else None)
-        if urlsplit(tier).scheme:
+        if url_parts(tier).scheme:
             _check_plain(endpoint, insecure)
             objects = open_bucket(tier, endpoint)
             chunks: ChunkStorage = ObjectChunks(objects)
@@ -95,7 +95,7 @@ def _hold(place: str) -> DataDirectory | None:
 
 
 def _check_plain(endpoint: str | None, insecure: bool) -> None:
-    parts = urlsplit(endpoint or "")
+    parts = url_parts(endpoint or "")
     if endpoint is not None and "@" in endpoint:
         raise InvalidArgumentError("the S3 endpoint must have the form https://host[:port]", endpoint=endpoint)
     if parts.scheme == "http" and not insecure and not is_loopback(parts.hostname or ""):

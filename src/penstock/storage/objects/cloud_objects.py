@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 import obstore
 from obstore.exceptions import BaseError
 from obstore.store import from_url
 
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, StorageFullError, UnavailableError
+from penstock.model.urls import url_parts
 
 SCHEMES = ("s3", "gs", "az")
 
@@ -201,7 +202,7 @@ class BucketObjects:
 
 def checked_url(url: str) -> str:
     """The URL without a slash at its end. Raises InvalidArgumentError."""
-    parts = urlsplit(url)
+    parts = url_parts(url)
     if (
         parts.scheme not in SCHEMES
         or not parts.netloc

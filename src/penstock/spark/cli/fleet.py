@@ -102,8 +102,9 @@ def fleet(
     change's. --policy FILE puts a whole document in place of what applies. Where a change contradicts a stream's policy, as
     a maximum below its minimum, it is refused there, and told.
 
-    With --facts store, the subscribers that hold the most follow, as penstock subscriber list prints them; with --json
-    in "subscribers": held_bytes, lag_bytes, lag_events, lag_ms, since_acknowledgement_s.
+    With --facts store, a second table shows the subscribers that hold the most, as penstock subscriber list prints
+    them. With --json they are in "subscribers", with the same fields: held_bytes, lag_bytes, since_acknowledgement_s
+    and others.
 
     Rows that cannot be used are told with file and line, and make the status 1; the others go on.
     """

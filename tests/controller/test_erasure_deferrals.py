@@ -126,6 +126,20 @@ def test_the_caller_that_ends_a_hold_is_not_named_as_the_one_that_erases() -> No
     play(scene)
 
 
+def test_a_repeated_request_is_not_named_for_the_end_of_the_hold_that_it_finds() -> None:
+    async def scene(controller: Controller, segments: Blanking, clock: FakeClock) -> None:
+        await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h", until_ms=clock.ms + 5000)
+        await _erase(controller)
+        clock.ms += 6000
+        with calling(Caller(who="bob")):
+            await _erase(controller)
+        await done(controller)
+        (entry,) = await audit_entries(controller, segments, "erase_continued")
+        assert "caller" not in entry
+
+    play(scene)
+
+
 def test_an_erasure_that_cannot_be_resumed_stops_no_other() -> None:
     async def scene(controller: Controller, segments: Blanking, clock: FakeClock) -> None:
         await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h")

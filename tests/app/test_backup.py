@@ -484,7 +484,7 @@ def test_the_inside_of_a_backup_is_not_opened_as_a_store(tmp_path: Path) -> None
         for command in (["stream", "list", "s"], ["read", "s/t"], ["standalone"]):
             outcome = call(*command, "--data", str(place))
             assert outcome.exit_code != 0
-            assert "inside of a backup" in str(outcome.exception)
+            assert "inside a backup" in str(outcome.exception)
     _, damage = asyncio.run(verify_backup(backup))
     assert not damage
 

@@ -1,4 +1,4 @@
-"""How the parts that all of the controller shares are put together."""
+"""Create the objects that the whole controller shares."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def context_of(
     settings: ControllerSettings,
     passed: Callable[[], float],
 ) -> Context:
-    """The shared parts of a controller on ``segments``. Does no I/O and starts no task; what it is given stays the caller's.
+    """The shared parts of a controller on ``segments``. Does no I/O and starts no task; the arguments are borrowed.
 
     ``passed`` counts seconds that have really passed, by which data ages.
     """

@@ -1,4 +1,4 @@
-"""URLs that people and peers write."""
+"""Parse URLs from users and peers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from penstock.model.errors import InvalidArgumentError
 
 
 def url_parts(url: str) -> SplitResult:
-    """The parts of a URL, or of a path, which has no scheme. Raises InvalidArgumentError for what is neither."""
+    """Split a URL, or a path, which has no scheme. Raises InvalidArgumentError if the text is neither."""
     try:
         return urlsplit(url)
     except ValueError as error:
-        raise InvalidArgumentError("this is no URL", url=url, reason=str(error)) from error
+        raise InvalidArgumentError("this is not a valid URL", url=url, reason=str(error)) from error

@@ -213,7 +213,7 @@ def _give_back(server: Link, lease: UUID, call: Callable[[Services], Coroutine[A
     except UnsupportedError:
         log.debug("store of an earlier version keeps the lease until it ends. lease=%s", lease)
     except RETRYABLE as error:
-        # What was read or found is not worth less because the lease holds to its end.
+        # The call must not fail only because the lease stays until its time ends.
         log.warning("lease could not be released and stays until it ends. lease=%s error=%s", lease, error)
 
 
@@ -256,7 +256,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             _release(server, lease)
             raise
         if not shares:
-            # No task comes to give it back.
+            # No task will release it.
             _release(server, lease)
         if len(shares) > LEASE_PARTS_MAX:
             return [InputPartition(share) for share in shares]

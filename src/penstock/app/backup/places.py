@@ -15,7 +15,7 @@ from penstock.storage.machine.data_directory import VERSION, is_backup
 
 
 def new_place(target: Path, *, suffix: str, what: str) -> tuple[Path, Path]:
-    """The place of a new directory, and the directory next to it in which it is made, with the suffix.
+    """The path of a new directory, and the path with the suffix, next to it, at which it is prepared.
 
     A symbolic link is followed. Nothing is made yet.
     Raises InvalidArgumentError: ``target`` is not empty, is a mount point, or lies in a store or in a backup; or another
@@ -25,7 +25,7 @@ def new_place(target: Path, *, suffix: str, what: str) -> tuple[Path, Path]:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InvalidArgumentError(f"{what} needs a new or empty directory; this one is not empty", path=str(target))
     if os.path.ismount(target):
-        # A rename to it fails, and a directory next to it is on another disk.
+        # A rename to a mount point fails, and a directory next to it is on another disk.
         raise InvalidArgumentError(f"{what} cannot replace a mount point; name a new directory in it", path=str(target))
     _check_outside(target, what)
     staging = target.with_name(f"{target.name}.{suffix}")
@@ -56,8 +56,8 @@ def _not_alone(staging: Path) -> InvalidArgumentError:
 def staged_directory(target: Path, *, suffix: str, what: str) -> Iterator[Path]:
     """A directory next to ``target`` to fill. After the block it is durable and renamed to ``target``.
 
-    An error removes it. A process that dies leaves it, under the name with the suffix, and nothing under ``target``.
-    Raises what ``new_place`` raises, having changed nothing. OSError.
+    After an error it is deleted. A process that dies leaves it under its name with the suffix, and nothing at
+    ``target``. Raises what ``new_place`` raises, before it changes anything; OSError.
     """
     target, staging = new_place(target, suffix=suffix, what=what)
     make_directories(target.parent)

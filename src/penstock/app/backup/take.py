@@ -120,7 +120,7 @@ def _checked_places(data: Path, backup: Path) -> tuple[Path, Path]:
     """Both paths, absolute. Raises InvalidArgumentError, CorruptDataError, VersionTooNewError."""
     if not data.is_dir():
         raise InvalidArgumentError("the data directory does not exist", path=str(data))
-    # Before check_directory, whose advice is for a directory that is to become a store.
+    # Before check_directory, whose advice is about a new store.
     if not is_complete(data):
         raise InvalidArgumentError(
             "there is no store in this directory, or its first start did not complete", path=str(data)

@@ -460,7 +460,8 @@ class WriterCore:
         for sender in self._senders.values():
             sender.retire()
             if self._withdraw is not None:
-                # Else events that the caller writes again would be followed by these, once the store is back.
+                # Otherwise these would be appended when the store is back, after events that the caller has written
+                # again.
                 self._withdraw(sender.name, sender.writer)
         self._wake_waiters()
 

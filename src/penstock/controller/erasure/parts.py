@@ -53,7 +53,8 @@ class Parts:
         return answer
 
     async def _list(self, erasure: str) -> _Lists:
-        """The keys of the records of all parts. Remembered once they no longer change: clients read part after part."""
+        """The keys of the records of all parts. They are cached when they no longer change, because clients read many
+        parts."""
         metadata = self._metadata
         record = (await metadata.get(keys.erasure(erasure), ErasureRecord)).value
         found = (

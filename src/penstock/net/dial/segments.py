@@ -131,8 +131,8 @@ class RemoteSegments:
             asyncio.get_running_loop().call_soon(done, error)
 
     def withdraw_appends(self, segment: str, writer: UUID) -> None:
-        """Send nothing more of what the writer has submitted and nobody waits for. ``done`` is not called for what has not
-        left; what has left may or may not be stored."""
+        """Drop the appends that the writer submitted and no caller waits for. ``done`` is not called for appends that
+        were not sent; those that were sent may or may not be stored."""
         self._appends.withdraw(segment, writer)
 
     async def open_direct(self, segment: str, writer: UUID) -> DirectLine:

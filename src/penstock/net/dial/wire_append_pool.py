@@ -37,7 +37,7 @@ class RemoteAppends:
         self._line(request.segment, request.writer).submit(request, done)
 
     def withdraw(self, name: str, writer: UUID) -> None:
-        """Send nothing more of what the writer has submitted. See ``Line.withdraw``."""
+        """Drop the appends that the writer submitted and that were not sent. See ``Line.withdraw``."""
         line = self._lines.get((name, writer))
         if line is not None:
             line.withdraw()

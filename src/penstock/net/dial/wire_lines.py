@@ -257,7 +257,8 @@ class Line:
         return item
 
     def withdraw(self) -> None:
-        """Send no append that has not left, and call nobody for it. What has left may or may not be stored."""
+        """Drop the appends that were not sent, without calling ``done``. Those that were sent may or may not be
+        stored."""
         for item in self._queue:
             item.done = _nobody
         if self.connection is None:

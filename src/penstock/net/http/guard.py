@@ -141,7 +141,7 @@ def _name_of(host: str) -> str:
 
 
 def _place_of(origin: str) -> str:
-    """Name and port in an ``Origin`` header; empty where it is no URL."""
+    """Name and port in an ``Origin`` header; empty if it is not a URL."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:

@@ -155,7 +155,7 @@ class Peers:
 
 
 def _read(path: Path) -> Report | None:
-    """The report in the file; None where its source is dead, or where it is none that this version knows."""
+    """The report in the file; None if its source is dead, or if this version does not know the format."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -169,7 +169,7 @@ def _read(path: Path) -> Report | None:
         state, woken_by = State(fields["state"]), tuple(fields["woken_by"])
         return Report(**{**fields, "state": state, "seen": seen, "woken_by": woken_by})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        # Of another version, or what a crash of the machine left under a process id that is in use again.
+        # Another version wrote it, or a crash of the machine left it under a process id that is in use again.
         log.debug("report of a source cannot be read. path=%s error=%s", path, error)
         return None
 
@@ -200,7 +200,7 @@ def shared_directory(parent: Path, driver: int) -> Path:
             try:
                 _delete(old)
             except OSError as error:
-                # Another source deletes it too, or it is no directory. This source needs only its own.
+                # Another source is deleting it too, or it is not a directory. This source needs only its own.
                 log.debug("directory of a driver that ended stays. path=%s error=%s", old, error)
     directory = parent / f"{prefix}{driver}"
     directory.mkdir(mode=0o700, exist_ok=True)

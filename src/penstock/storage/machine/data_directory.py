@@ -149,7 +149,7 @@ def is_complete(directory: Path) -> bool:
 
 
 def is_backup(directory: Path) -> bool:
-    """Whether a backup lies there, in full. Raises OSError."""
+    """Whether the directory is a complete backup. Raises OSError."""
     manifest = directory / BACKUP_MANIFEST
     if not manifest.is_file():
         return False
@@ -202,8 +202,8 @@ def check_directory(directory: Path) -> None:
     itself = directory.resolve()
     if itself.name == BACKUP_DATA and is_backup(itself.parent):
         raise InvalidArgumentError(
-            "this is the inside of a backup, which a store would change: "
-            "make a store of it with penstock restore BACKUP --data NEW",
+            "this directory is inside a backup, which a store would change: "
+            "use penstock restore BACKUP --data NEW to create a store from it",
             backup=str(itself.parent),
         )
     version = directory / VERSION

@@ -65,9 +65,6 @@ class FakeController:
     def _cut(self, name: StreamName, offset: int) -> StreamCut:
         return StreamCut(name, {FIRST: offset})
 
-    async def erasures(self, stream: StreamName | None = None) -> Sequence[Mapping[str, Any]]:
-        return []
-
     async def list_scopes(self, *, after: str = "", limit: int = 1000) -> Sequence[str]:
         return sorted({name.scope for name in self.streams if name.scope > after})[:limit]
 

@@ -16,7 +16,7 @@ from penstock.controller.metadata import Stored, changing, overwrite
 from penstock.controller.retention.answers import settlement_of
 from penstock.controller.retention.facts import Snapshot, load_subscribers, look
 from penstock.controller.retention.removals import LEFT, MANUAL
-from penstock.controller.streams.cuts import check_bound, check_given, retry_if_moved
+from penstock.controller.streams.cuts import asked_again, check_bound, check_given, retry_if_moved
 from penstock.controller.streams.tails import head_positions, tail_positions
 from penstock.controller.streams.workflows import exclusive, settled
 from penstock.core.cuts.check import check_position, check_range
@@ -230,6 +230,7 @@ class Subscribers:
 
     # --- by people -----------------------------------------------------------------------------------------------
 
+    @asked_again
     async def describe(self, name: StreamName) -> Sequence[SubscriberInfo]:
         """All subscribers, with exact events and ages, and what each holds after all due decisions. Raises
         ScopeNotFoundError, StreamNotFoundError."""

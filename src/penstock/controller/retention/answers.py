@@ -15,7 +15,7 @@ from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.retention.facts import Snapshot, look, snapshot_after
 from penstock.controller.retention.steps import decided
-from penstock.controller.streams.cuts import check_bound, retry_if_moved
+from penstock.controller.streams.cuts import asked_again, check_bound, retry_if_moved
 from penstock.core.cuts.order import Positions, at_or_after
 from penstock.core.planner_json.facts_line import encode_facts
 from penstock.core.planner_json.requests import FactsLine, encode_cut, encode_ranges, encode_settlement
@@ -48,6 +48,7 @@ async def _steps(ctx: Context, found: Snapshot, *, now_ms: int) -> AsyncIterator
         found = await snapshot_after(ctx, found, decision)
 
 
+@asked_again
 async def planned(
     ctx: Context, name: StreamName, *, change: PolicyDocument | None, at_ms: int | None
 ) -> Mapping[str, Any]:
@@ -80,6 +81,7 @@ async def planned(
     }
 
 
+@asked_again
 async def facts_told(ctx: Context, name: StreamName, *, change: PolicyDocument | None) -> Mapping[str, Any]:
     """What the planner is told of the stream now, as a line of its JSON, with ``change`` as the stream's document.
 
@@ -126,6 +128,7 @@ def _policy(ctx: Context, found: Snapshot) -> dict[str, Any]:
     }
 
 
+@asked_again
 async def explained(ctx: Context, name: StreamName, *, position: StreamCut | None) -> Mapping[str, Any]:
     """What would be done now until nothing is due, and who holds each byte (``ranges``), with the policy in force.
 

@@ -20,6 +20,7 @@ from penstock.controller.retention.policies import Levels, level_keys, read_leve
 from penstock.controller.retention.sets import RetentionSet
 from penstock.controller.streams.boundaries import boundaries_of
 from penstock.controller.streams.boundary_finder import BoundaryFinder
+from penstock.controller.streams.cuts import asked_again
 from penstock.controller.streams.tails import Tail, tail_of
 from penstock.core.cuts.order import Positions, at_or_after, head_of, missing_lengths, size_till, upper_bound
 from penstock.core.policies.levels import record_interval_ms
@@ -27,13 +28,11 @@ from penstock.core.retention.decision import RetentionDecision
 from penstock.core.retention.facts import RetentionFacts, StreamCutRecord, SubscriberActivity
 from penstock.core.retention.settlement import head_after, records_after, subscribers_after
 from penstock.core.streams.history import StreamHistory
-from penstock.model.errors import CorruptDataError, SegmentNotFoundError, SubscriberNotFoundError, UnavailableError
+from penstock.model.errors import CorruptDataError, SegmentNotFoundError, SubscriberNotFoundError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import LONG_MAX
 from penstock.model.retention import EffectivePolicy, PolicyDocument
 from penstock.ports.segment_service import TableRemoval
-
-_TRIES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +102,7 @@ async def load_subscribers(ctx: Context, view: StreamView) -> dict[str, Subscrib
     return {name: item.value for name, item in found.items() if item.value is not None}
 
 
+@asked_again
 async def look(
     ctx: Context,
     name: StreamName,
@@ -113,16 +113,10 @@ async def look(
 ) -> Snapshot:
     """As ``snapshot``, of a stream that nobody has locked: all of one moment as far as anybody can tell.
 
-    Raises: ScopeNotFoundError, StreamNotFoundError; UnavailableError where it scales faster than it can be looked at.
+    Raises: ScopeNotFoundError, StreamNotFoundError; UnavailableError where it changes faster than it can be looked at.
     """
-    for _ in range(_TRIES):
-        view = await ctx.stream(name)
-        try:
-            return await snapshot(ctx, view, frequency_ms=frequency_ms, change=change, all_counts=all_counts)
-        except SegmentNotFoundError:
-            # Scaled and truncated since the record was read: look again.
-            continue
-    raise UnavailableError("stream changes faster than its tail can be read", stream=str(name))
+    view = await ctx.stream(name)
+    return await snapshot(ctx, view, frequency_ms=frequency_ms, change=change, all_counts=all_counts)
 
 
 async def snapshot(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from penstock.controller.context import Context, StreamView
 from penstock.controller.tasks import collect
@@ -11,10 +12,12 @@ from penstock.core.cuts.check import check_lengths, check_position, check_same_s
 from penstock.core.cuts.order import Positions
 from penstock.core.streams.history import StreamHistory
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import SegmentNotFoundError, UnavailableError
+from penstock.model.errors import SegmentNotFoundError, TruncatedError, UnavailableError
 from penstock.model.names import StreamName, segment_name
 
 T = TypeVar("T")
+Owner = TypeVar("Owner")
+P = ParamSpec("P")
 
 _TRIES = 8
 
@@ -55,3 +58,24 @@ async def retry_if_moved(name: StreamName, look: Callable[[], Awaitable[T]]) -> 
         except SegmentNotFoundError:
             continue
     raise UnavailableError("stream changes faster than its tail can be read", stream=str(name))
+
+
+def asked_again(
+    question: Callable[Concatenate[Owner, StreamName, P], Awaitable[T]],
+) -> Callable[Concatenate[Owner, StreamName, P], Awaitable[T]]:
+    """A question about a stream that is gathered without the stream's lock, begun anew where the head moves meanwhile.
+
+    For questions that name no position: their callers cannot be the reason. Raises UnavailableError if the head moves in
+    each of several tries; what ``question`` raises otherwise.
+    """
+
+    @wraps(question)
+    async def answered(owner: Owner, name: StreamName, /, *args: Any, **options: Any) -> T:
+        for _ in range(_TRIES):
+            try:
+                return await question(owner, name, *args, **options)
+            except (SegmentNotFoundError, TruncatedError):
+                continue
+        raise UnavailableError("stream is truncated faster than it can be looked at", stream=str(name))
+
+    return answered

@@ -8,7 +8,7 @@ from penstock.codec.control.streams import HIDDEN, HeadRecord, StreamRecord, Str
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.retention.facts import look
-from penstock.controller.streams.cuts import check_bound, check_given, retry_if_moved
+from penstock.controller.streams.cuts import asked_again, check_bound, check_given, retry_if_moved
 from penstock.controller.streams.event_counts import pieces
 from penstock.controller.streams.tails import head_positions, load_tail
 from penstock.core.cuts.order import segments_between, segments_to_delete, size_till, successors
@@ -164,6 +164,7 @@ class Queries:
             return False
         return True
 
+    @asked_again
     async def describe(self, name: StreamName) -> StreamDescription:
         """The stream as it stands, with exact sizes."""
         ctx = self._ctx

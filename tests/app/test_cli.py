@@ -381,3 +381,12 @@ def test_a_key_may_lie_deeper_in_the_event(penstock):
         assert f"--key {key}" in err, err
         assert why in err, err
     assert penstock("write", "s/t", "--key", ".user..id", stdin=events)[0] == 2
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+def test_commands_run_with_closed_standard_streams(tmp_path, closed):
+    with open_store(tmp_path / "store") as store, store.create_stream("s/t", create_scope=True).writer() as writer:
+        writer.write("event")
+    script = f"{sys.executable} -m penstock read s/t --data {tmp_path / 'store'} {closed}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -90,8 +90,22 @@ def _fail(error: PenstockError) -> NoReturn:
     sys.exit(exit_code(error))
 
 
+def _open_closed_streams() -> None:
+    """Open closed standard streams to the null device. Else the next file or socket gets the number, and text that is printed
+    goes into it, or libuv aborts the process when it closes it."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # Gets the lowest number that is free, which is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
+
+
 def main() -> None:
     """Run the command line and leave with the status that ``EXIT_CODES`` names."""
+    _open_closed_streams()
     try:
         app()
     except PenstockError as error:

@@ -531,6 +531,14 @@ def test_a_backup_in_a_directory_of_tier_2_is_refused(tmp_path: Path) -> None:
 _TAKE = "import asyncio, pathlib, sys; from penstock.app.backup.take import take_backup; "
 
 
+def test_a_store_with_a_directory_of_no_chunks_is_backed_up(tmp_path: Path) -> None:
+    data, backup = made(tmp_path), tmp_path / "backup"
+    # Retention deletes the chunks of a container, and leaves their directory. So does a disk that was full.
+    (data / "chunks" / "99").mkdir()
+    assert not asyncio.run(take_backup(data, backup)).missing
+    asyncio.run(restore_backup(backup, tmp_path / "restored"))
+
+
 def test_a_backup_that_is_killed_leaves_nothing_that_looks_like_one(tmp_path: Path) -> None:
     data, backup = made(tmp_path), tmp_path / "backup"
     program = (

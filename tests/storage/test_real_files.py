@@ -19,6 +19,7 @@ from penstock.storage.machine.files import RealFiles
 from penstock.storage.machine.offload import ThreadOffload
 from penstock.storage.machine.rng import RealRng
 from penstock.storage.machine.serial import Serial
+from penstock.storage.objects.file_objects import FileObjects
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "a b", "a\n", "a\0b", "über", "a;b", "~/x*"])
@@ -48,6 +49,20 @@ def test_directories_and_files_are_private_and_links_are_not_followed(tmp_path: 
                 await files.open("link")
             assert files.location("a/b/f") == str(tmp_path / "root" / "a" / "b" / "f")
             assert await files.free_bytes() > 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_directory_is_no_file(read_only: bool, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with ThreadOffload() as offload:
+            (tmp_path / "a" / "empty").mkdir(parents=True)
+            (tmp_path / "a" / "f").write_bytes(b"x")
+            files = RealFiles(tmp_path, offload, read_only=read_only)
+            with pytest.raises(IsADirectoryError):
+                await files.open("a/empty")
+            assert await FileObjects(files).list("a") == {"a/f": 1}
 
     asyncio.run(run())
 

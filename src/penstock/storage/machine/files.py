@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import time
@@ -414,6 +415,7 @@ class _Opening:
     def __init__(self, target: Path, path: str, *, create: bool, read_only: bool) -> None:
         self._target = target
         self._path = path
+        self._read_only = read_only
         access = os.O_RDONLY if read_only else os.O_RDWR | (os.O_CREAT if create else 0)
         self._flags = access | os.O_CLOEXEC | os.O_NOFOLLOW
         # One item at most; append and pop of a deque are atomic, so exactly one side closes.
@@ -427,6 +429,10 @@ class _Opening:
             raise translated(error, self._path) from error
         if self._abandoned:
             self._close()
+        elif self._read_only and self._target.is_dir():
+            # A directory can be opened to read it, unlike to write to it.
+            self._close()
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(self._target))
 
     def abandon(self) -> None:
         self._abandoned = True

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from integrity_world import SEGMENTS, STREAM, append, block, contents, fill, running
 from typer.testing import CliRunner
 
-from penstock.app.backup.manifest import NAME, load_manifest
+from penstock.app.backup.manifest import NAME, load_manifest, save_manifest
 from penstock.app.backup.restore import restore_backup, verify_backup
 from penstock.app.backup.take import take_backup
 from penstock.app.cli.main import app
@@ -445,6 +446,20 @@ def test_a_backup_names_the_last_receipt_it_knows_and_a_restore_asks_for_later_e
     assert "erased after the backup are back: repeat all its erasures" in asked.output
     asked = call("restore", str(tmp_path / "after"), "--data", str(tmp_path / "restored-after"))
     assert "repeat the erasures with receipts after number 1" in asked.output
+
+
+@pytest.mark.parametrize("path", ["../outside", "wal/../../outside", "/outside", ""])
+def test_a_manifest_that_names_files_elsewhere_writes_and_reads_nothing_there(tmp_path: Path, path: str) -> None:
+    backup = tmp_path / "backup"
+    asyncio.run(take_backup(made(tmp_path), backup))
+    manifest = load_manifest(backup)
+    copied = next(iter(manifest.files.values()))
+    save_manifest(backup, replace(manifest, files={**manifest.files, path: copied}))
+    before = sorted(tmp_path.rglob("*"))
+    for work in (restore_backup(backup, tmp_path / "new"), verify_backup(backup)):
+        with pytest.raises(CorruptDataError, match="outside"):
+            asyncio.run(work)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_wrong_places_are_refused_and_nothing_is_changed(tmp_path: Path) -> None:

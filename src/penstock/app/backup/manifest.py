@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
@@ -90,6 +90,10 @@ def load_manifest(backup: Path) -> Manifest:
 def _decoded(body: dict[str, Any], file: Path) -> Manifest:
     if body.pop("sha256") != _checksum(body):
         raise CorruptDataError("manifest of the backup fails its checksum", file=str(file))
+    for path in body["files"]:
+        # Anyone can make a checksum. A restore writes to these paths, as its user.
+        if not path or PurePath(path).is_absolute() or ".." in PurePath(path).parts:
+            raise CorruptDataError("manifest names a file outside of the backup", file=str(file), path=path)
     return Manifest(
         penstock=body["penstock"],
         began_ms=body["began_ms"],

@@ -219,6 +219,8 @@ class MemorySegments:
 
     async def read(self, name: str, offset: int, max_bytes: int, *, wait: bool = True) -> SegmentRead:
         segment = self._segment(name)
+        if offset < segment.start:
+            raise TruncatedError("truncated", segment=name, start_offset=segment.start)
         part = bytes(segment.data[offset : offset + max_bytes])
         return SegmentRead(offset=offset, parts=[part], at_tail=True, end_of_segment=segment.sealed)
 
@@ -297,6 +299,8 @@ class MemorySegments:
     async def next_event_boundary(self, name: str, offset: int) -> int:
         self._check()
         segment = self._segment(name)
+        if offset <= segment.start:
+            return segment.start
         place = bisect_left(segment.ends, offset)
         return segment.ends[place] if place < len(segment.ends) else len(segment.data)
 

@@ -87,13 +87,19 @@ def test_constructors_take_few_parameters():
     assert wide == WIDE_CONSTRUCTORS
 
 
+def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines without the docstring, which of a command is its help."""
+    first = node.body[0]
+    help_lines = (first.end_lineno or 0) - first.lineno + 1 if ast.get_docstring(node) is not None else 0
+    return (node.end_lineno or 0) - node.lineno + 1 - help_lines
+
+
 def test_functions_fit_on_a_screen():
     long = {
         f"{module}.{node.name}"
         for module, tree in TREES.items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (node.end_lineno or 0) - node.lineno >= LINES_MAX
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and length(node) > LINES_MAX
     }
     assert long == LONG_FUNCTIONS
 

@@ -64,6 +64,29 @@ class Standalone:
     workers: Sequence[Worker] = ()
 
 
+def _http_server(settings: StandaloneSettings, runtime: Runtime, processes: Sequence[Worker]) -> RestServer:
+    store = AsyncStore(runtime.segments, runtime.controller, runtime.clock, runtime.rng)
+    return RestServer(
+        runtime.controller,
+        runtime.segments,
+        epochs=runtime.controller,
+        clock=runtime.clock,
+        host=settings.host,
+        port=settings.http_port,
+        hosts=settings.http_names,
+        limits=rest_limits(settings.store),
+        readers_of=partial(online_readers, runtime),
+        move_readers=partial(move_readers, store),
+        checks=Checks(
+            vital={"segmentstore": partial(store_failure, runtime.failure, processes)},
+            functions={
+                **{name: partial(_reason, runtime.not_ready, name) for name in FUNCTIONS},
+                "disk": partial(disk_failure, settings.store.data),
+            },
+        ),
+    )
+
+
 @asynccontextmanager
 async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standalone]:
     """Recover, then listen; the ports open only when everything can be served.
@@ -83,29 +106,7 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
         else:
             runtime, pool = await stack.enter_async_context(_in_workers(settings, workers))
             store, processes = pool.endpoints[0], pool.workers
-        http = await stack.enter_async_context(
-            RestServer(
-                runtime.controller,
-                runtime.segments,
-                epochs=runtime.controller,
-                clock=runtime.clock,
-                host=settings.host,
-                port=settings.http_port,
-                hosts=settings.http_names,
-                limits=rest_limits(settings.store),
-                readers_of=partial(online_readers, runtime),
-                move_readers=partial(
-                    move_readers, AsyncStore(runtime.segments, runtime.controller, runtime.clock, runtime.rng)
-                ),
-                checks=Checks(
-                    vital={"segmentstore": partial(store_failure, runtime.failure, processes)},
-                    functions={
-                        **{name: partial(_reason, runtime.not_ready, name) for name in FUNCTIONS},
-                        "disk": partial(disk_failure, settings.store.data),
-                    },
-                ),
-            )
-        )
+        http = await stack.enter_async_context(_http_server(settings, runtime, processes))
         # The controller's port opens last: a client that reaches it finds everything behind it ready.
         grpc = await stack.enter_async_context(
             GrpcServer(

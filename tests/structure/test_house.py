@@ -29,11 +29,7 @@ WIDE_CONSTRUCTORS = {
     "segmentstore.store.SegmentStore",
 }
 LONG_FUNCTIONS: set[str] = set()
-CIRCLES = {
-    ("controller.context", "controller.streams.epochs"),
-    ("spark.reading.stream", "spark.source"),
-    "segmentstore.container",
-}
+CIRCLES = {"segmentstore.container"}
 """Pairs of modules, and for a circle of more its first module."""
 
 

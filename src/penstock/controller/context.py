@@ -13,6 +13,7 @@ from penstock.controller.retention.audit import Audit
 from penstock.controller.retention.clock import RetentionClock
 from penstock.controller.set_aside import SetAside
 from penstock.controller.settings import ControllerSettings
+from penstock.controller.stream_view import StreamView
 from penstock.controller.tasks import NamedLocks, OwnedTasks, each
 from penstock.controller.transactions.decision_queues import DecisionQueues
 from penstock.controller.transactions.outcomes import Outcomes
@@ -27,40 +28,16 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName, parse_segment_name
 from penstock.ports.clock import Clock
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import KEY_ABSENT, SegmentService, TableCheck, TablePut, TableRemoval
+from penstock.ports.segment_service import KEY_ABSENT, SegmentService, TablePut, TableRemoval
 from penstock.ports.telemetry import Telemetry
 
 if TYPE_CHECKING:
+    from penstock.controller.histories import Histories
     from penstock.controller.retention.sets import RetentionSets
-    from penstock.controller.streams.epochs import Histories
     from penstock.controller.streams.event_counts import EventCounts
 
 MEMORY_MAX_FINISHED = 1000
 DECODED_MAX = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamView:
-    """A stream's record as it was read, and the version that a change of it is conditional on.
-
-    ``marker`` is the version of the stream's work marker where this caller has just set it.
-    """
-
-    name: StreamName
-    record: StreamRecord
-    version: int
-    marker: int | None = None
-
-    def put(self, record: StreamRecord) -> TablePut:
-        return TablePut(key=keys.stream(self.name), value=record.encode(), version=self.version)
-
-    def check(self) -> TableCheck:
-        """Return a condition that refuses the batch if the record has changed since it was read. It changes nothing."""
-        return TableCheck(key=keys.stream(self.name), version=self.version)
-
-    def changed(self, record: StreamRecord, version: int, *, marker: int | None = None) -> StreamView:
-        """The same stream after a put that gave ``version``."""
-        return StreamView(name=self.name, record=record, version=version, marker=marker or self.marker)
 
 
 class Attention(Protocol):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.controller.context import Context
+from penstock.controller.histories import Histories
 from penstock.controller.metadata import Metadata
 from penstock.controller.retention.audit import Audit
 from penstock.controller.retention.clock import RetentionClock
 from penstock.controller.retention.sets import RetentionSets
 from penstock.controller.set_aside import SetAside
 from penstock.controller.settings import ControllerSettings
-from penstock.controller.streams.epochs import Histories
 from penstock.controller.streams.event_counts import EventCounts
 from penstock.controller.tasks import OwnedTasks
 from penstock.ports.clock import Clock

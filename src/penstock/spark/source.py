@@ -9,41 +9,29 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
-from penstock.client.retry import RETRYABLE
 from penstock.model.errors import (
     InvalidArgumentError,
     PenstockError,
-    SegmentNotFoundError,
-    ThrottledError,
-    TruncatedError,
-    UnsupportedError,
 )
-from penstock.model.names import segment_name
-from penstock.model.segments import SegmentId
 from penstock.ports.segment_service import LEASE_PARTS_MAX
-from penstock.spark.connect import RETRY_S, Connector, Link, Services, dial, link
+from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.options import ReadOptions, WriteOptions, parse_read, parse_write
-from penstock.spark.reading.losses import say
+from penstock.spark.reading.partition import read_partition, release_lease
 from penstock.spark.reading.planning import (
     batch_ranges,
-    check_loss,
     holder_of,
-    now_ms,
     plan_shares,
     resolve,
     without_lost,
 )
-from penstock.spark.reading.positions import Loss
 from penstock.spark.reading.pruning import Wanted, wanted_of
-from penstock.spark.reading.segment_reads import erased_ranges, read_bytes
 from penstock.spark.reasons import readable, readable_items
 from penstock.spark.schema import (
     APPEND_TIME,
@@ -156,84 +144,6 @@ def _columns(schema: StructType) -> list[tuple[str, str]]:
     return [(field.name, field.dataType.simpleString()) for field in schema.fields]
 
 
-def read_partition(
-    connector: Connector, options: ReadOptions, schema: StructType, partition: InputPartition
-) -> Iterator[pa.RecordBatch]:
-    """What a task does with its partition. Spark makes a partition without value where there is nothing to read."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    from penstock.spark.reading.scan import Shape, read_share
-
-    share: Share | None = partition.value
-    if share is None:
-        return
-    shape = Shape(to_arrow_schema(schema, timezone="UTC"), share.stream, options.batch_rows)
-    server = link(connector, options.controller)
-    _extend_lease(server, share, options.lease_ms)
-
-    def fetch(segment: SegmentId, offset: int, size: int) -> bytes:
-        try:
-            return server.ask(lambda services: read_bytes(services, segment_name(share.stream, segment), offset, size))
-        except (TruncatedError, SegmentNotFoundError) as error:
-            # Gone since the plan was made: its lease ran out, or it was in no chunk that a lease could keep.
-            begin = error.start_offset if isinstance(error, TruncatedError) else offset + size
-            check_loss(share.stream, segment, offset, begin, fail=options.fail_on_data_loss)
-            raise
-
-    def lose(segment: SegmentId, start: int, end: int) -> None:
-        say(share.stream, [Loss(segment=segment, start=start, end=end)])
-
-    def erased(segment: SegmentId, start: int, end: int) -> Sequence[tuple[int, int]]:
-        return server.ask(lambda services: erased_ranges(services, segment_name(share.stream, segment), start, end))
-
-    lost = None if options.fail_on_data_loss else lose
-    yield from read_share(share, shape, fetch, erased, lost)
-    _finish_part(server, share)
-
-
-def _finish_part(server: Link, share: Share) -> None:
-    """Note that this share is read. The store releases the plan's lease after the last share.
-
-    A task that is stopped early, for example by ``limit``, does not call this; then the lease stays until its time ends.
-    """
-    lease, part = share.lease, share.part
-    if lease is None or part is None:
-        return
-    _give_back(server, lease, lambda services: services.segments.finish_lease_part(lease, *part))
-
-
-def _release(server: Link, lease: UUID) -> None:
-    """End the lease of a plan for which nothing will be read."""
-    _give_back(server, lease, lambda services: services.segments.release_lease(lease))
-
-
-def _give_back(server: Link, lease: UUID, call: Callable[[Services], Coroutine[Any, Any, None]]) -> None:
-    try:
-        server.run(call)
-    except UnsupportedError:
-        log.debug("store of an earlier version keeps the lease until it ends. lease=%s", lease)
-    except RETRYABLE as error:
-        # The call must not fail only because the lease stays until its time ends.
-        log.warning("lease could not be released and stays until it ends. lease=%s error=%s", lease, error)
-
-
-def _extend_lease(server: Link, share: Share, lease_ms: int) -> None:
-    """Keep the share's chunks while it is read, where the lease has less than half of its time left."""
-    lease = share.lease
-    names = {segment_name(share.stream, piece.segment) for piece in share.pieces if piece.location}
-    if lease is None or not names or share.lease_until_ms - now_ms() > lease_ms // 2:
-        return
-
-    async def extend(services: Services) -> None:
-        for name in sorted(names):
-            # A fully truncated segment cannot be leased again, but its existing lease stays. If the store has no lease
-            # left, chunks may be deleted during the read; their data is then read through the store.
-            with suppress(SegmentNotFoundError, ThrottledError):
-                await services.segments.lease_chunks(name, lease, until_ms=now_ms() + lease_ms)
-
-    server.ask(extend, full_s=RETRY_S)
-
-
 class BatchReader(DataSourceReader):  # type: ignore[misc]
     """A bounded read between two cuts. Each action on the data frame resolves "earliest" and "latest" anew."""
 
@@ -253,11 +163,11 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             shares = server.ask(lambda services: self._plan(services, lease))
         except PenstockError:
             # Some segments may be held already.
-            _release(server, lease)
+            release_lease(server, lease)
             raise
         if not shares:
             # No task will release it.
-            _release(server, lease)
+            release_lease(server, lease)
         if len(shares) > LEASE_PARTS_MAX:
             return [InputPartition(share) for share in shares]
         return [InputPartition(replace(share, part=(number, len(shares)))) for number, share in enumerate(shares)]

@@ -15,11 +15,12 @@ from penstock.codec.control.erasures import Deferral, ErasureRecord, ErasureStat
 from penstock.codec.control.streams import StreamRecord
 from penstock.codec.control.truncations import DeletedState
 from penstock.controller import keys, retention_keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.erasure.subjects import ID_MAX, check_text, covering, hold_fields
 from penstock.controller.grace.deleted_records import load_deleted
 from penstock.controller.metadata import Stored, changing
 from penstock.controller.retention.holds import Placed, guard_of, holds_of
+from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.workflows import exclusive, settle
 from penstock.model.callers import unattributed
 from penstock.model.errors import ConflictError, ErasureWithdrawnError, NotFoundError

@@ -24,7 +24,7 @@ from penstock.codec.control.erasures import (
 )
 from penstock.codec.events import HEADER_BYTES
 from penstock.controller import keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.erasure.attempts import Attempts
 from penstock.controller.erasure.deferral import Deferrals, deferral_entry, judge, withdrawn_error
 from penstock.controller.erasure.parts import Parts
@@ -43,6 +43,7 @@ from penstock.controller.erasure.subjects import (
 )
 from penstock.controller.grace.deleted_records import kept_segments
 from penstock.controller.metadata import Stored, changing, overwrite
+from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.tails import head_positions
 from penstock.controller.streams.workflows import exclusive, settled
 from penstock.core.segments.erasure import Range, joined, size_of

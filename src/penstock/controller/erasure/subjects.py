@@ -10,10 +10,11 @@ from typing import Any
 from penstock.codec.control.erasures import ErasurePartRecord, ErasureRecord
 from penstock.codec.control.truncations import DeletedRecord, GraceState
 from penstock.controller import keys, retention_keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.grace.deleted_records import load_deleted, placed_at
 from penstock.controller.grace.records import load_grace
 from penstock.controller.retention.holds import Placed
+from penstock.controller.stream_view import StreamView
 from penstock.core.segments.erasure import Range, joined, size_of
 from penstock.core.segments.erasure_receipt import (
     canonical,

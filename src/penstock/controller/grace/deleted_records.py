@@ -25,9 +25,10 @@ from penstock.codec.control.streams import (
 )
 from penstock.codec.control.truncations import DeletedRecord, DeletedState
 from penstock.controller import keys, retention_keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.groups.moved_subscribers import why_left
 from penstock.controller.metadata import CHUNK, Stored, changing, overwrite, stored
+from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.epochs import end_work, load_epoch
 from penstock.controller.streams.numbers import first_number
 from penstock.controller.streams.tails import head_positions

@@ -13,7 +13,7 @@ from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.streams import StreamRecord, StreamState
 from penstock.codec.control.truncations import DeletedRecord, DeletedState
 from penstock.controller import keys, retention_keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.grace.deleted_records import (
     delete_data,
     finish_restoration,
@@ -25,6 +25,7 @@ from penstock.controller.grace.deleted_records import (
 )
 from penstock.controller.metadata import Stored, changing, create, stored
 from penstock.controller.retention.holds import guard_of
+from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.workflows import exclusive, settle
 from penstock.model.errors import (
     AlreadyExistsError,

@@ -16,12 +16,13 @@ from penstock.codec.control.readers import PastTruncationsRecord
 from penstock.codec.control.streams import HeadRecord, dump_positions
 from penstock.codec.control.truncations import GraceRecord, GraceState
 from penstock.controller import keys, retention_keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.grace.records import UNDONE, load_grace
 from penstock.controller.grace.undo import begin_undo, finish_undo
 from penstock.controller.groups.moved_subscribers import MovedBack, forget_moves
 from penstock.controller.metadata import Stored, changing
 from penstock.controller.retention.holds import Guard, Holds, guard_of
+from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.workflows import exclusive, settle, settled
 from penstock.controller.tasks import each
 from penstock.core.cuts.order import head_of, segments_to_delete, storage_offsets

@@ -10,10 +10,11 @@ from penstock.codec.control.readers import PastTruncationsRecord
 from penstock.codec.control.streams import HeadRecord, Work, WorkKind, dump_positions
 from penstock.codec.control.truncations import GraceRecord, GraceState
 from penstock.controller import keys, retention_keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.grace.records import load_grace
 from penstock.controller.groups.moved_subscribers import MovedBack, Restoring
 from penstock.controller.metadata import Stored
+from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.epochs import end_work
 from penstock.controller.tasks import collect
 from penstock.core.cuts.order import head_of, segments_to_delete, storage_offsets

@@ -16,9 +16,10 @@ from penstock.codec.control.readers import GroupRecord, GroupState, SubscriberRe
 from penstock.codec.control.streams import Positions, dump_positions
 from penstock.codec.control.truncations import GraceState, MovedRecord
 from penstock.controller import keys, retention_keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.grace.records import load_grace
 from penstock.controller.metadata import Stored, changing, stored
+from penstock.controller.stream_view import StreamView
 from penstock.core.cuts.order import at_or_after, head_of, size_till, upper_bound
 from penstock.core.planner_json.requests import encode_cut
 from penstock.core.streams.history import StreamHistory

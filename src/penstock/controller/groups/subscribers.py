@@ -11,11 +11,12 @@ from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.readers import SubscriberRecord
 from penstock.codec.control.streams import CounterRecord, HeadRecord, dump_positions
 from penstock.controller import keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.metadata import Stored, changing, overwrite
 from penstock.controller.retention.answers import settlement_of
 from penstock.controller.retention.facts import Snapshot, load_subscribers, look
 from penstock.controller.retention.removals import LEFT, MANUAL
+from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.cuts import asked_again, check_bound, check_given, retry_if_moved
 from penstock.controller.streams.tails import head_positions, tail_positions
 from penstock.controller.streams.workflows import exclusive, settled

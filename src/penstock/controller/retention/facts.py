@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from penstock.codec.control.readers import RetentionSetRecord, SubscriberRecord
 from penstock.codec.control.streams import CounterRecord, HeadRecord, StreamState
 from penstock.controller import keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.grace.records import load_grace, undo_holds, without_moves
 from penstock.controller.metadata import Stored, stored
 from penstock.controller.retention.holds import Placed, holds_of, to_facts
 from penstock.controller.retention.policies import Levels, level_keys, read_levels
 from penstock.controller.retention.sets import RetentionSet
+from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.boundaries import boundaries_of
 from penstock.controller.streams.boundary_finder import BoundaryFinder
 from penstock.controller.streams.cuts import asked_again

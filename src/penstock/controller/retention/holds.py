@@ -19,8 +19,9 @@ from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.policies import HoldPlaceRecord, HoldRecord
 from penstock.codec.control.streams import Positions, ScopeRecord, dump_positions
 from penstock.controller import keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.metadata import Stored, changing, stored
+from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.cuts import check_bound
 from penstock.controller.streams.tails import head_positions
 from penstock.controller.streams.workflows import exclusive, settled

@@ -16,8 +16,9 @@ from penstock.codec.control.policies import PolicyRecord, policy_fields, read_po
 from penstock.codec.control.policy_document import encode_document, value_of
 from penstock.codec.control.streams import MarkerRecord, StreamRecord
 from penstock.controller import keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.metadata import CHUNK, Stored, changing, overwrite, stored
+from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.workflows import exclusive, settled
 from penstock.core.policies.levels import (
     LIMITS,

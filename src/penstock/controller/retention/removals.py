@@ -9,8 +9,9 @@ from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.readers import PastTruncation, PastTruncationsRecord
 from penstock.codec.control.streams import Positions, dump_positions
 from penstock.controller import keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.grace.deleted_records import kept_puts
+from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.tails import head_positions, tail_positions
 from penstock.core.cuts.order import size_till
 from penstock.core.streams.history import StreamHistory

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
+from penstock.controller.stream_view import StreamView
 from penstock.controller.tasks import collect
 from penstock.core.cuts.check import check_lengths, check_position, check_same_stream, lengths_needed
 from penstock.core.cuts.order import Positions

@@ -14,9 +14,10 @@ from penstock.codec.control.streams import (
     TransactionState,
 )
 from penstock.controller import keys, retention_keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.grace.deleted_records import delete_data, hide_data, keep_rows, mark_stream, to_be_kept
 from penstock.controller.metadata import create, overwrite
+from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.epochs import FINAL, end_work, lengths_put, put_stream, seal_segments
 from penstock.controller.streams.numbers import forget_numbers_sometimes
 from penstock.controller.transactions.commits import drain

@@ -20,9 +20,10 @@ from penstock.codec.control.streams import (
     TransactionState,
 )
 from penstock.controller import keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.metadata import overwrite
 from penstock.controller.set_aside import UNREADABLE
+from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.workflows import exclusive, settle
 from penstock.controller.transactions.commits import remove_transaction_segments
 from penstock.controller.transactions.decisions import load_transactions, put_queued

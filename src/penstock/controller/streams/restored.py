@@ -13,9 +13,10 @@ import logging
 
 from penstock.codec.control.streams import CounterRecord, StreamState
 from penstock.controller import keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.metadata import changing
 from penstock.controller.retention.audit import AUDIT_STREAM
+from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.epochs import begin_scale, finish_scale
 from penstock.controller.streams.workflows import exclusive, settle
 from penstock.controller.transactions.decisions import abort_if_open

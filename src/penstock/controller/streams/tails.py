@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.codec.control.streams import HeadRecord, Positions, StreamState
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
+from penstock.controller.stream_view import StreamView
 from penstock.controller.tasks import collect
 from penstock.core.cuts.order import head_of
 from penstock.core.streams.history import StreamHistory

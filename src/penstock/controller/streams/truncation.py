@@ -11,8 +11,9 @@ from dataclasses import replace
 from penstock.codec.control.streams import HeadRecord, Positions, Work, WorkKind
 from penstock.codec.control.truncations import GraceRecord
 from penstock.controller import keys, retention_keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.metadata import Stored, create
+from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.cuts import check_given
 from penstock.controller.streams.epochs import end_work
 from penstock.controller.tasks import each

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from penstock.codec.control.streams import ScopeRecord, StreamRecord, StreamState, WorkKind
 from penstock.controller import keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.grace.deleted_records import mark_stream
 from penstock.controller.metadata import changing, stored
 from penstock.controller.retention.audit import check_not_audit
@@ -21,6 +21,7 @@ from penstock.controller.retention.policies import (
     with_retention,
 )
 from penstock.controller.retention.removals import MANUAL, deletion_puts, truncation_puts
+from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.cuts import check_given
 from penstock.controller.streams.epochs import begin_scale, finish_scale, put_stream
 from penstock.controller.streams.lifecycle import creation_puts, finish_creation, finish_deletion, finish_sealing

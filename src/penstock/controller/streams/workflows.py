@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager
 from typing import assert_never
 
 from penstock.codec.control.streams import StreamState, WorkKind
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.grace.deleted_records import finish_restoration
 from penstock.controller.grace.undo import finish_undo
+from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.epochs import finish_scale
 from penstock.controller.streams.lifecycle import finish_creation, finish_deletion, finish_sealing
 from penstock.controller.streams.truncation import finish_truncation

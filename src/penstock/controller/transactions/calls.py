@@ -16,9 +16,10 @@ from penstock.codec.control.streams import (
     TransactionState,
 )
 from penstock.controller import keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.metadata import changing, create, stored
 from penstock.controller.retention.audit import check_not_audit
+from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.epochs import load_epoch
 from penstock.controller.streams.updates import check_not_sealed
 from penstock.controller.streams.workflows import exclusive, settle_soon

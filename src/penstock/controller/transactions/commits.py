@@ -22,8 +22,9 @@ from penstock.codec.control.streams import (
     WorkKind,
 )
 from penstock.controller import keys
-from penstock.controller.context import Context, StreamView
+from penstock.controller.context import Context
 from penstock.controller.metadata import CHUNK, overwrite, stored
+from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.epochs import end_work, epoch_put, lengths_put, load_epoch, put_stream, seal_segments
 from penstock.controller.tasks import each
 from penstock.controller.transactions.decisions import load_transactions

@@ -37,6 +37,7 @@ from penstock.spark.reading.bound import Bound
 from penstock.spark.reading.boundaries import Boundaries, Limit
 from penstock.spark.reading.following import check_offset, later, repaired
 from penstock.spark.reading.losses import DELETED, between, say
+from penstock.spark.reading.partition import read_partition
 from penstock.spark.reading.peers import Peers, Report, Seen, State, Watch, has_changed, seen_of, with_news
 from penstock.spark.reading.plan import Share
 from penstock.spark.reading.planning import (
@@ -53,7 +54,6 @@ from penstock.spark.reading.positions import Loss, Offset, Positions, in_turn, r
 from penstock.spark.reading.subscription import Subscription, of_another, subscribe
 from penstock.spark.reasons import readable, readable_items
 from penstock.spark.schema import APPEND_TIME
-from penstock.spark.source import read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -93,6 +93,7 @@ class Line:
     """A writer's way to the store, which loses answers, and leads to the rebuilt store later."""
 
     submit_append = None
+    withdraw_appends = None
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner

@@ -225,6 +225,9 @@ def _lost() -> NotConnectedError:
 class Port:
     """A service of whichever node is alive: each call goes to the life of that moment."""
 
+    withdraw_appends = None
+    """Nothing waits here for a node to come back, so nothing can be withdrawn."""
+
     def __init__(self, cluster: Cluster, service: str) -> None:
         self._cluster = cluster
         self._service = service

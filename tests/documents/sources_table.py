@@ -1,7 +1,7 @@
-"""The table of docs/sources.md, made of the docstrings of this suite. Run as a script it writes the file anew.
+"""The table of docs/explanation/sources.md, made of the docstrings of this suite. Run as a script it writes the file anew.
 
 A test's docstring says the place in the document, a colon, and what is said there. A last paragraph "Differs: …" names the row
-of docs/retention-choices.md, in its words, after which Penstock does something else.
+of docs/explanation/retention-choices.md, in its words, after which Penstock does something else.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "sources.md"
-CHOICES = ROOT / "docs" / "retention-choices.md"
+PAGE = ROOT / "docs" / "explanation" / "sources.md"
+CHOICES = ROOT / "docs" / "explanation" / "retention-choices.md"
 HERE = Path(__file__).resolve().parent
 BEGIN = "<!-- The tables are made by tests/documents/sources_table.py. -->\n"
 
@@ -69,7 +69,7 @@ def tables() -> str:
 
 
 def choices() -> set[str]:
-    """The first cells of the rows of docs/retention-choices.md."""
+    """The first cells of the rows of docs/explanation/retention-choices.md."""
     return set(re.findall(r"^\| ([^|]+?) \|", CHOICES.read_text(encoding="utf-8"), re.MULTILINE)) - {"place"}
 
 

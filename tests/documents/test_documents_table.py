@@ -1,4 +1,4 @@
-"""docs/sources.md names every test of this suite, and nothing else; and every difference is a row that says why."""
+"""docs/explanation/sources.md names every test of this suite, and nothing else; and every difference is a row that says why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a query and of its subscriber, whatever happens to either or to the stream. The table is in docs/spark.md."""
+"""What becomes of a query and of its subscriber, whatever happens to either or to the stream. The table is in docs/reference/spark.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verification of a receipt: a scan with reads that any client may make. Source: docs/erasure.md."""
+"""Verification of a receipt: a scan with reads that any client may make. Source: docs/how-to/erasure.md."""
 
 from __future__ import annotations
 

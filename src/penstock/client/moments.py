@@ -1,7 +1,7 @@
 """Find the cut for a time: where the events of that time begin, and how positions continue in successor segments.
 
 The store keeps the time of the first and last append of each block in tier 2, and of the last change of a segment. So the
-cut for a time is exact to one block per segment. Source: docs/spark.md, "Append time".
+cut for a time is exact to one block per segment. Source: docs/reference/spark.md, "Append time".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Options of the source and the sink: parsed, checked and named wrongly in one place.
 
 Spark hands over option names in lower case, and people write them in both styles; so underscores and case are ignored:
-``maxBytesPerTrigger`` is ``max_bytes_per_trigger``. Source: docs/spark.md.
+``maxBytesPerTrigger`` is ``max_bytes_per_trigger``. Source: docs/reference/spark.md.
 """
 
 from __future__ import annotations
@@ -404,5 +404,5 @@ def _within(name: str, text: str, value: int, most: int) -> int:
 
 def _unknown(plain: str, spellings: Mapping[str, str]) -> str:
     near = difflib.get_close_matches(plain, spellings, n=1, cutoff=0.5)
-    hint = f"did you mean {spellings[near[0]]}?" if near else "see docs/spark.md"
+    hint = f"did you mean {spellings[near[0]]}?" if near else "see docs/reference/spark.md"
     return f"there is no such option; {hint}"

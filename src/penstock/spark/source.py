@@ -1,5 +1,5 @@
 # ruff: noqa: N802 - Spark names these methods.
-"""The format ``penstock``: what Spark loads on the driver and unpickles in tasks. Source: docs/spark.md.
+"""The format ``penstock``: what Spark loads on the driver and unpickles in tasks. Source: docs/reference/spark.md.
 
 Spark kills the processes in which these objects live, calls no ``stop`` that could be relied on, and pickles readers
 from the driver to tasks: so they hold plain values only, and connections belong to the process (``connect.link``).
@@ -63,7 +63,7 @@ _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class PenstockSource(DataSource):  # type: ignore[misc]
-    """Reads and writes streams, in batches and continuously. Options: docs/spark.md."""
+    """Reads and writes streams, in batches and continuously. Options: docs/reference/spark.md."""
 
     connector: ClassVar[Connector] = staticmethod(dial)
 

@@ -160,7 +160,7 @@ CHECKS: Sequence[Check] = (
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """One line of docs/reliability.md, and the checks that show it."""
+    """One line of docs/explanation/reliability.md, and the checks that show it."""
 
     id: str
     text: str

@@ -1,7 +1,7 @@
 """Events that were erased, among those that were read: zeros of the old length, which readers of ours pass over.
 
 An event of zeros may be a writer's own, so the store is asked; and only where there is one, so that others cost nothing.
-Source: docs/erasure.md.
+Source: docs/how-to/erasure.md.
 """
 
 from __future__ import annotations

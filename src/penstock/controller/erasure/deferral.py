@@ -1,7 +1,7 @@
 """Erasures that holds defer: they continue once no hold covers them, or are withdrawn.
 
 A deferral is durable, and nothing is blanked before its end. It is checked when a hold ends, in each sweep, and when
-its request is repeated. Source: docs/erasure.md.
+its request is repeated. Source: docs/how-to/erasure.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Positions come in pages, which change nothing. With the last page the erasure is decided, in one step with a look at the
 holds; from then on it is performed, by whoever opens the store next if need be, and ends with a receipt that continues the
-one before. If a hold covers some of it, it is deferred instead. Source: docs/erasure.md, docs/formats/erasure.md.
+one before. If a hold covers some of it, it is deferred instead. Source: docs/how-to/erasure.md, docs/formats/erasure.md.
 """
 
 from __future__ import annotations

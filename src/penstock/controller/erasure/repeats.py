@@ -1,4 +1,7 @@
-"""Requests under a used erasure id: a repeat gets the erasure, any other request is refused. Source: docs/erasure.md."""
+"""Requests under a used erasure id: a repeat gets the erasure, any other request is refused.
+
+Source: docs/how-to/erasure.md.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Repair of one stream whose transactions cannot be finished: removes records that are unreadable or not of the stream.
 
 A stream is settled before anything else is done to it, so one decision that cannot be performed stops its scaling,
-truncation, sealing, deletion and retention. Source: docs/operations.md, "A stream that is stuck".
+truncation, sealing, deletion and retention. Source: docs/how-to/operations.md, "A stream that is stuck".
 """
 
 from __future__ import annotations

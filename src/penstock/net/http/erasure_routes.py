@@ -1,4 +1,4 @@
-"""Erasures over HTTP: their states, and the withdrawal of those that are not decided. Source: docs/rest.md."""
+"""Erasures over HTTP: their states, and the withdrawal of those that are not decided. Source: docs/reference/rest.md."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Typed errors over HTTP: a status for every client, and the error itself, as JSON, for people and programs.
 
 The body of every refused request is the document that gRPC carries too: ``{"class", "message", "fields"}``.
-Source: docs/rest.md, "Errors".
+Source: docs/reference/rest.md, "Errors".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Paths, fields and statuses are those of Pravega's controller, so that its scripts work here. Two answers follow what that
 server sends rather than what its description says: scaling events are a bare array, and a maximum is never answered.
-Source: docs/rest.md.
+Source: docs/reference/rest.md.
 """
 
 from __future__ import annotations

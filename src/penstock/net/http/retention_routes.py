@@ -1,7 +1,7 @@
 """Retention over HTTP, beside Pravega's calls under ``/v1``: policies, the planner's faces, holds, subscribers.
 
 Where data goes away nothing is guessed: an unknown field or parameter is refused, never passed over.
-Source: docs/rest.md, "Retention".
+Source: docs/reference/rest.md, "Retention".
 """
 
 from __future__ import annotations

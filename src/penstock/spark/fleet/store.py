@@ -1,7 +1,7 @@
 """Facts from a running store in place of files: the driver pages through the names, tasks ask for what the planner is told.
 
 Names are listed in order, so that a share is a stretch of that list and costs the driver nothing, however many there are.
-Source: docs/fleet.md, "Facts".
+Source: docs/how-to/fleet.md, "Facts".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Erase every event that matches: executors look, the store blanks. Source: docs/erasure.md."""
+"""Erase every event that matches: executors look, the store blanks. Source: docs/how-to/erasure.md."""
 
 from __future__ import annotations
 

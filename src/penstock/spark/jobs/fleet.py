@@ -1,6 +1,6 @@
 """Retention on paper for very many streams: what would a policy, or a change of it, free, and whom would it hurt.
 
-The decisions are the planner's, row by row; nothing is changed anywhere. Source: docs/fleet.md, docs/formats/fleet.md.
+The decisions are the planner's, row by row; nothing is changed anywhere. Source: docs/how-to/fleet.md, docs/formats/fleet.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Files, or any data frame, into a stream: in order of each key, once, in parts where it is much. Source: docs/spark.md."""
+"""Files, or any data frame, into a stream: in order of each key, once, in parts where it is much.
+
+Source: docs/reference/spark.md.
+"""
 
 from __future__ import annotations
 

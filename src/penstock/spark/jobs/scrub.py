@@ -1,4 +1,6 @@
-"""Every checksum of tier 2, verified by Spark's tasks: what is damaged, where, and whom it hurts. Source: docs/integrity.md.
+"""Every checksum of tier 2, verified by Spark's tasks: what is damaged, where, and whom it hurts.
+
+Source: docs/how-to/integrity.md.
 
 The store is asked only which chunks and checksums there are; bytes come from tier 2. What it finds of chunks and sidecars is
 what ``penstock scrub`` finds; the metadata and the log are that one's own.

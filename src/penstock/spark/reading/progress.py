@@ -36,8 +36,8 @@ log = logging.getLogger("penstock.spark")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
     """What a query had not read of a stream. ``events``: None where the store cannot tell any more. ``seconds``: the age of
-    the oldest of it by its append time, to a block of the store (docs/spark.md); None where that is not known, 0 where
-    nothing is unread."""
+    the oldest of it by its append time, to a block of the store (docs/reference/spark.md); None where that is not
+    known, 0 where nothing is unread."""
 
     stream: StreamName
     bytes: int

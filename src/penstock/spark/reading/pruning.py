@@ -1,7 +1,7 @@
 """Decide which bytes a batch read can skip because of its filters. Pure.
 
 Spark still evaluates every filter: skipped bytes contain no row that passes; bytes that are read may contain rows that do
-not. Pieces are trimmed only at the start of a block, which is an event boundary. Source: docs/spark.md, Filters.
+not. Pieces are trimmed only at the start of a block, which is an event boundary. Source: docs/reference/spark.md, Filters.
 """
 
 from __future__ import annotations

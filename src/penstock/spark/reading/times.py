@@ -2,7 +2,7 @@
 
 The store keeps the time of the first and last append of each block in tier 2, and of the last change of a segment. Events
 that are not tiered lie between the last block and that change. So the time of an event is exact to one block: some seconds
-if little is written, less if much is written. Source: docs/spark.md, "Append time".
+if little is written, less if much is written. Source: docs/reference/spark.md, "Append time".
 """
 
 from __future__ import annotations

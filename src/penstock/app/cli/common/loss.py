@@ -1,7 +1,7 @@
 """The rule for every command that deletes: show what is lost, ask on a terminal, refuse elsewhere without --yes.
 
 A command deletes if it removes data, lets a rule remove data, or ends a promise: a hold, a subscription, a policy. If
-nothing is lost, it does not ask. Source: docs/operations.md, "Commands that delete".
+nothing is lost, it does not ask. Source: docs/how-to/operations.md, "Commands that delete".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pulsar's admin REST API, version 2, over a ``ControllerService`` and a ``SegmentService``.
 
-Paths, bodies, codes and reasons are those of Pulsar's broker, so that its own tools work: docs/pulsar-admin.md.
+Paths, bodies, codes and reasons are those of Pulsar's broker, so that its own tools work: docs/reference/pulsar-admin.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What Pulsar's admin requests say: numbers as its brokers read them, limits and their rules, refusals with their reason.
 
-Plain functions of text and numbers. Source: docs/pulsar-admin.md.
+Plain functions of text and numbers. Source: docs/reference/pulsar-admin.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Global topic policies: a separate level between a topic and its namespace.
 
 A stream has one policy document. The admin API records the global policies in the topic's record. The document contains
-each policy of the topic itself or, if it has none, the global one. Pure functions. Source: docs/pulsar-admin.md, "Policies".
+each policy of the topic itself or, if it has none, the global one. Pure functions.
+
+Source: docs/reference/pulsar-admin.md, "Policies".
 """
 
 from __future__ import annotations

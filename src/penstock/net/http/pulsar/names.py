@@ -2,7 +2,7 @@
 
 Pulsar takes almost any character, a scope or stream only letters, digits, dots and dashes. Every other byte is written as
 two dots and two hex digits, and so is a dot where it could be misread: what is written here is read back as it was.
-Source: docs/pulsar-admin.md.
+Source: docs/reference/pulsar-admin.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Policies of namespaces and topics: retention, time-to-live, backlog quotas, idleness, persistence.
 
 They are the store's own policy documents, of the scope and of the stream. Beside them the facade keeps each body as it was
-given, and gives it back as long as the document still says the same. Source: docs/pulsar-admin.md.
+given, and gives it back as long as the document still says the same. Source: docs/reference/pulsar-admin.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A *ledger* is a segment; the ledgers of partition ``i`` are the ``i``-th segments, in key order, of all epochs. Numbers are
 exact: the store counts events, and where an event begins is found by walking from the nearest block. Source:
-docs/pulsar-admin.md.
+docs/reference/pulsar-admin.md.
 """
 
 from __future__ import annotations

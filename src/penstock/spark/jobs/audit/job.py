@@ -1,6 +1,6 @@
 """The audit stream as a table: who lost what, when, by which rule, and what stood in the way.
 
-As a data frame, as a Parquet table that each run brings up to now, and as sums. Source: docs/spark.md, "audit".
+As a data frame, as a Parquet table that each run brings up to now, and as sums. Source: docs/reference/spark.md, "audit".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One row for each entry, whatever it tells; what a row lacks is null, and the entry itself stands beside it as it was written.
 Pure but for Arrow, so that tasks of a batch and of a streaming query call the same function.
-Source: docs/spark.md, "audit"; docs/formats/audit.md.
+Source: docs/reference/spark.md, "audit"; docs/formats/audit.md.
 """
 
 from __future__ import annotations

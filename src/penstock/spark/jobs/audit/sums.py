@@ -1,6 +1,6 @@
 """Sums over audit entries: by rule, by stream, by subscriber, and by the holds that stood in the way.
 
-Source: docs/spark.md, "audit".
+Source: docs/reference/spark.md, "audit".
 """
 
 from __future__ import annotations

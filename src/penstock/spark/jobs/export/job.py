@@ -1,7 +1,7 @@
 """A range of a stream as Parquet files: exactly that range, resumable, and visible all at once.
 
 Tasks read shares of tier 2 and write the files themselves, so that no event becomes a row of Spark: 2.6 times cheaper than
-``spark.read`` into ``df.write``. Source: docs/spark.md, docs/formats/lake.md.
+``spark.read`` into ``df.write``. Source: docs/reference/spark.md, docs/formats/lake.md.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ bench: setup
 	$(BIN)/python -m bench --out bench/results.json
 
 soak: setup
-	@$(BIN)/python -m penstock.testing.soak
+	@$(BIN)/python -m tests.soak
 
 proto: setup
 	$(BIN)/python -m penstock.net.proto.generate

@@ -25,7 +25,9 @@ from penstock.codec.wire import commands as c
 from penstock.codec.wire import frames as wire
 from penstock.ports.segment_service import NO_EVENT, Append
 from penstock.segmentstore.settings import StoreSettings
-from penstock.testing.abuse import (
+from penstock.testing.server import ServerProcess
+from tests.abuse.http2 import HalfSender
+from tests.abuse.peers import (
     MIB,
     Peer,
     append,
@@ -36,8 +38,6 @@ from penstock.testing.abuse import (
     rss_of,
     segment_name,
 )
-from penstock.testing.abuse_http2 import HalfSender
-from penstock.testing.server import ServerProcess
 
 
 def idle(bench: Bench) -> None:

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.testing.abuse import MIB, forget_peak, peak_of
 from penstock.testing.server import ServerProcess
+from tests.abuse.peers import MIB, forget_peak, peak_of
 
 
 @dataclass

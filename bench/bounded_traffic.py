@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from bench.bounded_report import Bench, pid_of
 from penstock.codec.wire import commands as c
 from penstock.codec.wire import frames as wire
-from penstock.testing.abuse import MIB, Peer, append, closed, connections, cpu_s_of, event, rss_of
 from penstock.testing.server import ServerProcess
+from tests.abuse.peers import MIB, Peer, append, closed, connections, cpu_s_of, event, rss_of
 
 
 @dataclass

@@ -8,7 +8,7 @@ from penstock.controller.streams import numbers
 from penstock.controller.transactions import batches
 from penstock.core.segments import writer_memory
 from penstock.core.streams import batch_memory
-from penstock.testing.growth import grow
+from tests.growth import grow
 
 DAY_MS = 86_400_000
 

@@ -18,7 +18,7 @@ from penstock.model.names import StreamName, transaction_segment_name
 from penstock.model.policies import RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
 from penstock.model.retention import PolicyDocument, Retain
 from penstock.ports.controller_service import ReaderGroupConfig, TransactionStatus
-from penstock.testing.rotten_keyvalue import RottenKeyValue
+from tests.rotten_keyvalue import RottenKeyValue
 
 STREAMS = [StreamName.parse(f"s{number}/t") for number in range(3)]
 GROUP = UUID(int=5)

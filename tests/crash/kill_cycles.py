@@ -1,6 +1,6 @@
 """``kill -9`` the real server again and again under load from the official client, then check what was acknowledged.
 
-    python tests/crash/kill_cycles.py --cycles 60
+    python -m tests.crash.kill_cycles --cycles 60
 
 Prints one JSON object: cycles, acknowledged events, lost, duplicated, out of order, the slowest restart.
 """
@@ -13,23 +13,24 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import penstock
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.testing.server import ServerProcess
 
-LOAD = Path(__file__).with_name("official_load.py")
+LOAD = (sys.executable, "-m", "tests.crash.official_load")
 WRITERS, KEYS = 2, 5
 
 
-def check(acked, found):
+def check(acked: Sequence[str], found: Sequence[str]) -> dict[str, int]:
     """Anomalies of what was read, in order, against what was acknowledged, as counts.
 
     Events that were written but not acknowledged may be there or not; they may not be there twice.
     """
     times = Counter(found)
-    order = defaultdict(list)
+    order: dict[str, list[int]] = defaultdict(list)
     for event in found:
         key, sequence = event.split()
         order[key].append(int(sequence))
@@ -42,7 +43,7 @@ def check(acked, found):
     }
 
 
-def run(directory, cycles, seed, *, pause=(0.2, 1.0)):
+def run(directory: Path, cycles: int, seed: int, *, pause: tuple[float, float] = (0.2, 1.0)) -> dict[str, float]:
     """Run the cycles below ``directory`` and return the summary."""
     rng = random.Random(seed)
     stop = directory / "stop"
@@ -54,15 +55,11 @@ def run(directory, cycles, seed, *, pause=(0.2, 1.0)):
             store.create_stream("kill/st", segments=2, retention=keep)
         logs = [directory / f"acked-{number}" for number in range(WRITERS)]
         writers = [
-            subprocess.Popen(
-                [sys.executable, str(LOAD), "write", server.address, "kill/st", str(log), str(stop), f"w{n}", str(KEYS)]
-            )
+            subprocess.Popen([*LOAD, "write", server.address, "kill/st", str(log), str(stop), f"w{n}", str(KEYS)])
             for n, log in enumerate(logs)
         ]
         seen = directory / "seen"
-        reader = subprocess.Popen(
-            [sys.executable, str(LOAD), "read", server.address, "kill/st", str(seen), str(stop), "rg"]
-        )
+        reader = subprocess.Popen([*LOAD, "read", server.address, "kill/st", str(seen), str(stop), "rg"])
         try:
             for _ in range(cycles):
                 time.sleep(rng.uniform(*pause))
@@ -84,8 +81,8 @@ def run(directory, cycles, seed, *, pause=(0.2, 1.0)):
             for child in (*writers, reader):
                 child.kill()
                 child.wait()
-        with penstock.connect(server.address) as store, store.stream("kill/st").reader(until_tail=True) as reader:
-            found = [event.data.decode() for event in reader]
+        with penstock.connect(server.address) as store, store.stream("kill/st").reader(until_tail=True) as all_events:
+            found = [event.data.decode() for event in all_events]
     by_reader = check(acked, handed_out)
     return {
         "cycles": cycles,
@@ -97,7 +94,7 @@ def run(directory, cycles, seed, *, pause=(0.2, 1.0)):
     }
 
 
-def wait_for(log, wanted, reader, timeout_s=120):
+def wait_for(log: Path, wanted: set[str], reader: subprocess.Popen[bytes], timeout_s: float = 120) -> list[str]:
     """What the official reader was handed, once all that is wanted is among it. It re-issues a lost read after 30 s."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -110,7 +107,7 @@ def wait_for(log, wanted, reader, timeout_s=120):
         time.sleep(0.5)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cycles", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)

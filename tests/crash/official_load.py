@@ -1,7 +1,7 @@
 """Load by the official client, as a process of its own.
 
-    python official_load.py write HOST:PORT SCOPE/STREAM LOG STOPFILE WRITER KEYS
-    python official_load.py read  HOST:PORT SCOPE/STREAM LOG STOPFILE GROUP
+    python -m tests.crash.official_load write HOST:PORT SCOPE/STREAM LOG STOPFILE WRITER KEYS
+    python -m tests.crash.official_load read  HOST:PORT SCOPE/STREAM LOG STOPFILE GROUP
 
 The writer appends ``key sequence`` to LOG once the client has reported the events durable (``flush``); the reader appends
 every event that it was handed. Both end when STOPFILE exists and (reader) nothing more comes.
@@ -11,11 +11,12 @@ import asyncio
 import os
 import sys
 import time
+from typing import Any
 
 import pravega_client
 
 
-def write(manager, stream, log, stop, writer_name, keys):
+def write(manager: Any, stream: str, log: str, stop: str, writer_name: str, keys: str) -> None:
     scope, name = stream.split("/")
     writer = manager.create_writer(scope, name)
     sequence = 0
@@ -33,11 +34,11 @@ def write(manager, stream, log, stop, writer_name, keys):
             time.sleep(0.005)
 
 
-def read(manager, stream, log, stop, group):
+def read(manager: Any, stream: str, log: str, stop: str, group: str) -> None:
     scope, name = stream.split("/")
     reader = manager.create_reader_group(group, scope, name).create_reader("r")
 
-    async def go():
+    async def go() -> None:
         with open(log, "a") as out:
             while True:
                 waiting = asyncio.ensure_future(reader.get_segment_slice_async())
@@ -58,4 +59,7 @@ def read(manager, stream, log, stop, group):
 if __name__ == "__main__":
     verb, address, *rest = sys.argv[1:]
     connected = pravega_client.StreamManager(f"tcp://{address}", False, False)
-    {"write": write, "read": read}[verb](connected, *rest)
+    if verb == "write":
+        write(connected, *rest)
+    else:
+        read(connected, *rest)

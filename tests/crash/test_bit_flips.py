@@ -1,15 +1,10 @@
 """A bit that rots in a file of a stopped store is harmless or refused, and nothing is taken away for it."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from apart import apart
-
-from penstock.testing.crash import flips
-from penstock.testing.crash.model import Belief
+from tests.crash import flips
+from tests.crash.apart import apart
+from tests.crash.model import Belief
 
 pytestmark = pytest.mark.server
 

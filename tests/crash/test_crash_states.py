@@ -1,18 +1,15 @@
 """Disks that a power loss may leave of a real store, as a trace of its system calls tells: all are recovered."""
 
 import random
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from apart import apart
-
-from penstock.testing.crash import states
-from penstock.testing.crash.disk import PowerLossDisk
-from penstock.testing.crash.model import Belief, Subject
-from penstock.testing.crash.trace import Event, read_trace, strace_path
+from tests.crash import states
+from tests.crash.apart import apart
+from tests.crash.disk import PowerLossDisk
+from tests.crash.model import Belief, Subject
+from tests.crash.trace import Event, read_trace, strace_path
 
 pytestmark = pytest.mark.server
 ROOT, JOURNAL = "/s/data", "/s/journal"

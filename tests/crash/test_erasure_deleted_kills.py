@@ -10,10 +10,10 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from test_erasure_kills import SECRET, WAIT_S, erasing, fill, killed_life
 
 import penstock
 from penstock.model.errors import PenstockError
+from tests.crash.erasure_lives import SECRET, WAIT_S, erasing, fill, killed_life
 
 SEGMENTS = ("s/t/0.#epoch.0", "s/t/1.#epoch.0")
 
@@ -70,7 +70,7 @@ def check(data: Path, seed: int, *, lives: int) -> None:
     rng = random.Random(seed)
     fill(data)
     for number in range(lives):
-        killed_life(data, 10 * seed + number, rng, program=__file__)
+        killed_life("tests.crash.test_erasure_deleted_kills", data, 10 * seed + number, rng)
     with penstock.open(data) as store:
         erase(store, seed)
         receipt = store.erasures().wait("e")

@@ -1,11 +1,8 @@
-"""``kill -9`` at random points of an erasure: whoever opens next ends it, and it ends as if nothing had happened."""
+"""``kill -9`` at random points of an erasure: the next process that opens the store ends it, and it ends as if nothing had happened."""
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,26 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-
-SECRET = b"canary-7f3a"
-COUNT = 6000
-WAIT_S = 60.0
-
-
-def is_secret(number: int) -> bool:
-    return number % 9 == 4
-
-
-def event(number: int) -> bytes:
-    return (SECRET if is_secret(number) else b"plain") + b" %d " % number + b"x" * (number % 200)
-
-
-def fill(data: Path) -> None:
-    with penstock.open(data) as store:
-        stream = store.create_stream("s/t", segments=2, create_scope=True)
-        with stream.writer() as writer:
-            for number in range(COUNT):
-                writer.write(event(number), key=str(number % 30))
+from tests.crash.erasure_lives import COUNT, SECRET, WAIT_S, fill, killed_life
 
 
 def life(data: Path, seed: int) -> None:
@@ -48,24 +26,6 @@ def life(data: Path, seed: int) -> None:
             for number in range(COUNT, COUNT + 10):
                 writer.write(b"later %d %d" % (seed, number), key="k")
         time.sleep(WAIT_S)
-
-
-def erasing(store: penstock.Store) -> bool:
-    """Whether the erasure was decided, by this life or an earlier one."""
-    return any(item["erasure"] == "e" and item["state"] != "gathering" for item in store.erasures())
-
-
-def killed_life(data: Path, seed: int, rng: random.Random, *, program: str = __file__) -> bool:
-    """Kill a process some time after it has opened the store; whether it had the receipt by then."""
-    command = [sys.executable, program, str(data), str(seed)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "open\n"
-        time.sleep(rng.random() ** 2 * 1.2)
-        os.kill(process.pid, signal.SIGKILL)
-        rest = process.stdout.read()
-    return "done" in rest
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -86,7 +46,7 @@ def check(data: Path, seed: int, *, lives: int) -> None:
         before = sorted((item.segment, item.offset, item.data) for item in reader)
     assert len(before) == COUNT
     for number in range(lives):
-        killed_life(data, number, rng)
+        killed_life("tests.crash.test_erasure_kills", data, number, rng)
     with penstock.open(data) as store:
         stream = store.stream("s/t")
         hits = [(segment, offset) for segment, offset, data_ in before if data_.startswith(SECRET)]

@@ -1,15 +1,10 @@
 """The n-th system call of a real store fails, or kills it: nothing acknowledged is missing, every refusal is typed."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from apart import apart
-
-from penstock.testing.crash.faults import Fault, meet_each
-from penstock.testing.crash.trace import strace_path
+from tests.crash.apart import apart
+from tests.crash.faults import Fault, meet_each
+from tests.crash.trace import strace_path
 
 pytestmark = pytest.mark.server
 

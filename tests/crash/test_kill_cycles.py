@@ -1,12 +1,8 @@
 """Acknowledged means kept: through ``kill -9`` of the real server, seen by the official client."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-import kill_cycles
+from tests.crash import kill_cycles
 
 pytestmark = pytest.mark.server
 

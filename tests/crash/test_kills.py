@@ -1,16 +1,18 @@
 """``kill -9`` and SIGSTOP of real servers under everything that clients do; the history is checked."""
 
 import asyncio
+import os
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from penstock.testing.crash import kills
-from penstock.testing.crash.states import scratch
+from tests.crash import kills
+from tests.crash.states import scratch
 
 pytestmark = pytest.mark.server
-PLANTED = str(Path(__file__).parents[1] / "simulation")
+PLANTED = Path(__file__).parents[1] / "simulation"
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ BROKEN = {
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BROKEN)
 def test_a_bug_planted_in_the_server_is_found_without_luck(bug, memory, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", f"{PLANTED}:{Path(kills.__file__).parents[3]}")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PLANTED), *sys.path]))
     result = asyncio.run(kills.run(memory / "data", cycles=0, seed=1, planted=bug))
     assert result.anomalies
     # Found by what it broke: not by a server that did not start, or an actor that failed.

@@ -17,7 +17,7 @@ from penstock.core.segments.call_memory import CALL_BYTES, CallMemory
 from penstock.net.dial.controller import dial_controller
 from penstock.net.grpc.gate import GateLimits
 from penstock.net.grpc.grpc_server import GrpcServer
-from penstock.testing.abuse_http2 import CALL, HalfSender, frame
+from tests.abuse.http2 import CALL, HalfSender, frame
 
 BUDGET_BYTES = 256 << 10
 PATIENCE_S = 20.0

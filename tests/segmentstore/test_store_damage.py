@@ -14,7 +14,7 @@ from penstock.codec.store import rows as records
 from penstock.model.errors import BadKeyVersionError, CorruptDataError, PenstockError
 from penstock.net.workers.values import decode_value, encode_value
 from penstock.ports.segment_service import ANY_VERSION, DamagedEntry, TableKind, TablePut, TableRemoval
-from penstock.testing.rotten_keyvalue import RottenKeyValue
+from tests.rotten_keyvalue import RottenKeyValue
 
 SEGMENTS = [f"s/t/{number}.#epoch.0" for number in range(5)]
 TABLES = ["s/h", "s/o"]

@@ -27,9 +27,9 @@ from penstock.core.segments.writer_memory import (
 from penstock.model.errors import CorruptDataError, PenstockError, WriterFencedError, WriterForgottenError
 from penstock.ports.segment_service import NO_EVENT, Append
 from penstock.segmentstore import writer_memory
-from penstock.testing.rotten_keyvalue import RottenKeyValue
 from penstock.testing.simulation.machine.loop import make_loop
 from penstock.testing.simulation.machine.world import SimClock
+from tests.rotten_keyvalue import RottenKeyValue
 
 SEGMENT = "scope/stream/0.#epoch.0"
 DAY_S = 86_400

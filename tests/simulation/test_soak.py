@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from penstock.testing import soak
-from penstock.testing.soak import CHECKS, PROMISES, Check, Outcome
+from tests import soak
+from tests.soak import CHECKS, PROMISES, Check, Outcome
 
 
 def check_that(script, name="simulation"):

@@ -24,8 +24,8 @@ from penstock.app.integrity.rebuild import rebuild
 from penstock.codec.store.chunk_index import SUFFIX
 from penstock.codec.wire.commands import FlushToStorage, StorageFlushed
 from penstock.core.segments.garbage import is_marker, parse_import_name
-from penstock.testing.abuse import Peer
 from penstock.testing.server import ServerProcess
+from tests.abuse.peers import Peer
 
 COUNT = 8000
 

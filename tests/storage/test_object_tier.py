@@ -26,8 +26,8 @@ from penstock.model.segments import SegmentId
 from penstock.spark.reading.plan import Share, pieces_of
 from penstock.spark.reading.scan import Shape, read_share
 from penstock.storage.objects.cloud_objects import BucketObjects
-from penstock.testing.abuse import Peer
 from penstock.testing.server import ServerProcess
+from tests.abuse.peers import Peer
 
 PATIENCE_S = 90
 """Only a failure takes so long; two S3 servers on a busy machine take many seconds."""

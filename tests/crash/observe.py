@@ -15,7 +15,7 @@ from penstock.client.store import AsyncStore
 from penstock.codec.store.chunk_index import IndexRecord, decode_records, index_name
 from penstock.model.errors import CorruptDataError, NotFoundError, SegmentNotFoundError
 from penstock.ports.segment_service import NO_EVENT, SegmentService
-from penstock.testing.crash.model import State, Subject
+from tests.crash.model import State, Subject
 
 
 def holding(root: Path, wanted: Sequence[bytes]) -> list[str]:

@@ -46,7 +46,7 @@ class Nursery:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self.server: int | None = None
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.testing.crash.nursery"],
+            [sys.executable, "-m", "tests.crash.nursery"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

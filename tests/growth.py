@@ -1,4 +1,4 @@
-"""``python -m penstock.testing.growth``: simulate long use in virtual time, and measure the metadata that remains.
+"""``python -m tests.growth``: simulate long use in virtual time, and measure the metadata that remains.
 
 Each hour: a session of a writer of ours, one of another client that ends without closing, a plain job, a batch of a
 lasting query, a new query, and a stream with a reader group, created, written and deleted. Each day the stream is truncated
@@ -31,9 +31,9 @@ from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.memory.memory_chunks import MemoryChunks
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
-from penstock.testing.crash.small_store import InlineOffload
 from penstock.testing.simulation.machine.loop import SimLoop, make_loop
 from penstock.testing.simulation.machine.world import SimClock, SimRng
+from tests.crash.small_store import InlineOffload
 
 HOUR_S = 3600.0
 STREAM = StreamName("s", "t")
@@ -186,7 +186,7 @@ def _show(size: Size) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Print the sizes, and the parts of the last one."""
-    parser = argparse.ArgumentParser(prog="python -m penstock.testing.growth", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.growth", description=__doc__.partition("\n")[0])
     parser.add_argument("--days", type=int, default=365, help="virtual days of use")
     chosen = parser.parse_args(argv)
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""``python -m penstock.testing.crash.states``: trace a real store, and recover every disk that a power loss may leave.
+"""``python -m tests.crash.states``: trace a real store, and recover every disk that a power loss may leave.
 
 The traced process lives several lives, each ended by ``kill -9``. At every system call the trace gives the disks that POSIX
 allows; the real recovery opens each, everything is read, and held against what was acknowledged by then. Some are killed
@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from penstock.testing.crash import small_store
-from penstock.testing.crash.disk import Image, PowerLossDisk
-from penstock.testing.crash.model import Belief, Journal
-from penstock.testing.crash.observe import holding, observe
-from penstock.testing.crash.trace import CANNOT_TRACE, Event, read_trace, strace_path, trace_command
-from penstock.testing.crash.workload import live
+from tests.crash import small_store
+from tests.crash.disk import Image, PowerLossDisk
+from tests.crash.model import Belief, Journal
+from tests.crash.observe import holding, observe
+from tests.crash.trace import CANNOT_TRACE, Event, read_trace, strace_path, trace_command
+from tests.crash.workload import live
 
 LIVES = 3
 AGAIN_EVERY = 5
@@ -80,7 +80,7 @@ async def _live_once(data: Path, journal: Journal, belief: Belief, life: int, se
 def record(strace: str, directory: Path, seed: int, *, scale: float = 1.0) -> list[Event]:
     """Trace such lives. Raises CalledProcessError with what the process said."""
     data, journal, output = directory / "data", directory / "journal", directory / "trace"
-    command = [sys.executable, "-m", "penstock.testing.crash.states", "--live", str(data), str(journal)]
+    command = [sys.executable, "-m", "tests.crash.states", "--live", str(data), str(journal)]
     subprocess.run(
         [*trace_command(strace, output), *command, "--seed", str(seed), "--scale", str(scale)], check=True, timeout=300
     )
@@ -107,7 +107,7 @@ def recover(root: Path, belief: Belief) -> tuple[list[str], object]:
     if left := holding(root, belief.erased):
         return [f"erased bytes are left: {left[:3]}"], None
     answer = small_store.in_child(look)
-    found: tuple[list[str], object] = pickle.loads(answer) if answer else (["recovery died"], None)  # noqa: S301 - ours
+    found: tuple[list[str], object] = pickle.loads(answer) if answer else (["recovery died"], None)
     return found
 
 
@@ -215,12 +215,12 @@ def _in_processes(
         children.append((child, result))
     for child, result in children:
         os.waitpid(child, 0)
-        yield pickle.loads(result.read_bytes())  # noqa: S301 - our own child's
+        yield pickle.loads(result.read_bytes())
 
 
 def main(argv: list[str] | None = None) -> int:
     """1 where any disk broke a promise, 77 where nothing can be traced."""
-    parser = argparse.ArgumentParser(prog="python -m penstock.testing.crash.states", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.states", description=__doc__)
     parser.add_argument("--states", type=int, default=10_000, help="about how many different disks in all")
     parser.add_argument("--seeds", type=int, default=1, help="traces to take them from")
     parser.add_argument("--seed", type=int, default=1, help="the first")

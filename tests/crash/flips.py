@@ -1,4 +1,4 @@
-"""``python -m penstock.testing.crash.flips``: flip random bits in the files of a stopped store, open it, read everything.
+"""``python -m tests.crash.flips``: flip random bits in the files of a stopped store, open it, read everything.
 
 Each flip must be harmless or refused with an error of ours: no reader gets a byte, a table entry, a number or a name that is
 not what was written, and nothing is taken away because it was damaged. The latter is shown by turning the bit back: then
@@ -25,11 +25,11 @@ from pathlib import Path
 
 from penstock.model.errors import InternalError, PenstockError
 from penstock.segmentstore.store import SegmentStore
-from penstock.testing.crash import small_store
-from penstock.testing.crash.model import Belief, Journal
-from penstock.testing.crash.observe import observe
-from penstock.testing.crash.states import scratch
-from penstock.testing.crash.workload import live
+from tests.crash import small_store
+from tests.crash.model import Belief, Journal
+from tests.crash.observe import observe
+from tests.crash.states import scratch
+from tests.crash.workload import live
 
 KINDS = {
     "log": r"wal/.*\.log$",
@@ -121,7 +121,7 @@ def look(root: Path, belief: Belief) -> tuple[list[str], list[str]]:
         return pickle.dumps((refused, wrong))
 
     answer = small_store.in_child(work)
-    found: tuple[list[str], list[str]] = pickle.loads(answer) if answer else ([], ["the process died"])  # noqa: S301
+    found: tuple[list[str], list[str]] = pickle.loads(answer) if answer else ([], ["the process died"])
     return found
 
 
@@ -216,7 +216,7 @@ def run(count: int, *, seed: int, scale: float = 1.0) -> Tally:
 
 def main(argv: list[str] | None = None) -> int:
     """1 where any flip did harm."""
-    parser = argparse.ArgumentParser(prog="python -m penstock.testing.crash.flips", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.flips", description=__doc__)
     parser.add_argument("--flips", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scale", type=float, default=0.6)

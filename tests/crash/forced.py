@@ -23,10 +23,10 @@ from penstock.model.names import transaction_segment_name
 from penstock.net.dial.segments import RemoteSegments
 from penstock.ports.direct_appends import DirectLine
 from penstock.ports.segment_service import Append, SegmentService
-from penstock.testing.crash.nursery import Nursery
 from penstock.testing.simulation.actors import SCOPE, Env, RawWriter, event
 from penstock.testing.simulation.history import Group, Outcome
 from penstock.testing.simulation.segment_actors import create, look
+from tests.crash.nursery import Nursery
 
 _LEASE_MS = 6 * 3_600_000
 _ASKED_S = 0.4

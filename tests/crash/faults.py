@@ -1,4 +1,4 @@
-"""``python -m penstock.testing.crash.faults``: let the n-th write, sync, rename, unlink of a real store fail, for every n.
+"""``python -m tests.crash.faults``: let the n-th write, sync, rename, unlink of a real store fail, for every n.
 
 ``strace`` makes one system call of the real process fail (EIO, ENOSPC), or kills the process there; a limit on the size of
 files cuts writes short. Actors go on until they are refused. Then the store is opened anew, and everything is read: nothing
@@ -28,12 +28,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.model.errors import InternalError, PenstockError
-from penstock.testing.crash import small_store
-from penstock.testing.crash.disk import PowerLossDisk
-from penstock.testing.crash.model import Belief, Journal
-from penstock.testing.crash.states import recover, scratch
-from penstock.testing.crash.trace import CALLS, CANNOT_TRACE, Event, read_trace, strace_path
-from penstock.testing.crash.workload import live
+from tests.crash import small_store
+from tests.crash.disk import PowerLossDisk
+from tests.crash.model import Belief, Journal
+from tests.crash.states import recover, scratch
+from tests.crash.trace import CALLS, CANNOT_TRACE, Event, read_trace, strace_path
+from tests.crash.workload import live
 
 WRITES = ("pwritev2", "pwritev", "pwrite64")
 SYNCS = ("fdatasync", "fsync")
@@ -269,7 +269,7 @@ def _limits(sweep: Sweep, n_max: int, step: int) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """1 where any fault broke a promise, 77 where nothing can be traced."""
-    parser = argparse.ArgumentParser(prog="python -m penstock.testing.crash.faults", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.faults", description=__doc__)
     parser.add_argument("--n-max", type=int, default=N_MAX, help="faults per call, kind and part of the store")
     parser.add_argument("--step", type=int, default=1, help="of every so many n, one")
     parser.add_argument("--only", default="", help="sweeps whose name contains this")

@@ -1,4 +1,4 @@
-"""``python -m penstock.testing.crash.kills``: ``kill -9`` a real server again and again under all that clients do.
+"""``python -m tests.crash.kills``: ``kill -9`` a real server again and again under all that clients do.
 
 The actors of the simulation and its checker, on real processes: writers, readers, transactions, batches, scaling, merges,
 tables, truncation, leases, over gRPC and the wire. Some servers are stopped (SIGSTOP) for a while first. Before that come
@@ -31,11 +31,6 @@ from penstock.net.dial.segments import RemoteSegments
 from penstock.storage.chunks.file_chunks import FileChunks
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.files import RealFiles
-from penstock.testing.crash.forced import force_all
-from penstock.testing.crash.nursery import Nursery
-from penstock.testing.crash.observe import holding
-from penstock.testing.crash.small_store import InlineOffload
-from penstock.testing.crash.states import scratch
 from penstock.testing.server import free_ports
 from penstock.testing.simulation import erase_actors as on_erasures
 from penstock.testing.simulation import segment_actors as on_segments
@@ -46,6 +41,11 @@ from penstock.testing.simulation.config import draw_config
 from penstock.testing.simulation.driver import actors_of, drain, read_all, until
 from penstock.testing.simulation.history import History
 from penstock.testing.simulation.machine.world import SimRng
+from tests.crash.forced import force_all
+from tests.crash.nursery import Nursery
+from tests.crash.observe import holding
+from tests.crash.small_store import InlineOffload
+from tests.crash.states import scratch
 
 T = TypeVar("T")
 
@@ -212,7 +212,7 @@ async def _start(nursery: Nursery, result: Result, *, restless: bool, holdable: 
 
 def main(argv: list[str] | None = None) -> int:
     """1 where any promise was broken."""
-    parser = argparse.ArgumentParser(prog="python -m penstock.testing.crash.kills", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.kills", description=__doc__)
     parser.add_argument("--cycles", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--disk", action="store_true", help="on the disk of TMPDIR, not in memory")

@@ -1,9 +1,9 @@
 """Fuzz every decoder, print a line for each, and fail with the first find of each kind.
 
-python -m penstock.testing.fuzz --executions 1000000      about ten minutes on one core
-python -m penstock.testing.fuzz --only wire --seed 7
-python -m penstock.testing.fuzz --engine atheris          guided by coverage; needs `pip install atheris`
-python -m penstock.testing.fuzz --replay finds/wire-1f2e  one input again
+python -m tests.fuzz --executions 1000000      about ten minutes on one core
+python -m tests.fuzz --only wire --seed 7
+python -m tests.fuzz --engine atheris          guided by coverage; needs `pip install atheris`
+python -m tests.fuzz --replay finds/wire-1f2e  one input again
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import multiprocessing
 import sys
 from pathlib import Path
 
-from penstock.testing.fuzz.runner import check, run, save
-from penstock.testing.fuzz.targets import Target, targets
+from tests.fuzz.runner import check, run, save
+from tests.fuzz.targets import Target, targets
 
 
 def main() -> int:

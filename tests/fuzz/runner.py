@@ -8,8 +8,8 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.testing.fuzz.mutate import Mutator
-from penstock.testing.fuzz.targets import Target
+from tests.fuzz.mutate import Mutator
+from tests.fuzz.targets import Target
 
 SLOWEST_S = 0.1
 """One input of 64 KiB at most may take this long: it is what one peer can take from all others at once."""

@@ -1,4 +1,4 @@
-"""``python -m penstock.testing.soak``: the long forms of all that shows reliability, and one line for each promise.
+"""``python -m tests.soak``: the long forms of all that shows reliability, and one line for each promise.
 
 Each check is a command of its own, which prints its figures in its last line and fails if a promise was broken. All are run,
 whatever failed before. The lines at the end say for each promise what was run, what it counted, and whether it was kept.
@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.testing.crash.trace import CANNOT_TRACE
+from tests.crash.trace import CANNOT_TRACE
 
-_ROOT = Path(__file__).resolve().parents[3]
+_ROOT = Path(__file__).resolve().parents[1]
 _FIGURE_MAX = 220
 
 
@@ -46,7 +46,7 @@ def _pytest(*options: str) -> Callable[[int], Sequence[str]]:
 
 
 _SIM = "penstock.testing.simulation"
-_CRASH = "penstock.testing.crash"
+_CRASH = "tests.crash"
 CHECKS: Sequence[Check] = (
     Check(
         name="simulation",
@@ -124,7 +124,7 @@ CHECKS: Sequence[Check] = (
         minutes=4,
         count=100,
         least=5,
-        command=lambda count: ["tests/crash/kill_cycles.py", "--cycles", str(count)],
+        command=_module(f"{_CRASH}.kill_cycles", "--cycles", "{}"),
     ),
     Check(
         name="spark kills",
@@ -230,7 +230,7 @@ def line_of(promise: Promise, outcomes: dict[str, Outcome]) -> str:
     ran = {name: outcomes[name] for name in promise.shown_by if name in outcomes}
     verdict = verdict_of(ran)
     figures = "; ".join(f"{name}: {item.figure}" for name, item in ran.items() if item.kept is not None)
-    command = f"python -m penstock.testing.soak --only {promise.id}"
+    command = f"python -m tests.soak --only {promise.id}"
     return f"{promise.id:3} {verdict:9} {promise.text} | {command} | {figures or 'nothing was run'}"
 
 
@@ -250,7 +250,7 @@ def _chosen(only: Sequence[str]) -> Sequence[Check]:
 
 def main(argv: list[str] | None = None) -> int:
     """1 where any promise was broken."""
-    parser = argparse.ArgumentParser(prog="python -m penstock.testing.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--list", action="store_true", help="say what would be run")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a check, or a promise's id")
     parser.add_argument("--minutes", type=float, help="scale everything to about so many minutes in all")

@@ -18,8 +18,8 @@ from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.ports.chunk_imports import ChunkImports, ImportedChunk
 from penstock.ports.segment_service import NO_EVENT, Append, SegmentService, TablePut, TableRemoval
 from penstock.storage.chunks.imports import open_place
-from penstock.testing.crash.model import Belief, Journal, Op, State, payload
-from penstock.testing.crash.observe import observe, plain
+from tests.crash.model import Belief, Journal, Op, State, payload
+from tests.crash.observe import observe, plain
 
 _KEEP = RetentionPolicy(type=RetentionType.SIZE, minimum=1 << 40)
 

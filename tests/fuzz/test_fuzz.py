@@ -1,11 +1,11 @@
-"""The short form of ``python -m penstock.testing.fuzz``: every decoder, a few thousand inputs, and inputs that once broke one."""
+"""The short form of ``python -m tests.fuzz``: every decoder, a few thousand inputs, and inputs that once broke one."""
 
 import pytest
 
-from penstock.testing.fuzz import runner
-from penstock.testing.fuzz.mutate import Mutator
-from penstock.testing.fuzz.runner import check, run
-from penstock.testing.fuzz.targets import Target, targets
+from tests.fuzz import runner
+from tests.fuzz.mutate import Mutator
+from tests.fuzz.runner import check, run
+from tests.fuzz.targets import Target, targets
 
 TARGETS = {target.name: target for target in targets()}
 EXECUTIONS = 3_000

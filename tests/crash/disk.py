@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.model.errors import InternalError
-from penstock.testing.crash.trace import Event
+from tests.crash.trace import Event
 
 _SECTOR = 512
 FATES = ("keep", "lose", "prefix", "hole", "zeros")

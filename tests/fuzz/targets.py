@@ -293,7 +293,7 @@ def _metadata(data: bytes) -> object:
 
 def _metadata_corpus() -> Sequence[bytes]:
     """Records that a store wrote, each offered to the decoders that take it, and all to some that do not."""
-    lines = resources.files("penstock.testing.fuzz").joinpath("metadata.jsonl").read_bytes().splitlines()
+    lines = resources.files("tests.fuzz").joinpath("metadata.jsonl").read_bytes().splitlines()
     corpus: list[bytes] = []
     for number, line in enumerate(lines):
         for index, decode in enumerate(_RECORDS):

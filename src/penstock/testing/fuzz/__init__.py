@@ -1,1 +1,0 @@
-"""Every decoder against bytes that nobody meant: seeded mutations of real inputs; ``python -m penstock.testing.fuzz``."""

@@ -1,0 +1,1 @@
+"""Hostile peers and damaged surroundings: ``peers`` and ``http2`` are the peers, for ``bench.bounded`` too."""

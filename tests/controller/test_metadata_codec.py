@@ -31,6 +31,7 @@ from penstock.codec.control.streams import (
     CounterRecord,
     DecisionRecord,
     EpochEntry,
+    ForgottenRecord,
     HeadRecord,
     JoinRecord,
     LengthsRecord,
@@ -42,6 +43,18 @@ from penstock.codec.control.streams import (
     TransactionState,
     Work,
     WorkKind,
+)
+from penstock.codec.control.truncations import (
+    BucketRecord,
+    ClockRecord,
+    DeletedRecord,
+    GapRecord,
+    GraceRecord,
+    GraceState,
+    HeartbeatRecord,
+    MovedRecord,
+    OutboxRecord,
+    PointRecord,
 )
 from penstock.controller import keys, retention_keys
 from penstock.model.errors import CorruptDataError, VersionTooNewError
@@ -221,6 +234,55 @@ GOLDEN = [
         b'{"v":1,"time_ms":3,"size_bytes":9,"cut":{"0":9}}',
     ),
     (EvictionsRecord(evictions=({"bytes": 3},)), b'{"v":1,"evictions":[{"bytes":3}]}'),
+    (HeadRecord(), b'{"v":1,"cut":{},"pending":null,"truncated_bytes":0}'),
+    (
+        HeadRecord(cut={make_segment_id(1, 10): 1, make_segment_id(0, 9): 2}, grace_ms=5),
+        b'{"v":2,"cut":{"9":2,"4294967306":1},"pending":null,"truncated_bytes":0,"grace_ms":5}',
+    ),
+    (
+        BatchRecord(batch=1, transactions=(TXN,), at_ms=86_400_000),
+        b'{"v":1,"batch":1,"txns":["' + TXN_TEXT.encode() + b'"],"at_ms":86400000}',
+    ),
+    (ForgottenRecord(digests=(b"aaaaaaaa", b"bbbbbbbb")), b'{"v":1,"digests":"YWFhYWFhYWFiYmJiYmJiYg=="}'),
+    (
+        GraceRecord(before={}, after={make_segment_id(0, 1): 7}, at_ms=1, due_ms=5, size_bytes=7),
+        b'{"v":1,"before":{},"after":{"1":7},"at_ms":1,"due_ms":5,"size_bytes":7,"state":"kept"}',
+    ),
+    (
+        GraceRecord(
+            before={make_segment_id(0, 1): 2},
+            after={make_segment_id(0, 1): 7},
+            at_ms=1,
+            due_ms=5,
+            size_bytes=5,
+            state=GraceState.UNDONE,
+            wall_ms=8,
+        ),
+        b'{"v":1,"before":{"1":2},"after":{"1":7},"at_ms":1,"due_ms":5,"size_bytes":5,"state":"undone","wall_ms":8}',
+    ),
+    (
+        DeletedRecord(deleted_ms=1, due_ms=2, rule="manual", size_bytes=None, sealed=True, caller={"who": "é"}),
+        '{"v":1,"deleted_ms":1,"due_ms":2,"rule":"manual","size_bytes":null,"sealed":true,"state":"kept",'
+        '"caller":{"who":"é"}}'.encode(),
+    ),
+    (
+        MovedRecord(
+            before=SubscriberRecord(
+                group_id=TXN, generation=1, incarnation=0, cut=None, updated_ms=3, query="q", run="r", past_runs=("o",)
+            )
+        ),
+        b'{"v":1,"before":"{\\"v\\":1,\\"group\\":\\"'
+        + TXN_TEXT.encode()
+        + b'\\",\\"generation\\":1,\\"incarnation\\":0,'
+        b'\\"cut\\":null,\\"updated_ms\\":3,\\"query\\":\\"q\\",\\"run\\":\\"r\\",\\"past_runs\\":[\\"o\\"]}","dropped":false}',
+    ),
+    (ClockRecord(retention_ms=1, wall_ms=2), b'{"v":1,"retention_ms":1,"wall_ms":2,"behind_ms":0}'),
+    (HeartbeatRecord(beat=3), b'{"v":1,"beat":3}'),
+    (BucketRecord(owner="c", epoch=4), b'{"v":1,"owner":"c","epoch":4}'),
+    (PointRecord(time_ms=1, size_bytes=2, head_bytes=0), b'{"v":1,"t":1,"size":2,"head":0}'),
+    (OutboxRecord(event='{"v":1}'), b'{"v":1,"event":"{\\"v\\":1}"}'),
+    (GapRecord(count=1, first_ms=2, last_ms=3), b'{"v":1,"count":1,"first_ms":2,"last_ms":3}'),
+    (GapRecord(count=1, first_ms=2, last_ms=3, added=1), b'{"v":1,"count":1,"first_ms":2,"last_ms":3,"added":1}'),
 ]
 
 
@@ -238,6 +300,18 @@ def test_a_later_version_and_unreadable_bytes_are_refused(record) -> None:
     for bad in (b"", b"[]", b"{}", b"\xff", b'{"v":"x"}', record.encode()[:-1]):
         with pytest.raises(CorruptDataError):
             kind.decode(bad)
+
+
+def test_fields_that_records_of_earlier_versions_lack_have_their_defaults() -> None:
+    assert ClockRecord.decode(b'{"v":1,"retention_ms":1,"wall_ms":2}').behind_ms == 0
+    for missing in (b'{"v":1,"cut":{},"pending":null}', b'{"v":1,"cut":{},"truncated_bytes":0}'):
+        with pytest.raises(CorruptDataError):
+            HeadRecord.decode(missing)
+
+
+def test_fields_that_are_not_known_are_ignored() -> None:
+    for record, data in GOLDEN:
+        assert type(record).decode(data[:-1] + b',"later":{"a":[1]}}') == record
 
 
 @given(data=st.binary(max_size=80))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
-from penstock.codec.control.streams import Record
+from penstock.codec.control.record import Record
 from penstock.controller import keys
 from penstock.model.errors import (
     AlreadyExistsError,

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from penstock.codec.control.streams import Record
+from penstock.codec.control.record import Record
 from penstock.model.errors import CorruptDataError, InvalidNameError, PenstockError, VersionTooNewError
 from penstock.model.names import StreamName
 from penstock.ports.segment_service import TableEntry

@@ -1,4 +1,4 @@
-"""What the controller stores about erasures. The form is that of ``penstock.codec.control.streams``.
+"""What the controller stores about erasures. The form is that of ``penstock.codec.control.record``.
 
 Source: docs/formats/metadata.md, docs/formats/erasure.md.
 """
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.codec.control.streams import Fields, dump_record, load_record
+from penstock.codec.control.record import Fields, dump_record, load_record
 from penstock.codec.events import HEADER_BYTES
 from penstock.codec.store.erased import decode_ranges, encode_ranges
 from penstock.model.errors import CorruptDataError

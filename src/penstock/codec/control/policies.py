@@ -1,15 +1,12 @@
-"""What the controller stores about retention policies and holds. The form is that of ``penstock.codec.control.streams``.
-
-Source: docs/formats/metadata.md.
-"""
+"""What the controller stores about retention policies and holds. Source: docs/formats/metadata.md."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from penstock.codec.control.policy_document import decode_document, encode_document
-from penstock.codec.control.streams import Fields, Positions, dump_positions, dump_record, load_positions, load_record
+from penstock.codec.control.record import Field, Fields, JsonRecord, Positions, dump_positions
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
 from penstock.model.names import StreamName
@@ -34,32 +31,31 @@ def read_policy(fields: Any) -> PolicyDocument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyRecord:
+class PolicyRecord(JsonRecord):
     """The policy document of a scope, or of the server."""
 
-    document: PolicyDocument
-
-    def encode(self) -> bytes:
-        return dump_record({"document": encode_document(self.document)})
-
-    @classmethod
-    def decode(cls, data: bytes) -> PolicyRecord:
-        return load_record("policy", data, lambda f: cls(document=decode_document(f["document"])))
+    KIND = "policy"
+    document: Annotated[PolicyDocument, Field("the document (policy.md)", dump=encode_document, load=decode_document)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldRecord:
-    """A hold. ``stream=None``: on the whole scope. ``incarnation`` is the stream's, so that no later stream of the name
-    inherits it. ``ended_ms``: when it was lifted or had run out; the record is about to go then."""
+class HoldRecord(JsonRecord):
+    """A hold. ``incarnation`` is the stream's, so that no later stream of the name inherits it."""
 
-    stream: str | None
-    incarnation: int
-    owner: str
-    reason: str
-    created_ms: int
-    until_ms: int | None = None
-    cut: Positions | None = None
-    ended_ms: int | None = None
+    KIND = "hold"
+    stream: Annotated[str | None, Field("null: the hold covers the whole scope")]
+    incarnation: Annotated[int, Field("incarnation of the stream")]
+    owner: Annotated[str, Field("who may release it")]
+    reason: Annotated[str, Field("why, in words")]
+    created_ms: Annotated[int, Field("wall clock, ms")]
+    until_ms: Annotated[int | None, Field("wall clock, ms: when it ends by itself; null: never")] = None
+    cut: Annotated[
+        Positions | None, Field("it holds what lies behind this cut; null: everything", dump=dump_positions)
+    ] = None
+    ended_ms: Annotated[
+        int | None,
+        Field("wall clock, ms: when it was released or expired; it holds nothing, and is about to be deleted"),
+    ] = None
 
     def in_force(self, now_ms: int) -> bool:
         return self.ended_ms is None and (self.until_ms is None or now_ms < self.until_ms)
@@ -78,48 +74,10 @@ class HoldRecord:
             cut=None if name is None or self.cut is None else StreamCut(name, self.cut),
         )
 
-    def encode(self) -> bytes:
-        return dump_record(
-            {
-                "stream": self.stream,
-                "incarnation": self.incarnation,
-                "owner": self.owner,
-                "reason": self.reason,
-                "created_ms": self.created_ms,
-                "until_ms": self.until_ms,
-                "cut": None if self.cut is None else dump_positions(self.cut),
-                "ended_ms": self.ended_ms,
-            }
-        )
-
-    @classmethod
-    def decode(cls, data: bytes) -> HoldRecord:
-        return load_record("hold", data, cls._build)
-
-    @classmethod
-    def _build(cls, fields: Fields) -> HoldRecord:
-        cut = fields["cut"]
-        return cls(
-            stream=fields["stream"],
-            incarnation=fields["incarnation"],
-            owner=fields["owner"],
-            reason=fields["reason"],
-            created_ms=fields["created_ms"],
-            until_ms=fields["until_ms"],
-            cut=None if cut is None else load_positions(cut),
-            ended_ms=fields["ended_ms"],
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldPlaceRecord:
+class HoldPlaceRecord(JsonRecord):
     """In which scope the hold of an id is."""
 
-    scope: str
-
-    def encode(self) -> bytes:
-        return dump_record({"scope": self.scope})
-
-    @classmethod
-    def decode(cls, data: bytes) -> HoldPlaceRecord:
-        return load_record("hold-place", data, lambda f: cls(scope=f["scope"]))
+    KIND = "hold-place"
+    scope: Annotated[str, Field("the scope")]

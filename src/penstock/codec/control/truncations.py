@@ -1,6 +1,6 @@
 """What the controller stores about truncations that can be undone, its clock, its buckets and its audit outbox.
 
-The form is that of ``penstock.codec.control.streams``. Source: docs/formats/metadata.md.
+Source: docs/formats/metadata.md.
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from penstock.codec.control.readers import SubscriberRecord
-from penstock.codec.control.streams import Fields, Positions, dump_positions, dump_record, load_positions, load_record
+from penstock.codec.control.record import Field, JsonRecord, Positions, dump_positions
 
 
 class GraceState(enum.Enum):
-    """``KEPT``: bytes are on disk and can be had back. ``RELEASING``: they are being given back, for good. ``UNDONE``: they
-    were had back, and rules leave them until the time at which they would have gone."""
+    """``KEPT``: the bytes are on disk, and an undo restores them. ``RELEASING``: they are being freed, for good. ``UNDONE``:
+    they were restored, and rules leave them until the time at which they would have been freed."""
 
     KEPT = "kept"
     RELEASING = "releasing"
@@ -23,47 +24,19 @@ class GraceState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GraceRecord:
-    """A truncation from ``before`` to ``after`` whose bytes are kept until ``due_ms`` (retention clock).
+class GraceRecord(JsonRecord):
+    """A truncation from ``before`` to ``after`` whose bytes are kept until ``due_ms``."""
 
-    ``before`` without positions is the beginning of history. ``size_bytes`` lie between the two. ``wall_ms``: the wall clock
-    at ``at_ms``; None: written by an earlier version.
-    """
-
-    before: Positions
-    after: Positions
-    at_ms: int
-    due_ms: int
-    size_bytes: int
-    state: GraceState = GraceState.KEPT
-    wall_ms: int | None = None
-
-    def encode(self) -> bytes:
-        fields: Fields = {
-            "before": dump_positions(self.before),
-            "after": dump_positions(self.after),
-            "at_ms": self.at_ms,
-            "due_ms": self.due_ms,
-            "size_bytes": self.size_bytes,
-            "state": self.state.value,
-        }
-        return dump_record(fields if self.wall_ms is None else {**fields, "wall_ms": self.wall_ms})
-
-    @classmethod
-    def decode(cls, data: bytes) -> GraceRecord:
-        return load_record("grace", data, cls._build)
-
-    @classmethod
-    def _build(cls, fields: Fields) -> GraceRecord:
-        return cls(
-            before=load_positions(fields["before"]),
-            after=load_positions(fields["after"]),
-            at_ms=fields["at_ms"],
-            due_ms=fields["due_ms"],
-            size_bytes=fields["size_bytes"],
-            state=GraceState(fields["state"]),
-            wall_ms=fields.get("wall_ms"),
-        )
+    KIND = "grace"
+    before: Annotated[Positions, Field("the head before it; empty: the beginning of the stream", dump=dump_positions)]
+    after: Annotated[Positions, Field("the head after it", dump=dump_positions)]
+    at_ms: Annotated[int, Field("retention clock, ms, as in the key")]
+    due_ms: Annotated[int, Field("retention clock, ms: when the bytes are freed")]
+    size_bytes: Annotated[int, Field("bytes between the two cuts")]
+    state: Annotated[GraceState, Field("`kept`, `releasing` or `undone`")] = GraceState.KEPT
+    wall_ms: Annotated[
+        int | None, Field("wall clock, ms, at `at_ms`; absent in records of earlier versions", optional=True)
+    ] = None
 
 
 class DeletedState(enum.Enum):
@@ -76,173 +49,96 @@ class DeletedState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeletedRecord:
-    """A deleted stream whose data is kept until ``due_ms`` (retention clock).
+class DeletedRecord(JsonRecord):
+    """A deleted stream whose data is kept until ``due_ms``."""
 
-    ``deleted_ms``: wall clock. ``rule``: the rule that deleted it, or ``manual``. ``size_bytes``: from head to tail; None:
-    unknown, because the record of an epoch is lost. ``sealed``: the stream was sealed before it was deleted. ``caller``: who
-    deleted it, as in the audit entry.
-    """
+    KIND = "deleted stream"
+    deleted_ms: Annotated[int, Field("wall clock, ms")]
+    due_ms: Annotated[int, Field("retention clock, ms: when the data is freed")]
+    rule: Annotated[str, Field("the rule that deleted it, or `manual`")]
+    size_bytes: Annotated[int | None, Field("from head to tail; null: the record of an epoch is lost")]
+    sealed: Annotated[bool, Field("it was sealed before the deletion")]
+    state: Annotated[DeletedState, Field("`kept`, `restoring` or `ending`")] = DeletedState.KEPT
+    caller: Annotated[Mapping[str, str], Field("who deleted it, as in the audit entry (audit.md)")] = field(
+        default_factory=dict
+    )
 
-    deleted_ms: int
-    due_ms: int
-    rule: str
-    size_bytes: int | None
-    sealed: bool
-    state: DeletedState = DeletedState.KEPT
-    caller: Mapping[str, str] = field(default_factory=dict)
 
-    def encode(self) -> bytes:
-        return dump_record(
-            {
-                "deleted_ms": self.deleted_ms,
-                "due_ms": self.due_ms,
-                "rule": self.rule,
-                "size_bytes": self.size_bytes,
-                "sealed": self.sealed,
-                "state": self.state.value,
-                "caller": dict(self.caller),
-            }
-        )
+def _dump_subscriber(record: SubscriberRecord) -> str:
+    return record.encode().decode()
 
-    @classmethod
-    def decode(cls, data: bytes) -> DeletedRecord:
-        return load_record("deleted stream", data, cls._build)
 
-    @classmethod
-    def _build(cls, fields: Fields) -> DeletedRecord:
-        return cls(
-            deleted_ms=fields["deleted_ms"],
-            due_ms=fields["due_ms"],
-            rule=fields["rule"],
-            size_bytes=fields["size_bytes"],
-            sealed=fields["sealed"],
-            state=DeletedState(fields["state"]),
-            caller=fields["caller"],
-        )
+def _load_subscriber(text: str) -> SubscriberRecord:
+    return SubscriberRecord.decode(text.encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MovedRecord:
-    """A subscriber as it was before a rule moved it; ``dropped``: a rule has ended its subscription since."""
+class MovedRecord(JsonRecord):
+    """A subscriber as it was before a rule moved it."""
 
-    before: SubscriberRecord
-    dropped: bool = False
-
-    def encode(self) -> bytes:
-        return dump_record({"before": self.before.encode().decode(), "dropped": self.dropped})
-
-    @classmethod
-    def decode(cls, data: bytes) -> MovedRecord:
-        return load_record(
-            "moved",
-            data,
-            lambda f: cls(before=SubscriberRecord.decode(f["before"].encode()), dropped=f["dropped"]),
-        )
+    KIND = "moved"
+    before: Annotated[
+        SubscriberRecord,
+        Field(
+            "the text of the subscriber's record before",
+            dump=_dump_subscriber,
+            load=_load_subscriber,
+        ),
+    ]
+    dropped: Annotated[bool, Field("a rule has ended the subscription since")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClockRecord:
-    """Where the retention clock stood, and what the wall clock said at that moment. Milliseconds. ``behind_ms``: how far
-    the wall clock was ever seen to lag."""
+class ClockRecord(JsonRecord):
+    """Where the retention clock stood, and the wall clock at that moment."""
 
-    retention_ms: int
-    wall_ms: int
-    behind_ms: int = 0
-
-    def encode(self) -> bytes:
-        return dump_record({"retention_ms": self.retention_ms, "wall_ms": self.wall_ms, "behind_ms": self.behind_ms})
-
-    @classmethod
-    def decode(cls, data: bytes) -> ClockRecord:
-        return load_record(
-            "clock",
-            data,
-            lambda f: cls(retention_ms=f["retention_ms"], wall_ms=f["wall_ms"], behind_ms=f.get("behind_ms", 0)),
-        )
+    KIND = "clock"
+    retention_ms: Annotated[int, Field("retention clock, ms")]
+    wall_ms: Annotated[int, Field("wall clock, ms")]
+    behind_ms: Annotated[int, Field("how far the wall clock was ever seen to lag, ms", added=True)] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatRecord:
-    """A controller that is alive while ``beat`` goes on changing."""
+class HeartbeatRecord(JsonRecord):
+    """A controller that is alive while ``beat`` changes."""
 
-    beat: int
-
-    def encode(self) -> bytes:
-        return dump_record({"beat": self.beat})
-
-    @classmethod
-    def decode(cls, data: bytes) -> HeartbeatRecord:
-        return load_record("heartbeat", data, lambda f: cls(beat=f["beat"]))
+    KIND = "heartbeat"
+    beat: Annotated[int, Field("grows with each heartbeat")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BucketRecord:
-    """Who looks after a bucket; ``epoch`` grows with each change of hands. An empty ``owner`` has let it go."""
+class BucketRecord(JsonRecord):
+    """The controller that looks after a bucket of streams."""
 
-    owner: str
-    epoch: int
-
-    def encode(self) -> bytes:
-        return dump_record({"owner": self.owner, "epoch": self.epoch})
-
-    @classmethod
-    def decode(cls, data: bytes) -> BucketRecord:
-        return load_record("bucket", data, lambda f: cls(owner=f["owner"], epoch=f["epoch"]))
+    KIND = "bucket"
+    owner: Annotated[str, Field("id of the controller; empty: it has released the bucket")]
+    epoch: Annotated[int, Field("grows with each change of owner")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PointRecord:
-    """A stream at a time (retention clock): bytes written and bytes released since the beginning of its history."""
+class PointRecord(JsonRecord):
+    """A stream at a time."""
 
-    time_ms: int
-    size_bytes: int
-    head_bytes: int
-
-    def encode(self) -> bytes:
-        return dump_record({"t": self.time_ms, "size": self.size_bytes, "head": self.head_bytes})
-
-    @classmethod
-    def decode(cls, data: bytes) -> PointRecord:
-        return load_record("point", data, lambda f: cls(time_ms=f["t"], size_bytes=f["size"], head_bytes=f["head"]))
+    KIND = "point"
+    time_ms: Annotated[int, Field("retention clock, ms", name="t")]
+    size_bytes: Annotated[int, Field("bytes written since the beginning of its history", name="size")]
+    head_bytes: Annotated[int, Field("bytes released since the beginning of its history", name="head")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxRecord:
-    """An audit entry that is not in its stream yet: the event as text."""
+class OutboxRecord(JsonRecord):
+    """An audit entry that is not in its stream yet."""
 
-    event: str
-
-    def encode(self) -> bytes:
-        return dump_record({"event": self.event})
-
-    @classmethod
-    def decode(cls, data: bytes) -> OutboxRecord:
-        return load_record("outbox", data, lambda f: cls(event=f["event"]))
+    KIND = "outbox"
+    event: Annotated[str, Field("the entry as text (audit.md)")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GapRecord:
-    """Audit entries that found no room in the outbox: their number, and the wall-clock times of the first and the last.
+class GapRecord(JsonRecord):
+    """Audit entries that found no room in the outbox."""
 
-    ``added``: how many entries the decision that wrote this record added.
-    """
-
-    count: int
-    first_ms: int
-    last_ms: int
-    added: int = 0
-
-    def encode(self) -> bytes:
-        fields = {"count": self.count, "first_ms": self.first_ms, "last_ms": self.last_ms}
-        return dump_record({**fields, "added": self.added} if self.added else fields)
-
-    @classmethod
-    def decode(cls, data: bytes) -> GapRecord:
-        return load_record("gap", data, cls._build)
-
-    @classmethod
-    def _build(cls, fields: Fields) -> GapRecord:
-        return cls(
-            count=fields["count"], first_ms=fields["first_ms"], last_ms=fields["last_ms"], added=fields.get("added", 0)
-        )
+    KIND = "gap"
+    count: Annotated[int, Field("how many")]
+    first_ms: Annotated[int, Field("wall clock, ms: the first")]
+    last_ms: Annotated[int, Field("wall clock, ms: the last")]
+    added: Annotated[int, Field("how many the decision added that wrote this; absent: 0", optional=True)] = 0

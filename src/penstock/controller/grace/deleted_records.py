@@ -15,14 +15,8 @@ from typing import Any
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.readers import GroupRecord, SubscriberRecord
-from penstock.codec.control.streams import (
-    CounterRecord,
-    EpochEntry,
-    HeadRecord,
-    StreamRecord,
-    StreamState,
-    dump_positions,
-)
+from penstock.codec.control.record import dump_positions
+from penstock.codec.control.streams import CounterRecord, EpochEntry, HeadRecord, StreamRecord, StreamState
 from penstock.codec.control.truncations import DeletedRecord, DeletedState
 from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context

@@ -13,7 +13,8 @@ from typing import Any
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.readers import PastTruncationsRecord
-from penstock.codec.control.streams import HeadRecord, dump_positions
+from penstock.codec.control.record import dump_positions
+from penstock.codec.control.streams import HeadRecord
 from penstock.codec.control.truncations import GraceRecord, GraceState
 from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context

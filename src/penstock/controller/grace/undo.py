@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.readers import PastTruncationsRecord
-from penstock.codec.control.streams import HeadRecord, Work, WorkKind, dump_positions
+from penstock.codec.control.record import dump_positions
+from penstock.codec.control.streams import HeadRecord, Work, WorkKind
 from penstock.codec.control.truncations import GraceRecord, GraceState
 from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context

@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.readers import GroupRecord, GroupState, SubscriberRecord
-from penstock.codec.control.streams import Positions, dump_positions
+from penstock.codec.control.record import Positions, dump_positions
 from penstock.codec.control.truncations import GraceState, MovedRecord
 from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context

@@ -9,7 +9,8 @@ from uuid import UUID
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.readers import SubscriberRecord
-from penstock.codec.control.streams import CounterRecord, HeadRecord, dump_positions
+from penstock.codec.control.record import dump_positions
+from penstock.codec.control.streams import CounterRecord, HeadRecord
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import Stored, changing, overwrite

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.readers import EvictionsRecord
-from penstock.codec.control.streams import dump_positions
+from penstock.codec.control.record import dump_positions
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import changing

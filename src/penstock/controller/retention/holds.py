@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.policies import HoldPlaceRecord, HoldRecord
-from penstock.codec.control.streams import Positions, ScopeRecord, dump_positions
+from penstock.codec.control.record import Positions, dump_positions
+from penstock.codec.control.streams import ScopeRecord
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import Stored, changing, stored

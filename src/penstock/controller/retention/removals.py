@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.readers import PastTruncation, PastTruncationsRecord
-from penstock.codec.control.streams import Positions, dump_positions
+from penstock.codec.control.record import Positions, dump_positions
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.grace.deleted_records import kept_puts

@@ -13,7 +13,8 @@ from typing import Any
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.readers import EvictionsRecord, SubscriberRecord
-from penstock.codec.control.streams import CounterRecord, dump_positions
+from penstock.codec.control.record import dump_positions
+from penstock.codec.control.streams import CounterRecord
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.groups.moved_subscribers import remember_puts

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.codec.control.streams import HeadRecord, Positions, StreamState
+from penstock.codec.control.record import Positions
+from penstock.codec.control.streams import HeadRecord, StreamState
 from penstock.controller.context import Context
 from penstock.controller.stream_view import StreamView
 from penstock.controller.tasks import collect

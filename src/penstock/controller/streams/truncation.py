@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.codec.control.streams import HeadRecord, Positions, Work, WorkKind
+from penstock.codec.control.record import Positions
+from penstock.codec.control.streams import HeadRecord, Work, WorkKind
 from penstock.codec.control.truncations import GraceRecord
 from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context

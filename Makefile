@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help setup demo test test-fast test-pulsar-admin test-java setup-s3 test-s3 setup-peers lint format bench soak proto lock clean
+.PHONY: help setup demo test test-fast test-pulsar-admin test-java setup-s3 test-s3 setup-peers lint format docs bench soak proto lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make setup-peers  fetch Kafka, Pravega, NATS, Redis and their clients, for make bench to measure beside ours (1 GB, ten minutes)"
 	@echo "make setup   only set up: .venv from the hash-locked requirements"
 	@echo "make soak    the long forms of all that shows reliability, one line for each promise (about two hours)"
+	@echo "make docs    build the documentation site into build/site"
 	@echo "make lint | format | bench | proto | lock | clean"
 
 setup:
@@ -57,6 +58,10 @@ format: setup
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
+docs: setup
+	@$(BIN)/python -m pip install --no-cache-dir -q --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	@$(BIN)/python scripts/docs.py
+
 bench: setup
 	$(BIN)/python -m bench --out bench/results.json
 
@@ -70,6 +75,7 @@ lock: setup
 	$(BIN)/python -m pip install --no-cache-dir -q "pip-tools>=7.4"
 	$(BIN)/pip-compile -q --generate-hashes --allow-unsafe --strip-extras -o requirements/build.txt requirements/build.in
 	$(BIN)/pip-compile -q --generate-hashes --allow-unsafe --strip-extras --extra demo --extra dev --constraint requirements/build.txt -o requirements/lock.txt pyproject.toml
+	$(BIN)/pip-compile -q --generate-hashes --allow-unsafe --strip-extras --extra docs --constraint requirements/lock.txt --constraint requirements/build.txt -o requirements/docs.txt pyproject.toml
 
 clean:
 	rm -rf .venv data build dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

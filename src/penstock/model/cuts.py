@@ -88,4 +88,5 @@ class StreamCut:
 
     @property
     def is_unbounded(self) -> bool:
+        """Whether the cut has no positions: the beginning or the end of any stream."""
         return not self.positions

@@ -77,6 +77,7 @@ class StreamName:
 
     @property
     def is_internal(self) -> bool:
+        """Whether the stream belongs to the store or to a client library, not to a user."""
         return self.stream.startswith("_") or self.scope.startswith("_")
 
 

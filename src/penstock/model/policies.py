@@ -71,6 +71,8 @@ class ScalingPolicy:
 
 
 class RetentionType(enum.Enum):
+    """Whether the limits of a ``RetentionPolicy`` are sizes or ages."""
+
     SIZE = "size"
     TIME = "time"
 
@@ -103,6 +105,7 @@ class RetentionPolicy:
 
     @property
     def unit(self) -> str:
+        """The unit of ``minimum`` and ``maximum``: ``bytes`` or ``ms``."""
         return "bytes" if self.type is RetentionType.SIZE else "ms"
 
 

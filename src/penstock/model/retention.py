@@ -116,6 +116,7 @@ class PolicyDocument:
 
     @property
     def is_empty(self) -> bool:
+        """Whether the document sets no field."""
         return self == PolicyDocument()
 
 

@@ -203,24 +203,31 @@ class Stream:
     ) -> Mapping[str, Any]:
         """Blank events in place, for good, and return the receipt.
 
-        What was an event is zeros of the same length from then on: offsets, cuts and checkpoints stay valid, readers of ours
-        pass over it, other clients get the zeros. No cache, chunk or log file holds the old bytes when this returns.
+        The payload becomes zeros of the same length. Offsets, cuts and checkpoints stay valid. Penstock's readers skip the
+        event, other clients get the zeros. No cache, chunk or log file holds the old bytes when this returns.
 
         Args:
             positions: The events as they were read, or (segment, offset) pairs, or offsets by segment.
-            who, why: For the receipt: who wants it, and the reason, in free text.
+            who: For the receipt: who requests it, in free text.
+            why: For the receipt: the reason, in free text.
             erasure: Its id. A repeat of the same request, or of some of its events, returns the receipt. None: a new id.
             looked_for: For the receipt: what the positions were found by. A JSON object, without the values themselves.
             dry_run: Only count and change nothing; ``holds`` in the result names the holds that would defer the
-            erasure. progress: Called with how far it is.
+                erasure.
+            progress: Called with how far it is.
         Raises:
             ErasureDeferredError: A hold covers some of the events. The erasure is recorded, and continues once no hold
-            does. InvalidArgumentError: No event begins there. AlreadyExistsError: the id belongs to another request.
+                does.
+            InvalidArgumentError: No event begins there.
+            AlreadyExistsError: The id belongs to another request.
             ErasureWaitsError: It is decided, but attempts fail for some seconds, for example for lack of space. The
-            store goes on trying; call again with the same id to wait longer. StorageFullError: there is no space to
-            record it; nothing is decided. ErasureWithdrawnError, TruncatedError, StreamNotFoundError.
+                store continues to try; call again with the same id to wait longer.
+            StorageFullError: There is no space to record it; nothing is decided.
+            ErasureWithdrawnError: It was cancelled.
+            TruncatedError: Some of the events were truncated.
+            StreamNotFoundError: There is no such stream.
 
-        Once decided it is performed, whoever crashes or is cancelled; ``erasures.wait`` gives the receipt.
+        Once decided it is performed, also after a crash or a cancellation; ``erasures.wait`` returns the receipt.
         """
         work = self._inner.erase(
             positions,

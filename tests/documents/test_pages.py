@@ -1,0 +1,185 @@
+"""The pages can be followed: links, anchors, code blocks, commands, the site's navigation, the reference of Python."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import penstock
+from penstock.app.cli.main import app
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+FRONT = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+COLUMNS_MAX = 120
+GENERATED = {"sources.md", "metadata.md"}
+"""Pages made by scripts from code."""
+
+LINK = re.compile(r"\]\(([^()\s]+)\)")
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"(?:^ {4}\S.*\n(?: {4}.*\n|\n(?= {4}))*)", re.MULTILINE)
+NAMED = re.compile(r"(?<![\w/])docs/[\w./-]+\.(?:md|png)(?:, \"([^\"\n]+)\")?")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def prose(path: Path) -> str:
+    return FENCE.sub("", path.read_text(encoding="utf-8"))
+
+
+def headings(path: Path) -> list[str]:
+    return [text.replace("`", "") for text in re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE)]
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors that Python-Markdown and GitHub both give to the headings."""
+    return {re.sub(r"[^\w\s-]", "", text).strip().lower().replace(" ", "-") for text in headings(path)}
+
+
+def code_of(path: Path, language: str) -> list[str]:
+    return [body for _, found, body in FENCE.findall(path.read_text(encoding="utf-8")) if found == language]
+
+
+@pytest.mark.parametrize("page", PAGES + FRONT, ids=name_of)
+def test_links_and_anchors_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(prose(page)):
+        if "://" in link:
+            continue
+        target, _, anchor = link.partition("#")
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), link
+        assert page not in PAGES or file.is_relative_to(DOCS), f"not on the site: {link}"
+        assert not anchor or anchor in anchors(file), link
+
+
+@pytest.mark.parametrize("page", PAGES + FRONT, ids=name_of)
+def test_code_blocks_can_be_read(page: Path) -> None:
+    for code in code_of(page, "python"):
+        compile(code, str(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    for code in code_of(page, "json"):
+        json.loads(code)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES + FRONT if page.name not in GENERATED], ids=name_of)
+def test_lines_fit_on_a_screen(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert [n for n, line in enumerate(lines, 1) if len(line) > COLUMNS_MAX and not line.lstrip().startswith("|")] == []
+
+
+def command_lines(page: Path) -> Iterator[str]:
+    """Each ``penstock`` command in a block of code, with its continuation lines joined."""
+    text = page.read_text(encoding="utf-8")
+    blocks = [body for _, language, body in FENCE.findall(text) if language in ("", "console", "sh", "bash")]
+    blocks += INDENTED.findall(prose(page))
+    for block in blocks:
+        for line in block.replace("\\\n", " ").splitlines():
+            if found := re.match(r"\s*(?:\$ )?(?:echo .* \| )?(penstock( [^#&|\n]*)?)", line):
+                yield re.split(r" {3,}", found[1])[0]
+
+
+def root_command() -> Any:
+    return typer.main.get_command(app)
+
+
+def known_options(line: str) -> set[str]:
+    """The options of the command that the line calls. Fails if there is no such command."""
+    command = root_command()
+    words = shlex.split(line)[1:]
+    while getattr(command, "commands", None) is not None and words and not words[0].startswith("-"):
+        context = command.context_class(command, info_name="penstock")
+        _, command, words = command.resolve_command(context, words)
+    return {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)} | {
+        "--help"
+    }
+
+
+@pytest.mark.parametrize("page", PAGES + FRONT, ids=name_of)
+def test_commands_and_their_options_exist(page: Path) -> None:
+    for line in command_lines(page):
+        given = {word.partition("=")[0] for word in shlex.split(line) if re.match(r"--?[a-z]", word)}
+        assert given <= known_options(line), line
+
+
+def pages_of(nav: Any) -> Iterator[str]:
+    for entry in nav if isinstance(nav, list) else nav.values():
+        if isinstance(entry, str):
+            yield entry
+        else:
+            yield from pages_of(entry)
+
+
+def test_the_site_has_every_page_once() -> None:
+    site = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
+    assert sorted(pages_of(site["nav"])) == [str(page.relative_to(DOCS)) for page in PAGES]
+
+
+def test_files_name_pages_and_sections_that_exist() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    checked = 0
+    for name in listed:
+        if not name.endswith((".py", ".md", ".proto", "Makefile", ".toml", ".json")) or name == "CHANGELOG.md":
+            continue
+        for found in NAMED.finditer((ROOT / name).read_text(encoding="utf-8")):
+            page = ROOT / found[0].partition(",")[0]
+            assert page.exists(), (name, found[0])
+            section = found[1]
+            assert not section or section in headings(page) or f"**{section}." in page.read_text(), (name, found[0])
+            checked += 1
+    assert checked > 100
+
+
+def test_every_exported_name_is_in_the_reference_of_python() -> None:
+    page = (DOCS / "reference" / "python.md").read_text()
+    shown = re.findall(r"^::: (penstock(?:\.\w+)+)$", page, re.MULTILINE)
+    assert {f"penstock.{name}" for name in penstock.__all__} - set(shown) == {"penstock.__version__"}
+    assert "`penstock.__version__`" in page
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    errors = [error for error in vars(penstock.errors).values() if inspect.isclass(error)]
+    lacking = [error.__name__ for error in errors if issubclass(error, Exception) and not error.__doc__]
+    for name in penstock.__all__:
+        value = getattr(penstock, name)
+        if inspect.isclass(value):
+            lacking += [
+                f"{name}.{member}"
+                for member, attribute in vars(value).items()
+                if not member.startswith("_")
+                and isinstance(attribute, property | classmethod | staticmethod | type(test_lines_fit_on_a_screen))
+                and not inspect.getdoc(getattr(value, member))
+            ]
+        if name != "__version__" and not vars(value).get("__doc__", value.__doc__):
+            lacking.append(name)
+    assert lacking == []
+
+
+def test_the_reference_of_the_command_line_has_every_command() -> None:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        from docs import command_reference
+    finally:
+        sys.path.remove(str(ROOT / "scripts"))
+    sections = dict(
+        re.findall(r"^## (penstock[^\n]*)\n\n```text\n(.*?)\n```$", command_reference(), re.MULTILINE | re.DOTALL)
+    )
+    assert len(sections) > 60
+    for name, text in sections.items():
+        assert text.startswith(f"Usage: {name} "), name
+        assert "--help" in text, name

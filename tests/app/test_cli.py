@@ -11,6 +11,7 @@ from penstock import open as open_store
 from penstock.app.cli.main import main
 from penstock.app.cli.upkeep import data
 from penstock.controller import keys
+from penstock.model.cuts import ENDS
 from penstock.model.names import StreamName
 from penstock.ports.segment_service import TablePut
 from penstock.storage.machine.data_directory import DataDirectory
@@ -67,7 +68,8 @@ def test_the_repair_command_fixes_a_stuck_stream(penstock, tmp_path):
     assert penstock("stream", "seal", "s/t")[:2] == (0, "sealed s/t\n")
 
 
-def test_a_cut_is_taken_as_it_is_printed(penstock, tmp_path):
+@pytest.mark.parametrize("position", ["latest", "tail", "as printed"])
+def test_a_position_is_an_end_by_either_word_or_a_cut_as_it_is_printed(penstock, tmp_path, position):
     penstock("stream", "create", "s/t", "--segments", "2")
     penstock("write", "s/t", "--key", ".n", stdin=b"".join(b'{"n": %d}\n' % number for number in range(20)))
     with open_store(tmp_path / "data") as store:
@@ -75,9 +77,10 @@ def test_a_cut_is_taken_as_it_is_printed(penstock, tmp_path):
     tail = next(line for line in penstock("stream", "describe", "s/t")[1].splitlines() if line.startswith("tail"))
     printed = tail.removeprefix("tail").strip()
     assert printed.count("#") == 2
+    printed = position if position in ENDS else printed
     assert penstock("read", "s/t", "--from", printed)[:2] == (0, "")
     assert penstock("hold", "add", "s/t", "--reason", "r", "--from", printed)[0] == 0
-    assert penstock("retention", "explain", "s/t", "--position", printed)[0] == 0
+    assert penstock("retention", "explain", "s/t", "--at", printed)[0] == 0
     for words in (
         ("subscriber", "move", "s/t", "s/g"),
         ("subscriber", "move", "s/t", "s/g", "--acknowledged-only"),
@@ -87,7 +90,7 @@ def test_a_cut_is_taken_as_it_is_printed(penstock, tmp_path):
         assert status == 0, err
         assert "20 events" in out
     assert penstock("stream", "truncate", "s/t", "--at", printed, "--yes")[0] == 0
-    assert penstock("read", "s/t")[1] == ""
+    assert penstock("read", "s/t", "--from", "earliest")[:2] == penstock("read", "s/t", "--from", "head")[:2] == (0, "")
 
 
 def test_the_age_of_unread_events_is_shown_as_a_lower_bound(penstock, tmp_path):
@@ -109,7 +112,7 @@ def test_the_help_names_every_exit_status(penstock):
 def test_reading_stops_at_max_and_tells_places_as_json(penstock):
     penstock("stream", "create", "s/t")
     penstock("write", "s/t", stdin=b"a\nb\nc\n")
-    status, out, _ = penstock("read", "s/t", "--max", "2", "--json")
+    status, out, _ = penstock("read", "s/t", "--limit", "2", "--json")
     assert status == 0
     assert [json.loads(line) for line in out.splitlines()] == [
         {"event": "a", "segment": 0, "offset": 0},
@@ -195,7 +198,7 @@ def test_retention_is_set_shown_explained_and_run(penstock):
         (["stream", "create", "s/t", "--type", "time", "--min", "30"], 2, "not a duration"),
         (["read", "s/none"], 3, "scope"),
         (["write", "s/none"], 3, "scope"),
-        (["read", "s/none", "--max", "0"], 2, "--max"),
+        (["read", "s/none", "--limit", "0"], 2, "--limit"),
         (["read", "s/none", "--from", "garbage"], 2, "stream cut"),
         (["scope", "delete", "none"], 3, "scope"),
         (["group", "describe", "none"], 2, "SCOPE/GROUP"),

@@ -42,12 +42,11 @@ def test_positions_are_erased_listed_shown_and_verified(tmp_path, data):
         "demo/clicks",
         "--positions",
         tmp_path / "positions",
-        "--why",
+        "--reason",
         "request 17",
-        "--who",
+        "--owner",
         "ann",
     ]
-    erase = ["--owner" if item == "--who" else item for item in erase]
     tried = run(*erase, "--dry-run", "--data", data)
     assert tried.exit_code == 0, tried.output
     assert "would erase 10 events" in tried.output
@@ -114,7 +113,7 @@ def test_lists_of_values_are_read_line_by_line(tmp_path):
 
 def test_a_repeat_with_fewer_positions_prints_the_receipt_and_one_with_more_says_how_many(tmp_path, data):
     lines = (tmp_path / "positions").read_text().splitlines()
-    erase = ["erase", "run", "demo/clicks", "--why", "request 17", "--owner", "ann", "--id", "r17", "--data", data]
+    erase = ["erase", "run", "demo/clicks", "--reason", "request 17", "--owner", "ann", "--id", "r17", "--data", data]
 
     def erase_lines(chosen, *options):
         (tmp_path / "chosen").write_text("".join(f"{line}\n" for line in chosen))
@@ -132,7 +131,7 @@ def test_a_repeat_with_fewer_positions_prints_the_receipt_and_one_with_more_says
 
 def test_a_deferred_erasure_has_a_status_of_its_own_is_listed_and_withdrawn(tmp_path, data):
     positions = ["--positions", tmp_path / "positions", "--data", data, "--owner", "ann"]
-    erase = ["erase", "run", "demo/clicks", *positions, "--why", "request 17"]
+    erase = ["erase", "run", "demo/clicks", *positions, "--reason", "request 17"]
     with penstock.open(data) as store:
         store.holds("demo/clicks").add(owner="law", reason="case 5", hold_id="case-5")
     tried = run(*erase, "--dry-run")

@@ -149,11 +149,12 @@ def test_every_command_is_known_to_delete_or_not() -> None:
     assert set(all_commands()) == set(known), "a new command belongs in one of the tables above"
 
 
-def test_the_commands_that_delete_and_no_others_take_yes_and_why() -> None:
+def test_the_commands_that_delete_and_no_others_take_yes_and_all_of_them_a_reason() -> None:
     for words, command in all_commands().items():
         options = {option for parameter in command.params for option in parameter.opts}
         guarded = words in GUARDED or words in ON_SPARK
-        assert ("--yes" in options, "--why" in options) == (guarded, guarded), words
+        assert ("--yes" in options) == guarded, words
+        assert "--reason" in options or not guarded, words
 
 
 class Terminal(io.TextIOWrapper):
@@ -220,7 +221,7 @@ def test_without_yes_nothing_is_lost_and_with_it_what_was_lost_is_printed(
 ) -> None:
     case = GUARDED[words]
     case.prepare(store, tmp_path)
-    command = (*words.split(), *case.words, "--why", "ticket 7")
+    command = (*words.split(), *case.words, "--reason", "ticket 7")
     before = state_of(store)
 
     status, out, err = penstock(*command)
@@ -255,7 +256,7 @@ def test_as_json_the_refusal_and_the_answer_name_what_is_lost(
 ) -> None:
     case = GUARDED[words]
     case.prepare(store, tmp_path)
-    command = (*words.split(), *case.words, "--why", "ticket 7", "--json")
+    command = (*words.split(), *case.words, "--reason", "ticket 7", "--json")
     status, out, err = penstock(*command)
     assert (status, out) == (2, "")
     refused = json.loads(err)
@@ -325,7 +326,17 @@ def test_a_search_on_spark_is_refused_before_it_begins(
 
     monkeypatch.setattr(spark_erase, "spark_session", searched)
     (tmp_path / "values").write_text("ann\n")
-    words = ["spark", "erase", "s/t", "--json-field", "user", "--values-from", str(tmp_path / "values"), "--why", "r17"]
+    words = [
+        "spark",
+        "erase",
+        "s/t",
+        "--json-field",
+        "user",
+        "--values-from",
+        str(tmp_path / "values"),
+        "--reason",
+        "r17",
+    ]
     monkeypatch.setattr(sys, "argv", ["penstock", *words])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     with pytest.raises(SystemExit) as ended:

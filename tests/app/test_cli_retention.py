@@ -197,9 +197,9 @@ def test_a_whole_document_comes_from_a_file_or_a_pipe(penstock: Run, world: Fake
         (["plan", "--scope", "s"], "which change to plan"),
         (["plan", "s/t", "--facts", "-"], "stands alone"),
         (["plan", "--facts", "/no/such"], "no such file of facts"),
-        (["plan", "s/t", "--at", "soon"], "not a moment"),
-        (["plan", "s/t", "--at", "2026-01-01T10:00"], "has no zone"),
-        (["explain", "s/t", "--position", "garbage"], "stream cut"),
+        (["plan", "s/t", "--as-of", "soon"], "not a moment"),
+        (["plan", "s/t", "--as-of", "2026-01-01T10:00"], "has no zone"),
+        (["explain", "s/t", "--at", "garbage"], "stream cut"),
         (["audit", "--kind", "nothing"], "no such kind"),
         (["audit", "--last", "0"], "--last is at least 1"),
     ],
@@ -277,7 +277,7 @@ def test_show_names_each_value_with_its_level(penstock: Run) -> None:
 
 
 def test_plan_says_what_goes_later_or_with_a_change_and_changes_nothing(penstock: Run, world: FakeController) -> None:
-    status, out, _ = penstock("retention", "plan", "s/t", "--max-bytes", "300B", "--at", "2030-01-01")
+    status, out, _ = penstock("retention", "plan", "s/t", "--max-bytes", "300B", "--as-of", "2030-01-01")
     assert status == 0
     assert "700 B, 70 events" in out
     assert "2030-01-01 00:00:00Z" in out
@@ -290,11 +290,11 @@ def test_explain_run_undo_reclaim_and_forecast_speak(penstock: Run, world: FakeC
     penstock("retention", "set", "s/t", "--max-bytes", "600B", "--yes")
     out = penstock("retention", "explain", "s/t")[1]
     assert "until 2027-01-15 08:00:00Z at the earliest" in out
-    assert "released" in penstock("retention", "explain", "s/t", "--position", "head")[1]
+    assert "released" in penstock("retention", "explain", "s/t", "--at", "head")[1]
     first = StreamCut(S, {FIRST: 0}).to_text()
     assert "400 B" in penstock("retention", "run", "s/t")[1]
     assert world.streams[S].head == 400
-    out = penstock("retention", "explain", "s/t", "--position", first)[1]
+    out = penstock("retention", "explain", "s/t", "--at", first)[1]
     assert "2027-01-15 08:00:00Z or earlier, by maximum, with 400 B" in out
     assert "begins again" in penstock("retention", "undo", "s/t")[1]
     assert world.streams[S].head == 0

@@ -147,7 +147,7 @@ def test_a_reset_of_a_group_is_shown_confirmed_and_refused_while_it_reads(pensto
     assert penstock("group", "reset", "s/g", "--to", "yesterday")[0] == 2
     assert penstock("group", "reset", "s/none", "--to", "tail")[0] == 3
     assert penstock("group", "reset", "s/g", "--to", "tail", "--stream", "s/other")[0] == 2
-    reset = ("group", "reset", "s/g", "--to", "tail", "--why", "skip it", "--who", "anna", "--yes", "--json")
+    reset = ("group", "reset", "s/g", "--to", "tail", "--reason", "skip it", "--owner", "anna", "--yes", "--json")
     done = json.loads(penstock(*reset)[1])
     assert (done["stream"], done["events"], done["acknowledged_events"], done["dry_run"]) == ("s/t", 10, 10, False)
     assert read_as_group(tmp_path) == 0
@@ -185,7 +185,7 @@ def test_reclaim_forecast_explain_and_plot_answer(penstock: Run) -> None:
     assert "retain.max_bytes 1 MB: 110 B used" in penstock("retention", "forecast", "s/t")[1]
     ranges = json.loads(penstock("retention", "explain", "s/t", "--json")[1])["ranges"]
     assert sum(item["bytes"] for item in ranges) == 110
-    status, out, _ = penstock("retention", "explain", "s/t", "--position", "head")
+    status, out, _ = penstock("retention", "explain", "s/t", "--at", "head")
     assert status == 0, out
     assert "released" in out
     penstock("hold", "add", "s/t", "--owner", "legal", "--reason", "court order", "--id", "case-7")

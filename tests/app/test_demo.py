@@ -14,7 +14,7 @@ from penstock.app.demo import check, flights
 def test_the_demo_loses_and_doubles_nothing_through_a_kill(tmp_path):
     data = tmp_path / "demo"
     done = subprocess.run(
-        [sys.executable, "-m", "penstock", "demo", "--data", str(data), "--plain", "--events", "20000"],
+        [sys.executable, "-m", "penstock", "demo", "--data", str(data), "--plain", "--limit", "20000"],
         capture_output=True,
         text=True,
         timeout=300,

@@ -161,7 +161,7 @@ def test_the_exit_status_is_that_of_damage_where_a_start_is_refused(stores: list
         lose_row(tmp_path / "data", random.Random(1), first=records.TAG_SEGMENT)
     assert not starts(tmp_path / "data")
     assert exit_status(tmp_path / "data") == 7
-    assert f"penstock rebuild --from {tmp_path / 'data'}" in found.verdict
+    assert f"penstock rebuild --source {tmp_path / 'data'}" in found.verdict
 
 
 def test_a_lost_version_is_named_with_what_to_do(stores: list[Path], tmp_path: Path) -> None:

@@ -409,7 +409,7 @@ def test_the_commands_and_their_statuses(data: Path) -> None:
     status, output = call("doctor", "--data", str(data))
     assert (status, "no damage was found" in output) == (0, True)
     new = data.with_name("new")
-    status, output = call("rebuild", "--from", str(data), "--data", str(new))
+    status, output = call("rebuild", "--source", str(data), "--data", str(new))
     assert status == 7
     assert "what nobody can know" in output
     (data / "metadata/store.db").unlink()

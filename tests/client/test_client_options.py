@@ -16,6 +16,7 @@ import penstock
 import penstock.client
 from penstock.client.blocking.stores import Store
 from penstock.client.writing.writer_core import WriterSettings
+from penstock.model.cuts import ENDS
 from penstock.model.errors import InvalidArgumentError
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
@@ -172,3 +173,21 @@ halves = st.builds(
 @given(value=halves)
 def test_half_of_a_surrogate_pair_is_refused_wherever_text_is_taken(store, what, value):
     check_refused(store, TEXTS[what], value)
+
+
+@pytest.mark.parametrize("word", ENDS)
+def test_every_call_that_takes_a_position_takes_each_word_for_the_ends(store, word):
+    stream = store.stream("a/s")
+    events = 3 if ENDS[word] == "head" else 0
+    with stream.reader(start=word, until_tail=True) as reader:
+        assert len(list(reader)) == events
+    if ENDS[word] == "tail":
+        with stream.reader(start="earliest", end=word) as reader:
+            assert len(list(reader)) == 3
+    else:
+        with pytest.raises(InvalidArgumentError, match="end is None"):
+            stream.reader(end=word)
+    for start in (word, {"a/s": word}):
+        store.reader_group(f"a/{word}", ["a/s"], retention="manual", start=start)
+    assert stream.set_acknowledged(f"a/{word}", word, dry_run=True)["bytes"] == 0
+    assert [item["bytes"] for item in store.reset_reader_group(f"a/{word}", word, dry_run=True)] == [0]

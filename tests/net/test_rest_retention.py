@@ -10,7 +10,7 @@ import pytest
 from rest_support import FIRST, Running, play
 
 from penstock.codec.events import frame_events
-from penstock.model.cuts import StreamCut
+from penstock.model.cuts import ENDS, StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention, StreamConfig
@@ -141,7 +141,8 @@ def test_explanations_take_a_position_in_each_of_its_forms() -> None:
         at = await run.expect(200, "GET", f"{STREAM}/retention/explain?position={quote(text, safe='')}")
         for form in (text, quote(json.dumps({"0#0": 300}))):
             assert await run.expect(200, "GET", f"{STREAM}/retention/explain?position={form}") == at
-        await run.expect(200, "GET", f"{STREAM}/retention/explain?position=head")
+        for word in ENDS:
+            await run.expect(200, "GET", f"{STREAM}/retention/explain?position={word}")
         other = StreamCut(StreamName("s", "other"), {FIRST: 300}).to_text()
         for bad in ("nonsense", "{", quote('{"0": 1}'), quote('{"0#0": "1"}'), quote(other, safe="")):
             await run.expect(400, "GET", f"{STREAM}/retention/explain?position={bad}")

@@ -223,21 +223,21 @@ def test_commands_say_in_one_line_what_is_wrong(
         (("export", stream, "/"), 2, "a directory of its own"),
         (("export", stream, tmp_path / "out", "--option", "subscriber=me"), 2, "--option does not take subscriber"),
         (
-            ("export", stream, tmp_path / "out", "--start", "latest", "--option", "startStreamCut=x"),
+            ("export", stream, tmp_path / "out", "--from", "latest", "--option", "startStreamCut=x"),
             2,
             "startStreamCut",
         ),
         (("load", stream, tmp_path / "empty.csv"), 3, "all of its files are empty"),
-        (("erase", stream, "--why", "x", "--json-field", "a..b", "--values-from", tmp_path / "in.csv"), 2, "'a..b'"),
-        (("export", stream, tmp_path / "out", "--start", "now"), 2, "text of a stream cut"),
+        (("erase", stream, "--reason", "x", "--json-field", "a..b", "--values-from", tmp_path / "in.csv"), 2, "'a..b'"),
+        (("export", stream, tmp_path / "out", "--from", "now"), 2, "text of a stream cut"),
         (("export", stream, tmp_path / "out", "--offsets", "1:2"), 2, "SEGMENT=START:END"),
         (("export", stream, tmp_path / "out", "--since", "later"), 2, "a time reads"),
         (("export", stream, tmp_path / "out", "--option", "maxBytes=1"), 2, "no such option"),
         (("scrub", "none"), 3, "none"),
         (("scrub", "plant/none"), 3, "none"),
-        (("table", stream, tmp_path / "full", "--key", "k"), 4, "is no table"),
-        (("table", stream, tmp_path / "t", "--key", "colour"), 2, "colour"),
-        (("table", stream, tmp_path / "t", "--key", "k", "--schema", "k WHAT"), 2, "WHAT"),
+        (("table", stream, tmp_path / "full", "--key-by", "k"), 4, "is no table"),
+        (("table", stream, tmp_path / "t", "--key-by", "colour"), 2, "colour"),
+        (("table", stream, tmp_path / "t", "--key-by", "k", "--schema", "k WHAT"), 2, "WHAT"),
     ]
     for arguments, status, words in cases:
         code, out, errors = command(*arguments)
@@ -251,14 +251,14 @@ def test_commands_say_what_they_did(
 ) -> None:
     (tmp_path / "in.csv").write_text("k,v\n" + "".join(f"k{number % 3},{number}\n" for number in range(30)))
     target = "plant/commanded"
-    assert "would write" in command("load", target, tmp_path / "in.csv", "--key", "k", "--dry-run")[1]
-    assert "30 events" in command("load", target, tmp_path / "in.csv", "--key", "k", "--segments", 2)[1]
-    assert "1 were loaded before" in command("load", target, tmp_path / "in.csv", "--key", "k")[1]
+    assert "would write" in command("load", target, tmp_path / "in.csv", "--key-by", "k", "--dry-run")[1]
+    assert "30 events" in command("load", target, tmp_path / "in.csv", "--key-by", "k", "--segments", 2)[1]
+    assert "1 were loaded before" in command("load", target, tmp_path / "in.csv", "--key-by", "k")[1]
     assert "nothing was written" in command("export", target, tmp_path / "out", "--dry-run")[1]
     assert "30, " in command("export", target, tmp_path / "out")[1]
     assert '"events": 30' in command("export", target, tmp_path / "out", "--json")[1]
     assert "everything is sound" in command("scrub", target)[1]
-    table = ("table", target, tmp_path / "t", "--key", "k", "--schema", "k STRING, v STRING", "--buckets", 2)
+    table = ("table", target, tmp_path / "t", "--key-by", "k", "--schema", "k STRING, v STRING", "--buckets", 2)
     assert "would read" in command(*table, "--dry-run")[1]
     assert "3 in version 1" in command(*table)[1]
 
@@ -271,7 +271,7 @@ def test_jobs_say_that_a_store_cannot_be_reached(
     for arguments in (
         ("export", stream, tmp_path / "out"),
         ("scrub", "plant"),
-        ("table", stream, tmp_path / "t", "--key", "event"),
+        ("table", stream, tmp_path / "t", "--key-by", "event"),
     ):
         code, _, errors = command(*arguments, "--controller", nowhere)
         assert code == 5

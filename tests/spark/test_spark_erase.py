@@ -129,7 +129,7 @@ def test_the_command_reports_a_deferral_with_its_own_status_and_a_withdrawn_id_i
     (tmp_path / "values").write_text("ann-0013\n")
     with penstock.connect(address) as store:
         store.holds(stream).add(owner="law", reason="case 6", hold_id="case-6")
-        options = ["--json-field", "user.id", "--values-from", tmp_path / "values", "--why", "x", "--owner", "ann"]
+        options = ["--json-field", "user.id", "--values-from", tmp_path / "values", "--reason", "x", "--owner", "ann"]
         command = ["spark", "erase", stream, *options, "--id", "held", "--yes", "--controller", address]
         found = CliRunner().invoke(app, [str(item) for item in command])
         assert found.exit_code == 10, found.output

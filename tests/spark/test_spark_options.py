@@ -129,6 +129,10 @@ def test_a_cut_of_another_stream_is_refused() -> None:
     mine = StreamCut(StreamName("plant", "turbine"), {SegmentId(0): 8})
     other = StreamCut(StreamName("plant", "dam"), {SegmentId(0): 8})
     assert parse_read({**STREAM, "start_stream_cut": mine.to_text()}).start == mine
+    assert [parse_read({**STREAM, "start_stream_cut": word}).start for word in ("head", "Tail")] == [
+        "earliest",
+        "latest",
+    ]
     with pytest.raises(InvalidArgumentError, match="another stream"):
         parse_read({**STREAM, "start_stream_cut": other.to_text()})
 

@@ -6,34 +6,36 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from penstock.model.cuts import StreamCut
+from penstock.model.cuts import ENDS, End, StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError
 
 T = TypeVar("T")
 
-Bound: TypeAlias = StreamCut | Literal["head", "tail"] | str | None
-"""A place in a stream: its head, its tail, a cut, or the text of a cut (``StreamCut.to_text``)."""
+Position: TypeAlias = StreamCut | Literal["earliest", "head", "latest", "tail"] | str
+"""A position in a stream: its head, its tail, a cut, or the text of a cut (``StreamCut.to_text``)."""
+Bound: TypeAlias = Position | None
 
 
-RESET_WORDS = {"head": "head", "earliest": "head", "tail": "tail", "latest": "tail"}
-"""The ends of a stream, by the words that a reset of a reader group accepts."""
-
-
-def start_of(given: object, *, name: str = "start") -> Bound:
-    """Where to begin, with the text of a cut as a cut. Raises InvalidArgumentError for what is no place in a stream."""
-    if given is None or isinstance(given, StreamCut) or (isinstance(given, str) and given in ("head", "tail")):
-        return given
-    return _cut_of(given, name, 'None, "head", "tail", a StreamCut or the text of one')
-
-
-def end_of(given: object, *, name: str = "end") -> Bound:
-    """Where to end; None is never. Raises InvalidArgumentError for what is no end."""
-    if given is None or (isinstance(given, str) and given == "tail"):
-        return given
-    cut = (
-        given if isinstance(given, StreamCut) else _cut_of(given, name, 'None, "tail", a StreamCut or the text of one')
+def position_of(given: object, *, name: str) -> StreamCut | End:
+    """A position, with the text of a cut as a cut, and one word for each end. Raises InvalidArgumentError."""
+    if isinstance(given, str) and given in ENDS:
+        return ENDS[given]
+    return (
+        given if isinstance(given, StreamCut) else _cut_of(given, name, '"earliest", "latest", a StreamCut or its text')
     )
-    return "tail" if cut.is_unbounded else cut
+
+
+def start_of(given: object, *, name: str = "start") -> StreamCut | End | None:
+    """Where to begin; None is the head. Raises InvalidArgumentError."""
+    return None if given is None else position_of(given, name=name)
+
+
+def end_of(given: object, *, name: str = "end") -> StreamCut | Literal["tail"] | None:
+    """Where to end; None is never. Raises InvalidArgumentError for what is no end, the head included."""
+    found = None if given is None else position_of(given, name=name)
+    if found == "head":
+        raise InvalidArgumentError(f'{name} is None, "latest", a StreamCut or its text', **{name: repr(given)})
+    return "tail" if found == "tail" or (isinstance(found, StreamCut) and found.is_unbounded) else found
 
 
 def cut_of(given: object, *, name: str = "cut") -> StreamCut:

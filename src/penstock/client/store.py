@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal, TypeAlias
+from datetime import datetime
+from typing import Any, Final, TypeAlias
 
 from penstock.client.erasure import AsyncErasures, Positions
 from penstock.client.erasure_proof import Progress
-from penstock.client.options import RESET_WORDS, Bound, check_printable, cut_of, number, settings_of, start_of
+from penstock.client.options import Bound, Position, check_printable, cut_of, number, position_of, settings_of, start_of
 from penstock.client.reading.group_reset import GroupReset, ResetTo
 from penstock.client.reading.reader import AsyncReader, OnTruncated, resolve_cut
 from penstock.client.reading.reader_group import AsyncReaderGroup, check_times, retention_of
@@ -162,18 +163,17 @@ class AsyncStream:
     async def set_acknowledged(
         self,
         name: str,
-        to: StreamCut | Literal["head", "tail"] | str,
+        to: Position,
         *,
         dry_run: bool = False,
     ) -> Mapping[str, Any]:
         """See ``client.blocking.stores.Stream.set_acknowledged``."""
         check_printable("name", name)
-        if to == "head":
+        position = position_of(to, name="to")
+        if position == "head":
             cut = await self._controller.head(self.name)
-        elif to == "tail":
-            cut = StreamCut(self.name, {})
         else:
-            cut = cut_of(to)
+            cut = StreamCut(self.name, {}) if position == "tail" else position
         return await self._controller.move_subscriber(self.name, name, cut, dry_run=dry_run)
 
     async def remove_subscriber(self, name: str) -> None:
@@ -234,9 +234,9 @@ class AsyncStream:
         """A reader, not opened: use it with ``async with``.
 
         Args:
-            start: None or "head", "tail", a cut of this stream, or the text of one.
-            end: None (go on for ever), "tail" (as it is on opening), a cut, or the text of one.
-            until_tail: The same as ``end="tail"``.
+            start: None or "earliest" (or "head"), "latest" (or "tail"), a cut of this stream, or its text.
+            end: None (never), "latest" (or "tail"; as it is on opening), a cut, or its text.
+            until_tail: The same as ``end="latest"``.
             on_truncated: What to do where data was truncated before it was read: "raise", or "skip" it.
         Raises:
             InvalidArgumentError: Anything else.
@@ -422,8 +422,9 @@ class AsyncStore:
         number("lease_s", lease_s, above=0)
         config = await self._group_config(name)
         names = [self.stream(item).name for item in streams] or sorted(config.start_cuts)
-        if isinstance(to, StreamCut) or (isinstance(to, str) and to not in RESET_WORDS):
-            to = cut_of(to, name="to")
+        if not isinstance(to, datetime):
+            to = position_of(to, name="to")
+        if isinstance(to, StreamCut):
             names = [self.stream(item).name for item in streams] or [to.stream]
         unknown = sorted(set(names) - set(config.start_cuts))
         if unknown:

@@ -7,6 +7,7 @@ import gzip
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from penstock.model.errors import InvalidCutError, InvalidNameError
 from penstock.model.names import StreamName
@@ -16,6 +17,10 @@ NOT_STARTED = -1
 """Offset of a segment that is known but not started, because a predecessor is unfinished."""
 
 _TEXT_MAX = 1 << 24
+
+End: TypeAlias = Literal["head", "tail"]
+ENDS: Mapping[str, End] = {"earliest": "head", "head": "head", "latest": "tail", "tail": "tail"}
+"""The ends of a stream as they are now, by every word that names one."""
 
 
 @dataclass(frozen=True, slots=True)

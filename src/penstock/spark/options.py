@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from penstock.model.cuts import StreamCut
+from penstock.model.cuts import ENDS, StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, InvalidNameError
 from penstock.model.names import SYSTEM_SCOPE, StreamName, check_name
 from penstock.model.queries import ANY_QUERY
@@ -373,10 +373,10 @@ class _Given:
         text = self.text(name)
         if text is None:
             return None
-        match text.lower():
-            case "earliest":
+        match ENDS.get(text.lower(), text.lower()):
+            case "head":
                 return "earliest"
-            case "latest":
+            case "tail":
                 return "latest"
             case "unbounded":
                 return "unbounded"
@@ -393,7 +393,7 @@ class _Given:
         return "unbounded" if cut.is_unbounded else cut
 
 
-_WORDS_OF_CUTS = ("earliest", "latest", "unbounded")
+_WORDS_OF_CUTS = (*ENDS, "unbounded")
 
 
 def _within(name: str, text: str, value: int, most: int) -> int:

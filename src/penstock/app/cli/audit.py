@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.app.cli.common.options import FOLLOW, KIND, SINCE
 from penstock.app.cli.common.output import print_json
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target
 from penstock.app.cli.common.words import document_words, fields_words, moment, parse_moment
@@ -40,15 +41,15 @@ def audit(
     ] = None,
     kind: Annotated[
         list[str] | None,
-        typer.Option("--kind", metavar="KIND", help="Only this: " + ", ".join(item.value for item in AuditKind) + "."),
+        typer.Option("--kind", metavar="KIND", help=KIND),
     ] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="From 2026-01-31 on.", show_default=False)
+        str | None, typer.Option("--since", metavar="TIME", help=f"{SINCE} Or 2h ago.", show_default=False)
     ] = None,
     last: Annotated[
-        int | None, typer.Option("--last", metavar="N", help="Only the latest so many.", show_default=False)
+        int | None, typer.Option("--last", metavar="N", help="Only the last N entries.", show_default=False)
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help=FOLLOW)] = False,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -56,6 +57,10 @@ def audit(
     """Print what was decided about data: when, which rule, cuts before and after, events, bytes, who was hurt.
 
     It is the stream _system/audit, which any client can read.
+
+    \b
+    penstock retention audit demo/clicks --since 2h
+    penstock retention audit demo --kind truncate --kind evict --last 20
     """
     if target is not None and "/" in target:
         StreamName.parse(target)
@@ -65,7 +70,7 @@ def audit(
             raise InvalidArgumentError("no such kind of entry", kind=repr(name[:60]), known=", ".join(sorted(known)))
     if last is not None and (last < 1 or follow):
         raise InvalidArgumentError("--last is at least 1, and not for --follow", last=last)
-    from_ms = 0 if since is None else parse_moment(since, now_ms=RealClock().now_ms())
+    from_ms = 0 if since is None else parse_moment(since, now_ms=RealClock().now_ms(), ago=True)
     with open_target(controller, data) as store:
         if target is not None and "/" in target:
             _check_known(store, target)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.app.cli.common.loss import FINAL, Loss, YesOption, amount, confirm
+from penstock.app.cli.common.loss import FINAL, Loss, amount, confirm
+from penstock.app.cli.common.options import ID, VALUES, DryRunOption, OwnerOption, ReasonOption, YesOption
 from penstock.app.cli.common.output import NOT_TRUE_STATUS, ProgressLine, print_json, print_rows, say
 from penstock.app.cli.common.target import (
     ControllerOption,
@@ -18,9 +19,9 @@ from penstock.app.cli.common.target import (
     StreamArgument,
     StreamFilterArgument,
     open_target,
+    owner_of,
 )
 from penstock.app.cli.common.words import moment
-from penstock.app.cli.holds import OwnerOption, owner_of
 from penstock.app.erasing import find_values, positions_from, values_from
 from penstock.app.units import counted, format_size
 from penstock.model.errors import InvalidArgumentError, NotFoundError
@@ -32,30 +33,15 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Erasure: blank events in place, permanently, with a receipt that anyone can verify.",
     no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog="""\
-\b
-Examples:
-  penstock erase run demo/clicks --positions found.txt --why "request 17" --dry-run
-  penstock erase run demo/clicks --positions found.txt --why "request 17" --yes
-  penstock spark erase demo/clicks --json-field user.id --values-from ids.txt --why "request 17"
-  penstock erase list
-  penstock erase withdraw 5b0c5c2e6a1b4d0f --reason "asked for the wrong user"     while a hold defers it
-  penstock erase verify 5b0c5c2e6a1b4d0f
-  penstock erase verify 5b0c5c2e6a1b4d0f --data ./store --values-from ids.txt     every file of a stopped store
-""",
 )
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", show_default=False)]
-WhyOption = Annotated[
-    str, typer.Option("--why", metavar="TEXT", help="The reason, for the receipt.", show_default=False)
-]
 ErasureIdOption = Annotated[
     str | None,
     typer.Option(
         "--id",
         metavar="ID",
-        help="An id of your choice. A repeat with the same or fewer events returns the receipt.",
+        help=f"{ID} A repeat with the same or fewer events returns the receipt.",
         show_default=False,
     ),
 ]
@@ -67,13 +53,17 @@ def run(
     positions: Annotated[
         Path,
         typer.Option(
-            "--positions", metavar="FILE", help="The events: SEGMENT:OFFSET a line.", show_default=False, exists=True
+            "--positions",
+            metavar="FILE",
+            help="File with the events, one SEGMENT:OFFSET per line.",
+            show_default=False,
+            exists=True,
         ),
     ],
-    why: WhyOption,
-    who: OwnerOption = None,
+    reason: ReasonOption,
+    owner: OwnerOption = None,
     erasure: ErasureIdOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be erased.")] = False,
+    dry_run: DryRunOption = False,
     yes: YesOption = False,
     controller: ControllerOption = None,
     data: DataOption = None,
@@ -86,14 +76,18 @@ def run(
     Positions come from a reader: the segment and offset of each event. To find events by their content, use penstock
     spark erase. If a hold covers any of the events, nothing is blanked and the exit status is 10. The erasure continues
     by itself once no hold covers them; until then it can be withdrawn.
+
+    \b
+    penstock erase run demo/clicks --positions found.txt --reason "request 17" --dry-run
+    penstock erase run demo/clicks --positions found.txt --reason "request 17" --yes
     """
     wanted = [(SegmentId(segment), offset) for segment, offset in positions_from(positions)]
-    with ProgressLine(quiet=json) as line, open_target(controller, data, why=why) as store:
+    with ProgressLine(quiet=json) as line, open_target(controller, data, why=reason) as store:
         erase = partial(
             store.stream(stream).erase,
             wanted,
-            who=owner_of(who),
-            why=why,
+            who=owner_of(owner),
+            why=reason,
             erasure=erasure,
             progress=lambda state: line.show(state_line(state)),
         )
@@ -138,7 +132,11 @@ def list_erasures(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print what was erased: in the order of the receipts, those under way last."""
+    """Print what was erased: in the order of the receipts, those under way last.
+
+    \b
+    penstock erase list
+    """
     with open_target(controller, data) as store:
         found = store.erasures(stream).list()
     if json:
@@ -182,11 +180,8 @@ def would_erase(stream: str, events: int, size_bytes: int, holds: Sequence[Mappi
 @app.command()
 def withdraw(
     erasure: IdArgument,
-    reason: Annotated[
-        str,
-        typer.Option("--reason", metavar="TEXT", help="The reason, recorded with the withdrawal.", show_default=False),
-    ],
-    who: OwnerOption = None,
+    reason: ReasonOption,
+    owner: OwnerOption = None,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -194,9 +189,12 @@ def withdraw(
     """Withdraw an erasure that a hold defers, or whose positions are incomplete. It has erased nothing.
 
     Its id cannot be used again. A decided erasure cannot be withdrawn (exit status 4).
+
+    \b
+    penstock erase withdraw 5b0c5c2e6a1b4d0f --reason "wrong user"
     """
     with open_target(controller, data) as store:
-        found = store.erasures().withdraw(erasure, who=owner_of(who), why=reason)
+        found = store.erasures().withdraw(erasure, who=owner_of(owner), why=reason)
     say(f"erasure {erasure} of {found['stream']} is {state_of(found)}", as_json=json, **found)
 
 
@@ -207,7 +205,11 @@ def show(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print the receipt of an erasure. With --json, also its state and its request."""
+    """Print the receipt of an erasure. With --json, also its state and its request.
+
+    \b
+    penstock erase show 5b0c5c2e6a1b4d0f
+    """
     with open_target(controller, data) as store:
         found = store.erasures().show(erasure)
     if json:
@@ -226,7 +228,7 @@ def verify(
         typer.Option(
             "--values-from",
             metavar="FILE",
-            help="Look for these too, one a line, 4 bytes or more each, in every file below --data. Stop its server first.",
+            help=f"{VALUES} Each has 4 bytes or more. Searches every file below --data; stop its server first.",
             show_default=False,
             exists=True,
         ),
@@ -239,6 +241,10 @@ def verify(
 
     With --values-from all files of the data directory are searched: chunks, log, spare files, metadata.
     Stop the server of the directory first. Exit status 9 where the receipt is not true, or a value is found.
+
+    \b
+    penstock erase verify 5b0c5c2e6a1b4d0f
+    penstock erase verify 5b0c5c2e6a1b4d0f --data ./store --values-from ids.txt
     """
     if values is not None and data is None:
         raise InvalidArgumentError(

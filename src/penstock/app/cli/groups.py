@@ -13,14 +13,13 @@ from penstock.app.cli.common.loss import (
     FINAL,
     UNTIL_DELETED,
     Loss,
-    ReasonOption,
-    YesOption,
     confirm,
     done,
     lost_fields,
     subscription,
     unread_words,
 )
+from penstock.app.cli.common.options import TO, DryRunOption, OwnerOption, ReasonOption, YesOption
 from penstock.app.cli.common.output import print_facts, print_json, print_rows, say
 from penstock.app.cli.common.target import (
     ControllerOption,
@@ -32,8 +31,7 @@ from penstock.app.cli.common.target import (
 )
 from penstock.app.cli.common.words import moment_of, parse_cut
 from penstock.app.units import counted, format_size
-from penstock.client.options import RESET_WORDS
-from penstock.model.cuts import StreamCut
+from penstock.model.cuts import ENDS, StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, NotFoundError
 from penstock.model.names import StreamName
 from penstock.ports.controller_service import ReaderGroupConfig, SubscriberInfo
@@ -44,28 +42,16 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Reader groups: readers that share streams and acknowledge data together.",
     no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog="""\
-\b
-Examples:
-  penstock group list demo
-  penstock group reset demo/reports --to earliest
-  penstock group reset demo/reports --to 2026-01-31T12:00:00Z --dry-run
-  penstock group delete demo/reports
-""",
 )
 
 ResetToOption = Annotated[
     str,
     typer.Option(
         "--to",
-        metavar="head|tail|TIME|CUT",
-        help="Where to continue: head (or earliest), tail (or latest), a time such as 2026-01-31T12:00:00Z, or a cut.",
+        metavar="POSITION",
+        help=f"{TO} A time such as 2026-01-31T12:00:00Z also works.",
         show_default=False,
     ),
-]
-WhoOption = Annotated[
-    str | None, typer.Option("--who", help="Who does it, for the audit entry. Default: the current user.")
 ]
 
 
@@ -76,7 +62,11 @@ def list_groups(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the reader groups of a scope."""
+    """List the reader groups of a scope.
+
+    \b
+    penstock group list demo
+    """
     with open_target(controller, data) as store:
         names = list(store.reader_groups(scope))
     print_rows(["group"], [[f"{scope}/{name}"] for name in names], as_json=json)
@@ -86,7 +76,11 @@ def list_groups(
 def describe(
     group: GroupArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
 ) -> None:
-    """Say how a group is configured, and how far behind it is on each stream."""
+    """Say how a group is configured, and how far behind it is on each stream.
+
+    \b
+    penstock group describe demo/reports
+    """
     scope, _, name = group.partition("/")
     with open_target(controller, data) as store:
         config = store.call(lambda inner: inner.controller.get_reader_group(scope, name))
@@ -111,7 +105,7 @@ def describe(
 def delete(
     group: GroupArgument,
     yes: YesOption = False,
-    why: ReasonOption = "",
+    reason: ReasonOption = "",
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -119,9 +113,12 @@ def delete(
     """Delete a group and its positions. The next retention cycle may delete data that only this group kept.
 
     Shows what will be lost and asks for confirmation. Without a terminal, it refuses unless --yes is given.
+
+    \b
+    penstock group delete demo/reports
     """
     scope, _, name = group.partition("/")
-    with open_target(controller, data, why=why) as store:
+    with open_target(controller, data, why=reason) as store:
         config = store.call(lambda inner: inner.controller.get_reader_group(scope, name))
         loss = _loss(store, config)
         confirm(loss, yes=yes, as_json=json)
@@ -154,11 +151,12 @@ def reset(
     group: GroupArgument,
     to: ResetToOption,
     stream: Annotated[
-        list[str] | None, typer.Option("--stream", help="Only in this stream. May be given more than once.")
+        list[str] | None,
+        typer.Option("--stream", metavar="SCOPE/STREAM", help="Only in this stream; may be given again."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what it would do.")] = False,
-    why: ReasonOption = "",
-    who: WhoOption = None,
+    dry_run: DryRunOption = False,
+    reason: ReasonOption = "",
+    owner: OwnerOption = None,
     yes: YesOption = False,
     controller: ControllerOption = None,
     data: DataOption = None,
@@ -168,9 +166,13 @@ def reset(
 
     Fails while readers are online: close them first. If readers do not respond, it waits 10 seconds to see if they are
     online. Groups of Spark queries and of Pravega's Java client are refused: their positions are not in this store.
+
+    \b
+    penstock group reset demo/reports --to earliest
+    penstock group reset demo/reports --to 2026-01-31T12:00:00Z --dry-run
     """
     place = place_to_reset(to, stream or ())
-    with open_target(controller, data, who=who, why=why) as store:
+    with open_target(controller, data, who=owner, why=reason) as store:
         reset_group(store, group, place, stream or (), dry_run=dry_run, yes=yes, json=json)
 
 
@@ -210,8 +212,8 @@ def _skipped(group: str, found: Sequence[Mapping[str, Any]]) -> Loss | None:
 
 def place_to_reset(to: str, streams: Sequence[str]) -> StreamCut | datetime | str:
     """Parse the place of a reset in these streams; empty: in all streams of the group. Raises InvalidArgumentError."""
-    if to in RESET_WORDS:
-        return to
+    if to in ENDS:
+        return ENDS[to]
     try:
         # Offsets alone do not name their stream.
         return parse_cut(to, StreamName.parse(streams[0])) if len(streams) == 1 else StreamCut.from_text(to)
@@ -221,7 +223,7 @@ def place_to_reset(to: str, streams: Sequence[str]) -> StreamCut | datetime | st
         return moment_of(to)
     except ValueError as error:
         raise InvalidArgumentError(
-            "not a position: use head, tail, a time such as 2026-01-31T12:00:00Z, or a stream cut, as "
+            "not a position: use earliest, latest, a time such as 2026-01-31T12:00:00Z, or a stream cut, as "
             f"`penstock stream describe` prints it{'' if len(streams) == 1 else ' (with --stream)'}",
             value=repr(to[:60]),
         ) from error

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.app.cli.common.loss import UNTIL_DELETED, Loss, ReasonOption, YesOption, confirm, done, lost_fields
+from penstock.app.cli.common.loss import UNTIL_DELETED, Loss, confirm, done, lost_fields
+from penstock.app.cli.common.options import FROM, ID, UNTIL, OwnerOption, ReasonOption, YesOption
 from penstock.app.cli.common.output import ProgressLine, print_json, print_rows, say
-from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target
+from penstock.app.cli.common.positions import cut_at, position_of
+from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target, owner_of
 from penstock.app.cli.common.words import moment, parse_moment
-from penstock.app.cli.streams import cut_at, place_of
 from penstock.app.units import format_size
 from penstock.codec.control.policy_document import encode_hold
 from penstock.model.errors import InvalidArgumentError, NotFoundError
@@ -29,64 +29,45 @@ _SHOWN_STREAMS = 20
 app = typer.Typer(
     help="Holds: keep data that no rule and no call may delete.",
     no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog="""\
-\b
-Examples:
-  penstock hold add demo/clicks --id case-4711 --reason "court order" --owner legal --until 90d
-  penstock hold list
-  penstock hold release case-4711 --owner legal --yes
-""",
 )
 
 TargetArgument = Annotated[str, typer.Argument(metavar="SCOPE/STREAM|SCOPE", show_default=False)]
-OwnerOption = Annotated[
-    str | None,
-    typer.Option("--owner", metavar="NAME", help="Who says so.  [default: your user name]", show_default=False),
-]
 
 
 def _target(text: str) -> StreamName | str:
     return StreamName.parse(text) if "/" in text else check_name("scope", text)
 
 
-def owner_of(given: str | None) -> str:
-    if given is not None:
-        return given
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError) as error:
-        raise InvalidArgumentError("this user has no name; say who with --owner NAME") from error
-
-
 @app.command()
 def add(
     target: TargetArgument,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.", show_default=False)],
+    reason: ReasonOption,
     owner: OwnerOption = None,
     until: Annotated[
         str | None,
         typer.Option(
-            "--until", metavar="TIME", help="90d from now, or 2026-12-31; else until released.", show_default=False
+            "--until", metavar="TIME", help=f"{UNTIL} Or 90d from now. Else until it is released.", show_default=False
         ),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="head|tail|CUT", help="Only data from there on; else all.", show_default=False),
+        typer.Option("--from", metavar="POSITION", help=f"{FROM} Else all data is kept.", show_default=False),
     ] = None,
-    hold_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="A name of your own for it.", show_default=False)
-    ] = None,
+    hold_id: Annotated[str | None, typer.Option("--id", metavar="ID", help=ID, show_default=False)] = None,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Keep all data of a stream, or of all streams of a scope, also against truncation and deletion by hand."""
+    """Keep all data of a stream, or of all streams of a scope, also against truncation and deletion by hand.
+
+    \b
+    penstock hold add demo/clicks --id case-4711 --reason "court order" --owner legal --until 90d
+    """
     held = _target(target)
     if start is not None and not isinstance(held, StreamName):
         raise InvalidArgumentError("--from is for the hold of a stream", target=target)
     until_ms = None if until is None else parse_moment(until, now_ms=RealClock().now_ms())
-    place = None if start is None else place_of(start, target, "head", "tail")
+    place = None if start is None else position_of(start, target)
     with open_target(controller, data) as store:
         cut = cut_at(store.stream(target), place) if place is not None else None
         hold = store.holds(held).add(owner=owner_of(owner), reason=reason, until=until_ms, cut=cut, hold_id=hold_id)
@@ -108,7 +89,11 @@ def list_holds(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print who holds what, why, and until when. Of a stream, its scope's holds too."""
+    """Print who holds what, why, and until when. Of a stream, its scope's holds too.
+
+    \b
+    penstock hold list demo/clicks
+    """
     of = None if target is None else _target(target)
     with open_target(controller, data) as store:
         found = store.holds(of).list()
@@ -136,7 +121,7 @@ def release(
     hold_id: Annotated[str, typer.Argument(metavar="HOLD", show_default=False)],
     owner: OwnerOption = None,
     yes: YesOption = False,
-    why: ReasonOption = "",
+    reason: ReasonOption = "",
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -145,8 +130,11 @@ def release(
 
     An erasure that only this hold defers begins at once. The command shows what the hold keeps and which erasures it
     defers, and asks for confirmation. Without a terminal, it refuses unless --yes is given.
+
+    \b
+    penstock hold release case-4711 --owner legal --reason "case closed"
     """
-    with ProgressLine(quiet=json) as line, open_target(controller, data, why=why) as store:
+    with ProgressLine(quiet=json) as line, open_target(controller, data, why=reason) as store:
         found = next((item for item in store.holds().list() if item.id == hold_id), None)
         if found is None:
             raise NotFoundError("no such hold", hold=hold_id[:120])

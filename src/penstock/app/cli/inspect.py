@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.app.cli.common.options import DATA, SOURCE, EndpointOption, InsecureOption
 from penstock.app.cli.common.output import print_json, print_rows
 from penstock.app.cli.common.target import JsonOption
-from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS, EndpointOption, InsecureOption
+from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS
 
 if TYPE_CHECKING:
     from penstock.app.integrity.look import BlockFacts, FrameFacts
@@ -34,16 +35,26 @@ def _chunk() -> None:
 
 @wal.command("inspect")
 def inspect_wal(
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The data directory.", show_default=False)],
-    first: Annotated[int, typer.Option("--first", help="First sequence to show.")] = 0,
-    last: Annotated[int | None, typer.Option("--last", help="Last sequence to show.", show_default=False)] = None,
-    file: Annotated[str | None, typer.Option("--file", help="Only this file, as 3.log.", show_default=False)] = None,
-    operations: Annotated[bool, typer.Option("--operations", help="Each operation of each frame.")] = False,
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help=DATA, show_default=False)],
+    first: Annotated[int, typer.Option("--first-sequence", metavar="N", help="Number of the first frame.")] = 0,
+    last: Annotated[
+        int | None, typer.Option("--last-sequence", metavar="N", help="Number of the last frame.", show_default=False)
+    ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--file", metavar="FILE", help="Only this file of the log, for example 3.log.", show_default=False
+        ),
+    ] = None,
+    operations: Annotated[bool, typer.Option("--operations", help="Show each operation of each frame.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Show the frames of the log: place, sequence, epoch, checksum, container, time, operations.
 
     Exit status 7 where a frame fails its checksum, or recovery would refuse the log.
+
+    \b
+    penstock wal inspect --data ./store --first-sequence 1000 --operations
     """
     damaged = 0
     rows: list[list[Any]] = []
@@ -105,15 +116,21 @@ NamesArgument = Annotated[
 ]
 PlaceOption = Annotated[
     str,
-    typer.Option(
-        "--data", metavar="PLACE", help="A data directory, a directory of tier 2, a bucket.", show_default=False
-    ),
+    typer.Option("--source", metavar="PLACE", help=SOURCE, show_default=False),
 ]
 SegmentOption = Annotated[
-    str | None, typer.Option("--segment", help="Only chunks of this segment.", show_default=False)
+    str | None,
+    typer.Option(
+        "--segment",
+        metavar="SEGMENT",
+        help="Only chunks of this segment, for example demo/clicks/0.#epoch.0.",
+        show_default=False,
+    ),
 ]
-FirstOption = Annotated[int, typer.Option("--first", help="First position in the chunk to show.")]
-LastOption = Annotated[int | None, typer.Option("--last", help="Last position.", show_default=False)]
+FirstOption = Annotated[int, typer.Option("--first-byte", metavar="N", help="First byte of the chunk.")]
+LastOption = Annotated[
+    int | None, typer.Option("--last-byte", metavar="N", help="Last byte of the chunk.", show_default=False)
+]
 
 
 @chunk.command("inspect")
@@ -129,7 +146,10 @@ def inspect_chunk(
 ) -> None:
     """Show the blocks of chunks: positions, offsets in the segment, events, checksums, and whether the bytes match.
 
-    Without names all chunks. Exit status 7 where something is damaged.
+    Without names: all chunks. Exit status 7 where something is damaged.
+
+    \b
+    penstock chunk inspect 0/100000001-1-0 --source ./store
     """
     damaged = 0
     rows: list[list[Any]] = []

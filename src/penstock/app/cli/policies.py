@@ -26,7 +26,12 @@ MinOption = Annotated[
 ]
 MaxOption = Annotated[
     str | None,
-    typer.Option("--max", metavar="LIMIT", help="With --type: keep at most this, even if unread.", show_default=False),
+    typer.Option(
+        "--max",
+        metavar="LIMIT",
+        help="With --type: keep at most this, even if unread: 10MB, or 12h.",
+        show_default=False,
+    ),
 ]
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from penstock.app.cli.audit import audit
-from penstock.app.cli.common.loss import ReasonOption, YesOption, confirm, lost_fields
+from penstock.app.cli.common.loss import confirm, lost_fields
+from penstock.app.cli.common.options import AS_OF, AT, FACTS, PNG, SINCE, ReasonOption, YesOption
 from penstock.app.cli.common.output import print_facts, print_json, print_rows, print_text, say
 from penstock.app.cli.common.policy_options import (
     LevelArgument,
@@ -24,6 +25,7 @@ from penstock.app.cli.common.policy_options import (
     target_in_words,
     target_of,
 )
+from penstock.app.cli.common.positions import cut_at, position_of
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
 from penstock.app.cli.common.words import (
     cut_words,
@@ -37,7 +39,6 @@ from penstock.app.cli.common.words import (
 )
 from penstock.app.cli.plans import Plan, loss_of, plan_change
 from penstock.app.cli.policies import as_fields, sentence
-from penstock.app.cli.streams import cut_at, place_of
 from penstock.codec.control.effective_policy import encode_effective
 from penstock.codec.control.policy_document import BY_PATH, encode_document, value_of
 from penstock.core.policies.levels import pravega_view, remarks, resolve, with_value
@@ -54,14 +55,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog="""\
-\b
-Examples:
-  penstock retention set demo/clicks --min-age 7d --max-age 30d
-  penstock retention set --scope demo --ttl 14d --grace 1h
-  penstock retention plan demo/clicks --max-bytes 10GB      what such a change would remove
-  penstock retention explain demo/clicks                    why is it still here
-  penstock retention undo demo/clicks                       within the grace period
-
 \b
 Sizes: KB, MB, GB, TB count by 1000; KiB, MiB, GiB, TiB by 1024, and so do a bare k, m, g, t.
 Times: 30s, 10m (minutes), 12h, 7d, 2w. Months are not a unit.
@@ -84,7 +77,12 @@ def show(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print the policy in one sentence, and each value with the level that it is from."""
+    """Print the policy in one sentence, and each value with the level that it is from.
+
+    \b
+    penstock retention show demo/clicks
+    penstock retention show --scope demo
+    """
     target = target_of(stream, scope, server)
     with open_target(controller, data) as store:
         document = level(store, target).get()
@@ -137,7 +135,7 @@ def set_policy(
     scope: ScopeOption = None,
     server: ServerOption = False,
     yes: YesOption = False,
-    why: ReasonOption = "",
+    reason: ReasonOption = "",
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -161,7 +159,7 @@ def set_policy(
             "say what to change, as --min-age 7d, --policy FILE, --type size --min 10MB, or --none"
         )
     change.check(target)
-    with open_target(controller, data, why=why) as store:
+    with open_target(controller, data, why=reason) as store:
         document = level(store, target).get()
         _put(store, target, document, change.apply(document), action="set", yes=yes, json=json)
 
@@ -173,20 +171,26 @@ def unset(
     server: ServerOption = False,
     field: Annotated[
         list[str] | None,
-        typer.Option("--field", metavar="FIELD", help="Only this one, as retain.max_age_s. May be given again."),
+        typer.Option(
+            "--field", metavar="FIELD", help="Only this field, for example retain.max_age_s; may be given again."
+        ),
     ] = None,
     yes: YesOption = False,
-    why: ReasonOption = "",
+    reason: ReasonOption = "",
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Leave the policy, or some of its fields, to the next level. Shows and asks as set does."""
+    """Leave the policy, or some of its fields, to the next level. Shows and asks as set does.
+
+    \b
+    penstock retention unset demo/clicks --field retain.max_age_s
+    """
     target = target_of(stream, scope, server)
     for path in field or ():
         if path not in BY_PATH:
             raise InvalidArgumentError("no such field of a policy", field=path, known=", ".join(BY_PATH))
-    with open_target(controller, data, why=why) as store:
+    with open_target(controller, data, why=reason) as store:
         document = level(store, target).get()
         changed = document if field else EMPTY
         for path in field or ():
@@ -247,14 +251,14 @@ def plan(
     stream: LevelArgument = None,
     scope: ScopeOption = None,
     server: ServerOption = False,
-    at: Annotated[
+    as_of: Annotated[
         str | None,
-        typer.Option("--at", metavar="TIME", help="Decide for then: 7d from now, or 2026-01-31.", show_default=False),
+        typer.Option("--as-of", metavar="TIME", help=AS_OF, show_default=False),
     ] = None,
     facts: Annotated[
         str | None,
         typer.Option(
-            "--facts", metavar="FILE|-", help="Decide on paper: JSON Lines, one stream a line.", show_default=False
+            "--facts", metavar="FILE", help=f"{FACTS} No store is needed. -: standard input.", show_default=False
         ),
     ] = None,
     controller: ControllerOption = None,
@@ -267,17 +271,17 @@ def plan(
     the one of the retention loop. Lines that cannot be used give an error object, and status 1 at the end.
 
     \b
-    penstock retention plan demo/clicks --at 7d
+    penstock retention plan demo/clicks --as-of 7d
     penstock retention plan demo/clicks --max-age 1d
     penstock retention plan --scope demo --max-age 1d
     penstock retention plan --facts fleet.jsonl
     """
     if facts is not None:
-        if stream is not None or scope is not None or server or not change.is_empty or at is not None:
+        if stream is not None or scope is not None or server or not change.is_empty or as_of is not None:
             raise InvalidArgumentError("--facts says all there is to say; it stands alone", facts=facts)
         _plan_facts(facts)
     target = target_of(stream, scope, server)
-    at_ms = None if at is None else parse_moment(at, now_ms=RealClock().now_ms())
+    at_ms = None if as_of is None else parse_moment(as_of, now_ms=RealClock().now_ms())
     if not isinstance(target, StreamName) and change.is_empty:
         raise InvalidArgumentError("for a scope or the server, say which change to plan, as --max-age 7d")
     change.check(target)
@@ -335,7 +339,11 @@ def _text(line: bytes) -> tuple[str, str | None]:
 def run(
     stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
 ) -> None:
-    """Run one retention cycle now, and print what it decided."""
+    """Run one retention cycle now, and print what it decided.
+
+    \b
+    penstock retention run demo/clicks
+    """
     with open_target(controller, data) as store:
         decision = store.stream(stream).retention.run()
     print_facts(decision if json else decision_words(decision), as_json=json)
@@ -344,12 +352,12 @@ def run(
 @app.command()
 def explain(
     stream: StreamArgument,
-    position: Annotated[
+    at: Annotated[
         str | None,
         typer.Option(
-            "--position",
-            metavar="head|tail|CUT",
-            help="Only the data at this position: who holds it and until when, or when and why it was deleted.",
+            "--at",
+            metavar="POSITION",
+            help=f"{AT} Only for this data: who holds it and until when, or when and why it was deleted.",
             show_default=False,
         ),
     ] = None,
@@ -357,17 +365,26 @@ def explain(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print what a cycle would decide now, and what keeps each byte from head to tail. Changes nothing."""
-    place = None if position is None else place_of(position, stream, "head", "tail")
+    """Print what a cycle would decide now, and what keeps each byte from head to tail. Changes nothing.
+
+    \b
+    penstock retention explain demo/clicks
+    penstock retention explain demo/clicks --at earliest
+    """
+    position = None if at is None else position_of(at, stream)
     with open_target(controller, data) as store:
         handle = store.stream(stream)
-        decision = handle.retention.explain(None if place is None else cut_at(handle, place))
+        decision = handle.retention.explain(None if position is None else cut_at(handle, position))
     print_facts(decision if json else decision_words(decision), as_json=json)
 
 
 @app.command()
 def facts(stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None) -> None:
-    """Print the planner's facts about the stream as a line of JSON, for plan --facts and for penstock spark fleet."""
+    """Print the planner's facts about the stream as a line of JSON, for plan --facts and for penstock spark fleet.
+
+    \b
+    penstock retention facts demo/clicks
+    """
     with open_target(controller, data) as store:
         print_json(store.stream(stream).retention.facts())
 
@@ -376,7 +393,11 @@ def facts(stream: StreamArgument, controller: ControllerOption = None, data: Dat
 def reclaim(
     stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
 ) -> None:
-    """Print what disk space was freed, what is pending, why, and until when. The sum is the size of the files."""
+    """Print what disk space was freed, what is pending, why, and until when. The sum is the size of the files.
+
+    \b
+    penstock retention reclaim demo/clicks
+    """
     with open_target(controller, data) as store:
         report = store.stream(stream).retention.reclaim()
     print_facts(report if json else facts_words(report), as_json=json)
@@ -386,7 +407,11 @@ def reclaim(
 def forecast(
     stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
 ) -> None:
-    """Print when a limit, a quota or the disk will be reached, at the recent rates."""
+    """Print when a limit, a quota or the disk will be reached, at the recent rates.
+
+    \b
+    penstock retention forecast demo/clicks
+    """
     with open_target(controller, data) as store:
         found = store.stream(stream).retention.forecast()
     print_facts(found if json else forecast_words(found), as_json=json)
@@ -400,7 +425,7 @@ def undo(
         typer.Option(
             "--since",
             metavar="TIME",
-            help="Undo all truncations since TIME, such as 2026-01-31T12:00:00Z.",
+            help=f"{SINCE} Or 2h ago. Undoes all truncations since then.",
             show_default=False,
         ),
     ] = None,
@@ -411,8 +436,12 @@ def undo(
     """Undo the last truncation, or all since a time, while their grace period lasts.
 
     One retention cycle can truncate in several steps: --since takes all of them back.
+
+    \b
+    penstock retention undo demo/clicks
+    penstock retention undo demo/clicks --since 2h
     """
-    since_ms = None if since is None else parse_moment(since, now_ms=RealClock().now_ms())
+    since_ms = None if since is None else parse_moment(since, now_ms=RealClock().now_ms(), ago=True)
     with open_target(controller, data) as store:
         found = store.stream(stream).retention.undo_since(since_ms)
     if json:
@@ -437,15 +466,18 @@ def plot(
     stream: StreamArgument,
     png: Annotated[
         Path | None,
-        typer.Option(
-            "--png", metavar="FILE", help="Save a picture: png, svg or pdf (needs matplotlib).", show_default=False
-        ),
+        typer.Option("--png", metavar="FILE", help=PNG, show_default=False),
     ] = None,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Draw the stream over time: size, minimum, maximum, every subscriber, and what goes next."""
+    """Draw the stream over time: size, minimum, maximum, every subscriber, and what goes next.
+
+    \b
+    penstock retention plot demo/clicks
+    penstock retention plot demo/clicks --png clicks.png
+    """
     from penstock.app.plot import draw_png, draw_text, gather
 
     if png is not None:
@@ -476,5 +508,9 @@ app.command()(audit)
 
 @app.command()
 def schema() -> None:
-    """Print the JSON Schema of the planner's lines."""
+    """Print the JSON Schema of the planner's lines.
+
+    \b
+    penstock retention schema
+    """
     print(files("penstock.core").joinpath("planner.schema.json").read_text(), end="")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from penstock.app.cli.common.loss import FINAL, Loss, ReasonOption, YesOption, confirm, done, lost_fields
+from penstock.app.cli.common.loss import FINAL, Loss, confirm, done, lost_fields
+from penstock.app.cli.common.options import ReasonOption, YesOption
 from penstock.app.cli.common.output import print_rows, say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, ScopeArgument, open_target
 from penstock.app.cli.common.words import document_words
@@ -19,7 +20,11 @@ app = typer.Typer(help="Create, list and delete scopes. A scope is a namespace o
 def create(
     scope: ScopeArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
 ) -> None:
-    """Create a scope."""
+    """Create a scope.
+
+    \b
+    penstock scope create demo
+    """
     check_name("scope", scope)
     with open_target(controller, data, create=True) as store:
         store.create_scope(scope)
@@ -28,7 +33,11 @@ def create(
 
 @app.command("list")
 def list_scopes(controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False) -> None:
-    """List all scopes."""
+    """List all scopes.
+
+    \b
+    penstock scope list
+    """
     with open_target(controller, data) as store:
         scopes = list(store.scopes())
     print_rows(["scope"], [[scope] for scope in scopes], as_json=json)
@@ -38,7 +47,7 @@ def list_scopes(controller: ControllerOption = None, data: DataOption = None, js
 def delete(
     scope: ScopeArgument,
     yes: YesOption = False,
-    why: ReasonOption = "",
+    reason: ReasonOption = "",
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -46,8 +55,11 @@ def delete(
     """Delete an empty scope and its policy.
 
     Shows the policy and asks for confirmation. Without a terminal, it refuses unless --yes is given.
+
+    \b
+    penstock scope delete demo --reason "moved to shop"
     """
-    with open_target(controller, data, why=why) as store:
+    with open_target(controller, data, why=reason) as store:
         # Check first: otherwise the command would ask, and then fail after a yes.
         if store.streams(scope) or store.reader_groups(scope):
             raise NotEmptyError(

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.app.cli.common.loss import FINAL, Loss, ReasonOption, YesOption, confirm, done, lost_fields, removal_of
+from penstock.app.cli.common.loss import FINAL, Loss, confirm, done, lost_fields, removal_of
+from penstock.app.cli.common.options import AT, DATA, SEGMENTS, ReasonOption, YesOption
 from penstock.app.cli.common.output import print_facts, print_rows, say
+from penstock.app.cli.common.positions import cut_at, position_of
 from penstock.app.cli.common.target import (
     ControllerOption,
     DataOption,
@@ -20,15 +22,13 @@ from penstock.app.cli.common.target import (
     StreamArgument,
     open_target,
 )
-from penstock.app.cli.common.words import moment, parse_cut
+from penstock.app.cli.common.words import moment
 from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, as_fields, parse_policy, sentence_in_force
 from penstock.app.units import counted, format_size
 from penstock.core.retention.facts import holder_in_words
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     CorruptDataError,
-    InvalidArgumentError,
-    InvalidCutError,
     StreamNotSealedError,
     UnsupportedError,
 )
@@ -38,7 +38,7 @@ from penstock.model.segments import epoch_of, number_of
 from penstock.ports.controller_service import StreamDescription
 
 if TYPE_CHECKING:
-    from penstock.client.blocking.stores import Store, Stream
+    from penstock.client.blocking.stores import Store
     from penstock.client.store import AsyncStore
 
 app = typer.Typer(
@@ -49,17 +49,22 @@ app = typer.Typer(
 @app.command()
 def create(
     stream: StreamArgument,
-    segments: Annotated[int, typer.Option("--segments", min=1, help="How many segments share the keys.")] = 1,
+    segments: Annotated[int, typer.Option("--segments", metavar="N", min=1, help=SEGMENTS)] = 1,
     kind: TypeOption = None,
     minimum: MinOption = None,
     maximum: MaxOption = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="May be given more than once.")] = None,
-    if_absent: Annotated[bool, typer.Option("--if-absent", help="No error where it exists.")] = False,
+    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="A tag; may be given again.")] = None,
+    if_absent: Annotated[bool, typer.Option("--if-absent", help="Do nothing if the stream exists.")] = False,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Create a stream, and its scope where that is missing."""
+    """Create a stream, and its scope where that is missing.
+
+    \b
+    penstock stream create demo/clicks --segments 4
+    penstock stream create demo/clicks --type size --min 10MB --max 100MB
+    """
     StreamName.parse(stream).checked()
     policy = parse_policy(kind, minimum, maximum)
     with open_target(controller, data, create=True) as store:
@@ -78,12 +83,16 @@ def create(
 @app.command("list")
 def list_streams(
     scope: ScopeArgument,
-    everything: Annotated[bool, typer.Option("--all", help="Internal streams too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="List internal streams too.")] = False,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the streams of a scope."""
+    """List the streams of a scope.
+
+    \b
+    penstock stream list demo
+    """
     with open_target(controller, data) as store:
         names = [name for name in store.streams(scope) if everything or not name.startswith("_")]
     print_rows(["stream"], [[f"{scope}/{name}"] for name in names], as_json=json)
@@ -93,7 +102,11 @@ def list_streams(
 def describe(
     stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
 ) -> None:
-    """Say all that is known of a stream: segments, head and tail, sizes, policy, subscribers, who holds the head."""
+    """Say all that is known of a stream: segments, head and tail, sizes, policy, subscribers, who holds the head.
+
+    \b
+    penstock stream describe demo/clicks
+    """
     with open_target(controller, data) as store:
         found = store.stream(stream).describe()
         said = sentence_in_force(store, stream)
@@ -165,30 +178,6 @@ def _offsets(cut: StreamCut) -> dict[str, int]:
     return {f"{number_of(item)}#{epoch_of(item)}": offset for item, offset in sorted(cut.positions.items())}
 
 
-def cut_of(text: str, stream: str, *words: str) -> StreamCut:
-    """The cut that the text stands for. Raises InvalidArgumentError that names the words which would do as well."""
-    try:
-        return parse_cut(text, StreamName.parse(stream))
-    except InvalidCutError as error:
-        raise InvalidArgumentError(
-            f"neither {', '.join(words)} nor a stream cut, as `penstock stream describe` prints it",
-            value=repr(text[:60]),
-        ) from error
-
-
-def place_of(text: str, stream: str, *words: str) -> StreamCut | str:
-    """The text if it is one of the words, else the cut of the stream that it describes. Raises what ``cut_of``
-    raises."""
-    return text if text in words else cut_of(text, stream, *words)
-
-
-def cut_at(stream: Stream, place: StreamCut | str) -> StreamCut:
-    """The cut at a place: ``head``, ``tail``, or a cut, which is itself."""
-    if not isinstance(place, str):
-        return place
-    return stream.head() if place == "head" else stream.tail()
-
-
 def _show(cut: StreamCut) -> str:
     return "  ".join(f"{name}:{offset}" for name, offset in _offsets(cut).items()) or "empty"
 
@@ -196,12 +185,16 @@ def _show(cut: StreamCut) -> str:
 @app.command()
 def scale(
     stream: StreamArgument,
-    segments: Annotated[int, typer.Option("--segments", min=1, help="How many there shall be.", show_default=False)],
+    segments: Annotated[int, typer.Option("--segments", metavar="N", min=1, help=SEGMENTS, show_default=False)],
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Replace the active segments by another number of equal ones. Order per key is kept."""
+    """Replace the active segments by another number of equal ones. Order per key is kept.
+
+    \b
+    penstock stream scale demo/clicks --segments 8
+    """
     with open_target(controller, data) as store:
         handle = store.stream(stream)
         found = handle.describe()
@@ -223,9 +216,9 @@ def scale(
 @app.command()
 def truncate(
     stream: StreamArgument,
-    at: Annotated[str, typer.Option("--at", metavar="CUT", help="tail, or a stream cut, as describe prints it.")],
+    at: Annotated[str, typer.Option("--at", metavar="POSITION", help=AT, show_default=False)],
     yes: YesOption = False,
-    why: ReasonOption = "",
+    reason: ReasonOption = "",
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -233,9 +226,12 @@ def truncate(
     """Delete everything before a cut. Subscribers that have not read it lose it.
 
     Shows what will be deleted and asks for confirmation. Without a terminal, it refuses unless --yes is given.
+
+    \b
+    penstock stream truncate demo/clicks --at latest --reason "test data"
     """
-    place = place_of(at, stream, "tail")
-    with open_target(controller, data, why=why) as store:
+    place = position_of(at, stream)
+    with open_target(controller, data, why=reason) as store:
         handle = store.stream(stream)
         cut = cut_at(handle, place)
         loss = removal_of(store, handle.name, cut)
@@ -253,7 +249,11 @@ def truncate(
 def seal(
     stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
 ) -> None:
-    """End a stream: it takes no more events and can still be read."""
+    """End a stream: it takes no more events and can still be read.
+
+    \b
+    penstock stream seal demo/clicks
+    """
     with open_target(controller, data) as store:
         store.stream(stream).seal()
     say(f"sealed {stream}", as_json=json, stream=stream)
@@ -264,7 +264,7 @@ def delete(
     stream: StreamArgument,
     seal: Annotated[bool, typer.Option("--seal", help="Seal the stream first if it is still open.")] = False,
     yes: YesOption = False,
-    why: ReasonOption = "",
+    reason: ReasonOption = "",
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -273,8 +273,11 @@ def delete(
 
     The name is free at once. Until the server's deletion grace ends, "penstock stream restore" restores the stream.
     Shows what will be deleted and asks for confirmation. Without a terminal, it refuses unless --yes is given.
+
+    \b
+    penstock stream delete demo/clicks --seal --reason "replaced by demo/visits"
     """
-    with open_target(controller, data, why=why) as store:
+    with open_target(controller, data, why=reason) as store:
         handle = store.stream(stream)
         loss = removal_of(store, handle.name, None)
         # Do not ask about a deletion that would fail. If a damaged record hides the state, the store decides.
@@ -307,7 +310,12 @@ def deleted(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the deleted streams that can be restored, and until when. Their data stays on disk until then."""
+    """List the deleted streams that can be restored, and until when. Their data stays on disk until then.
+
+    \b
+    penstock stream deleted demo
+    penstock stream deleted demo/clicks
+    """
     with open_target(controller, data) as store:
         found = store.deleted_streams(scope)
     titles = ["stream", "incarnation", "deleted", "by", "bytes", "restorable until"]
@@ -333,7 +341,7 @@ def restore(
     incarnation: Annotated[
         int | None,
         typer.Option(
-            "--incarnation", metavar="N", help="Which stream, if several had this name. [default: the last deleted]"
+            "--incarnation", metavar="N", help="Which stream, if several had this name.  [default: the last deleted]"
         ),
     ] = None,
     controller: ControllerOption = None,
@@ -344,6 +352,9 @@ def restore(
 
     A stream that was not sealed accepts events again. Transactions that were open stay aborted. A subscriber is not
     restored if its reader group has been deleted or changed since; the command names it.
+
+    \b
+    penstock stream restore demo/clicks
     """
     StreamName.parse(stream).checked()
     with open_target(controller, data) as store:
@@ -370,7 +381,7 @@ def repair(
     stream: StreamArgument,
     data: Annotated[
         Path,
-        typer.Option("--data", metavar="DIR", help="The data directory; stop its server first.", show_default=False),
+        typer.Option("--data", metavar="DIR", help=f"{DATA} Stop its server first.", show_default=False),
     ],
     json: JsonOption = False,
 ) -> None:
@@ -380,6 +391,9 @@ def repair(
     Transactions that can never be finished are removed. The command prints each record that it removed, queued again or
     kept, with the reason. "removed ...; its record was made again" means that the record was replaced and no event is lost.
     The command does not change data that is part of the stream.
+
+    \b
+    penstock stream repair demo/clicks --data ./store
     """
     from penstock.controller.controller import Controller
 

@@ -11,8 +11,6 @@ from penstock.app.cli.common.loss import (
     FINAL,
     UNTIL_DELETED,
     Loss,
-    ReasonOption,
-    YesOption,
     amount,
     confirm,
     done,
@@ -20,6 +18,7 @@ from penstock.app.cli.common.loss import (
     subscription,
     unread_words,
 )
+from penstock.app.cli.common.options import DryRunOption, OwnerOption, ReasonOption, YesOption
 from penstock.app.cli.common.output import (
     ProgressLine,
     exit_code,
@@ -29,6 +28,7 @@ from penstock.app.cli.common.output import (
     print_rows,
     say,
 )
+from penstock.app.cli.common.positions import position_of
 from penstock.app.cli.common.target import (
     ControllerOption,
     DataOption,
@@ -39,10 +39,8 @@ from penstock.app.cli.common.target import (
     open_target,
 )
 from penstock.app.cli.common.words import cut_words, moment, most_held_first, offsets, subscriber_fields
-from penstock.app.cli.groups import ResetToOption, WhoOption, place_to_reset, reset_group
-from penstock.app.cli.streams import place_of
+from penstock.app.cli.groups import ResetToOption, place_to_reset, reset_group
 from penstock.app.units import counted, format_duration, format_size
-from penstock.client.options import RESET_WORDS
 from penstock.model.errors import CorruptDataError, NotFoundError, SubscriberNotFoundError
 from penstock.model.names import SYSTEM_SCOPE
 from penstock.ports.controller_service import SubscriberInfo
@@ -54,15 +52,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Subscribers of a stream: reader groups whose unread data is kept.",
     no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog="""\
-\b
-Examples:
-  penstock subscriber list                  the whole store, most held bytes first
-  penstock subscriber list demo/clicks
-  penstock subscriber move demo/clicks demo/reports --to tail --dry-run
-  penstock subscriber remove demo/clicks demo/reports --yes
-""",
 )
 
 
@@ -81,6 +70,10 @@ def list_subscribers(
     With --json, one object per line for metrics: held_bytes, lag_bytes, lag_events, lag_ms, since_acknowledgement_s.
     For one stream: the furthest behind first. For the whole store: the most held bytes first. Streams with damaged records
     are reported on standard error, and the exit status is 7.
+
+    \b
+    penstock subscriber list
+    penstock subscriber list demo/clicks
     """
     damaged: list[CorruptDataError] = []
     with ProgressLine(quiet=json) as line, open_target(controller, data) as store:
@@ -167,7 +160,11 @@ def describe(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say all that is known of one subscriber."""
+    """Say all that is known of one subscriber.
+
+    \b
+    penstock subscriber describe demo/clicks demo/reports
+    """
     with open_target(controller, data) as store:
         found = [item for item in store.stream(stream).subscribers() if item.name == name]
     if not found:
@@ -202,10 +199,10 @@ def move(
     acknowledged_only: Annotated[
         bool, typer.Option("--acknowledged-only", help="Move only the acknowledged position, not the readers.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what it would do.")] = False,
-    who: WhoOption = None,
+    dry_run: DryRunOption = False,
+    owner: OwnerOption = None,
     yes: YesOption = False,
-    why: ReasonOption = "",
+    reason: ReasonOption = "",
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -218,15 +215,18 @@ def move(
 
     The next retention cycle may delete the events that are skipped. If there are any, the command shows them and asks
     for confirmation. Without a terminal, it refuses unless --yes is given.
+
+    \b
+    penstock subscriber move demo/clicks demo/reports --to latest --dry-run
     """
     if not acknowledged_only:
         to_reset = place_to_reset(to, (stream,))
-        with open_target(controller, data, who=who, why=why) as store:
+        with open_target(controller, data, who=owner, why=reason) as store:
             reset_group(store, name, to_reset, (stream,), dry_run=dry_run, yes=yes, json=json)
         return
-    place = place_of(RESET_WORDS.get(to, to), stream, "head", "tail")
+    place = position_of(to, stream)
     loss: Loss | None = None
-    with open_target(controller, data, who=who, why=why) as store:
+    with open_target(controller, data, who=owner, why=reason) as store:
         handle = store.stream(stream)
         found = handle.set_acknowledged(name, place, dry_run=True)
         if not dry_run:
@@ -261,7 +261,7 @@ def remove(
     stream: StreamArgument,
     name: GroupArgument,
     yes: YesOption = False,
-    why: ReasonOption = "",
+    reason: ReasonOption = "",
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -269,8 +269,11 @@ def remove(
     """End a subscription and delete its position. The next retention cycle may delete data that only it kept.
 
     Shows what will be lost and asks for confirmation. Without a terminal, it refuses unless --yes is given.
+
+    \b
+    penstock subscriber remove demo/clicks demo/reports --yes
     """
-    with open_target(controller, data, why=why) as store:
+    with open_target(controller, data, why=reason) as store:
         handle = store.stream(stream)
         item = next((item for item in handle.subscribers() if item.name == name), None)
         loss = None if item is None else _ended(stream, item)

@@ -293,7 +293,7 @@ def _verdict(store: Offline, found: Diagnosis) -> str:
     kinds = {item.kind for item in found.damage}
     if found.refusal is not None:
         rebuildable = any(item["batch"] is not None for item in found.facts.get("catalogue") or ())
-        command = f"penstock rebuild --from {store.data} --data NEW"
+        command = f"penstock rebuild --source {store.data} --data NEW"
         back = (
             f"what is flushed can be rebuilt from tier 2: {command}"
             if rebuildable

@@ -16,14 +16,14 @@ ADVICE: Mapping[DamageKind, str] = {
     "or truncate the stream behind it",
     DamageKind.CHUNK: "reads of these ranges are refused; put the chunk back from a copy of tier 2, or truncate behind it",
     DamageKind.INDEX: "nothing is refused: only tools read sidecars; a rebuild goes by the catalogue",
-    DamageKind.ROW: "stop the store; if it does not serve what you need, rebuild it: penstock rebuild --from DIR --data NEW",
-    DamageKind.PAGE: "stop the store and rebuild it from tier 2: penstock rebuild --from DIR --data NEW",
+    DamageKind.ROW: "stop the store; if it cannot serve what you need: penstock rebuild --source DIR --data NEW",
+    DamageKind.PAGE: "stop the store and rebuild it from tier 2: penstock rebuild --source DIR --data NEW",
     DamageKind.LOG: "keep the directory as it is: a store does not start on it. What is flushed comes back with: "
-    "penstock rebuild --from DIR --data NEW",
+    "penstock rebuild --source DIR --data NEW",
     DamageKind.CATALOGUE: "the store serves all it has; stop it, move catalogue/ out of tier 2, and its next start writes "
     "a new one. Until then tier 2 alone does not give all of it back",
     DamageKind.DIRECTORY: "put the file back from a copy. Without a copy: write a VERSION that holds 1; for any other file: "
-    "penstock rebuild --from DIR --data NEW",
+    "penstock rebuild --source DIR --data NEW",
 }
 
 _PAGES_A_SECOND = 4

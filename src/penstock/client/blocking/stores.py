@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 from uuid import UUID
 
 from penstock.client.blocking.erasures import Erasures
@@ -22,7 +22,7 @@ from penstock.client.blocking.readers import GroupReader, Reader
 from penstock.client.blocking.writers import Transaction, Writer
 from penstock.client.erasure import Positions
 from penstock.client.erasure_proof import Progress
-from penstock.client.options import Bound, settings_of
+from penstock.client.options import Bound, Position, settings_of
 from penstock.client.reading.group_reset import ResetTo
 from penstock.client.reading.reader import OnTruncated
 from penstock.client.store import UNCHANGED, AsyncStore, AsyncStream, GroupStart, Unchanged
@@ -173,7 +173,7 @@ class Stream:
     def set_acknowledged(
         self,
         name: str,
-        to: StreamCut | Literal["head", "tail"] | str,
+        to: Position,
         *,
         dry_run: bool = False,
     ) -> Mapping[str, Any]:
@@ -265,9 +265,9 @@ class Stream:
         """A reader: use it in a ``with`` block; without one, the first read opens it.
 
         Args:
-            start: None or "head", "tail", a cut of this stream, or the text of one.
-            end: None (go on for ever), "tail" (as it is on opening), a cut, or the text of one.
-            until_tail: The same as ``end="tail"``.
+            start: None or "earliest" (or "head"), "latest" (or "tail"), a cut of this stream, or its text.
+            end: None (never), "latest" (or "tail"; as it is on opening), a cut, or its text.
+            until_tail: The same as ``end="latest"``.
             on_truncated: What to do where data was truncated before it was read: "raise" TruncatedError, or "skip" it.
         Raises:
             InvalidArgumentError: Anything else.
@@ -393,8 +393,9 @@ class Store:
 
         Args:
             streams: The streams to read, as a list.
-            start: head, tail, a cut (or its text) of one of the streams, or a mapping from stream to any of these; where it
-                is silent, a stream is read from its head. An existing group goes on where it is.
+            start: "earliest" (or "head"), "latest" (or "tail"), a cut (or its text) of one of the streams, or a mapping from
+                stream to any of these. Streams without one are read from their head. An existing group continues where
+                it is.
             retention: When its progress releases data of its streams: "none" (never), "manual" (on ``publish``) or
                 "automatic" (at each checkpoint). With the last two the streams keep what the group has not done with, within
                 their own limits.
@@ -438,8 +439,8 @@ class Store:
         online.
 
         Args:
-            to: "head" or "earliest", "tail" or "latest", a time with a zone (the group reads what was appended from then on),
-                or a cut or its text, which moves only its own stream.
+            to: "earliest" (or "head"), "latest" (or "tail"), a time with a zone (the group reads what was appended from
+                then on), or a cut or its text, which moves only its own stream.
             streams: Only these streams; empty: all that the group reads.
             lease_s: A reader counts as offline after this time without a heartbeat. If the group lists readers, the call
                 waits this long to see whether they are online.

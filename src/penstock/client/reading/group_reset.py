@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from penstock.client.moments import Services, cut_at
-from penstock.client.options import RESET_WORDS, cut_of
+from penstock.client.options import Position, position_of
 from penstock.client.reading.group_state import GroupState, SegmentKey
 from penstock.client.reading.group_table import GroupTable
 from penstock.client.reading.liveness import Silences
@@ -43,7 +43,7 @@ from penstock.ports.rng import Rng
 
 log = logging.getLogger(__name__)
 
-ResetTo: TypeAlias = StreamCut | datetime | Literal["head", "tail", "earliest", "latest"] | str
+ResetTo: TypeAlias = Position | datetime
 """Where a group continues: the head (earliest) or tail (latest) of each stream, the events since a time, or a cut."""
 
 _LEASE_REFRESHES = 3
@@ -212,12 +212,11 @@ class GroupReset:
             at_ms = round(to.timestamp() * 1000)
             if at_ms > self._clock.now_ms():
                 raise InvalidArgumentError(
-                    "the time is in the future; to skip everything, reset to tail", to=to.isoformat()
+                    "the time is in the future; to skip everything, reset to latest", to=to.isoformat()
                 )
             return await cut_at(self._services, stream, at_ms, end=False)
-        bound = RESET_WORDS.get(to) if isinstance(to, str) else None
-        place = bound if bound is not None else cut_of(to, name="to")
-        return await retrying(partial(resolve_cut, self._controller, stream, place), self._rng)
+        position = position_of(to, name="to")
+        return await retrying(partial(resolve_cut, self._controller, stream, position), self._rng)
 
     async def _check_readable(self, cut: StreamCut) -> None:
         """As ``move_subscriber`` checks it for subscribers. Raises InvalidCutError."""

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from penstock.codec.control.effective_policy import encode_effective
 from penstock.codec.control.policy_document import decode_document, encode_document, encode_hold
-from penstock.model.cuts import StreamCut
+from penstock.model.cuts import ENDS, StreamCut
 from penstock.model.errors import InvalidArgumentError, SubscriberNotFoundError
 from penstock.model.names import StreamName
 from penstock.model.retention import EMPTY, PolicyTarget
@@ -24,8 +24,6 @@ from penstock.net.http import retention_documents as mapping
 from penstock.net.http.reading_requests import Handler, Query, json_body, json_response, nothing, path_route, stream_of
 from penstock.net.removal_plan import plan_removal
 from penstock.ports.controller_service import ControllerService
-
-_HEAD, _TAIL = "head", "tail"
 
 
 class RetentionRest:
@@ -151,12 +149,14 @@ class RetentionRest:
         return json_response(mapping.cut_document(await self._controller.head(stream)))
 
     async def _position(self, stream: StreamName, value: object, *, field: str) -> StreamCut:
-        """A cut that may also be said as ``head`` or ``tail``."""
-        if value == _HEAD:
-            return await self._controller.head(stream)
-        if value == _TAIL:
-            return await self._controller.tail(stream)
-        return mapping.cut_of(stream, value, field=field)
+        """A cut, which may also be one of the words of ``ENDS``."""
+        match ENDS.get(value) if isinstance(value, str) else None:
+            case "head":
+                return await self._controller.head(stream)
+            case "tail":
+                return await self._controller.tail(stream)
+            case _:
+                return mapping.cut_of(stream, value, field=field)
 
     # --- holds -------------------------------------------------------------------------------------------------
 

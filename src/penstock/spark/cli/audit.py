@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.app.cli.common.options import KIND, OUT, SINCE, UNTIL, DryRunOption
 from penstock.app.cli.common.output import print_facts, print_json, print_rows
 from penstock.app.cli.common.target import ControllerOption, JsonOption, default_controller
 from penstock.app.cli.common.words import moment
 from penstock.app.units import counted, format_size
-from penstock.codec.audit import AuditKind
 from penstock.spark.cli.session import (
     ConfOption,
-    DryRunOption,
     MasterOption,
     SourceOption,
     pairs,
@@ -38,19 +37,20 @@ def audit(
     out: Annotated[
         Path | None,
         typer.Option(
+            "--out",
             metavar="DIR",
-            help="Bring the Parquet table there up to now, or begin it; without it there are only the sums.",
+            help=f"{OUT} As a Parquet table, created or brought up to date; without it, only the sums are printed.",
             show_default=False,
         ),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Decided from then on, as 2026-01-31T12:00:00Z.", show_default=False),
+        typer.Option("--since", metavar="TIME", help=SINCE, show_default=False),
     ] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Decided before then.", show_default=False)] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help=UNTIL, show_default=False)] = None,
     kind: Annotated[
         list[str] | None,
-        typer.Option("--kind", metavar="KIND", help="Only this: " + ", ".join(item.value for item in AuditKind) + "."),
+        typer.Option("--kind", metavar="KIND", help=KIND),
     ] = None,
     option: SourceOption = None,
     controller: ControllerOption = None,

@@ -9,23 +9,22 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.app.cli.common.loss import YesOption, confirm, refusal
+from penstock.app.cli.common.loss import confirm, refusal
+from penstock.app.cli.common.options import DDL, VALUES, DryRunOption, OwnerOption, ReasonOption, YesOption
 from penstock.app.cli.common.output import DEFERRED_STATUS, ProgressLine, say
-from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller
+from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller, owner_of
 from penstock.app.cli.erase import (
     ErasureIdOption,
-    WhyOption,
     deferred_by,
     erasure_of,
     print_receipt,
     state_line,
     would_erase,
 )
-from penstock.app.cli.holds import OwnerOption, owner_of
 from penstock.app.erasing import values_from
 from penstock.app.units import counted
 from penstock.model.errors import InvalidArgumentError
-from penstock.spark.cli.session import ConfOption, DryRunOption, MasterOption, spark_session
+from penstock.spark.cli.session import ConfOption, MasterOption, spark_session
 from penstock.spark.matching import Contains, JsonField, Match, Where
 
 JsonFieldOption = Annotated[
@@ -33,7 +32,7 @@ JsonFieldOption = Annotated[
     typer.Option(
         "--json-field",
         metavar="PATH",
-        help="Events are JSON: look at this field, as user.id or users.0.id.",
+        help="Look at this field of JSON events, for example user.id or users.0.id.",
         show_default=False,
     ),
 ]
@@ -43,21 +42,21 @@ ValuesOption = Annotated[
     typer.Option(
         "--values-from",
         metavar="FILE",
-        help="What to look for, one value a line. They reach executors, never a plan, a log or the receipt.",
+        help=f"{VALUES} They reach executors, never a plan, a log or the receipt.",
         show_default=False,
         exists=True,
     ),
 ]
 SchemaOption = Annotated[
     str | None,
-    typer.Option("--schema", metavar="DDL", help="Columns of JSON events, for --where.", show_default=False),
+    typer.Option("--schema", metavar="DDL", help=f"{DDL} Of JSON events, for --where.", show_default=False),
 ]
 WhereOption = Annotated[
     str | None,
     typer.Option(
         "--where",
         metavar="SQL",
-        help="A predicate over --schema. What is written in it may show in Spark's own logs.",
+        help="A predicate over the columns of --schema. Its text may show in Spark's own logs.",
         show_default=False,
     ),
 ]
@@ -65,13 +64,13 @@ WhereOption = Annotated[
 
 def erase(
     stream: StreamArgument,
-    why: WhyOption,
+    reason: ReasonOption,
     json_field: JsonFieldOption = None,
     anywhere: AnywhereOption = False,
     values: ValuesOption = None,
     schema: SchemaOption = None,
     where: WhereOption = None,
-    who: OwnerOption = None,
+    owner: OwnerOption = None,
     erasure: ErasureIdOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -92,8 +91,8 @@ def erase(
 
     \b
     Examples:
-      penstock spark erase demo/clicks --json-field user.id --values-from ids.txt --why "request 17" --dry-run
-      penstock spark erase demo/clicks --schema "user string, age int" --where "user = 'ann' and age < 18" --why "request 18"
+      penstock spark erase demo/clicks --json-field user.id --values-from ids.txt --reason "request 17" --dry-run
+      penstock spark erase demo/clicks --schema "user string, age int" --where "user = 'ann' and age < 18" --reason "r 18"
     """
     from penstock.spark.jobs.erase import erase as run
 
@@ -107,8 +106,8 @@ def erase(
             stream,
             match,
             controller=controller or default_controller(),
-            who=owner_of(who),
-            why=why,
+            who=owner_of(owner),
+            why=reason,
             erasure=erasure,
             dry_run=dry_run,
             confirm=None if yes else lambda found: _confirm(stream, found, line, as_json=json),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.app.cli.common.options import FROM, SINCE, TO, UNTIL, DryRunOption
 from penstock.app.cli.common.output import print_facts, print_json
 from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller
 from penstock.app.cli.common.words import moment
@@ -15,7 +16,6 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.model.segments import SegmentId
 from penstock.spark.cli.session import (
     ConfOption,
-    DryRunOption,
     MasterOption,
     SourceOption,
     source_options,
@@ -32,22 +32,24 @@ OutputArgument = Annotated[
 ]
 StartOption = Annotated[
     str | None,
-    typer.Option("--start", metavar="CUT", help="From here: earliest, or the text of a cut.", show_default=False),
+    typer.Option("--from", metavar="POSITION", help=FROM, show_default=False),
 ]
 EndOption = Annotated[
     str | None,
-    typer.Option("--end", metavar="CUT", help="Up to here: latest, or the text of a cut.", show_default=False),
+    typer.Option("--to", metavar="POSITION", help=TO, show_default=False),
 ]
 AfterOption = Annotated[
     Path | None,
-    typer.Option("--after", metavar="DIR", help="From where this earlier export ended.", show_default=False),
+    typer.Option(
+        "--after", metavar="DIR", help="Continue where the export in this directory ended.", show_default=False
+    ),
 ]
 OffsetsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--offsets",
         metavar="SEGMENT=START:END",
-        help="Only events of a segment that begin at these offsets; may be given again.",
+        help="Only events that begin at these offsets of a segment; may be given again.",
         show_default=False,
     ),
 ]
@@ -56,28 +58,36 @@ TimeFieldOption = Annotated[
     typer.Option(
         "--time-field",
         metavar="NAME",
-        help="Field of the event's JSON that says when: ISO 8601 or a number; a.b goes deeper.",
+        help="Field of JSON events with their time, for example user.at: ISO 8601 or a number.",
         show_default=False,
     ),
 ]
-TimeUnitOption = Annotated[str, typer.Option("--time-unit", help="Of a time that is a number: s, ms or us.")]
+TimeUnitOption = Annotated[str, typer.Option("--time-unit", metavar="s|ms|us", help="Unit of a time that is a number.")]
 SinceOption = Annotated[
     str | None,
-    typer.Option("--since", metavar="TIME", help="Events from then on, as 2026-01-31T12:00:00Z.", show_default=False),
+    typer.Option("--since", metavar="TIME", help=f"{SINCE} By --time-field, or by append time.", show_default=False),
 ]
 UntilOption = Annotated[
-    str | None, typer.Option("--until", metavar="TIME", help="Events before then.", show_default=False)
+    str | None,
+    typer.Option("--until", metavar="TIME", help=f"{UNTIL} Events of this time are left out.", show_default=False),
 ]
 PartitionOption = Annotated[
     str | None,
     typer.Option(
-        "--partition-by", metavar="PERIOD", help="hour or day: directories date=…/hour=….", show_default=False
+        "--partition-by", metavar="PERIOD", help="Write directories date=…/hour=…: hour or day.", show_default=False
     ),
 ]
 ColumnsOption = Annotated[
-    str, typer.Option("--columns", help="Of event, segment_id, offset, scope, stream, append_time.")
+    str,
+    typer.Option(
+        "--columns",
+        metavar="NAMES",
+        help="Columns to write, separated by commas, of event, segment_id, offset, scope, stream, append_time.",
+    ),
 ]
-CompressionOption = Annotated[str, typer.Option("--compression", help="zstd, snappy, gzip or none.")]
+CompressionOption = Annotated[
+    str, typer.Option("--compression", metavar="zstd|snappy|gzip|none", help="Compression of the files.")
+]
 
 
 def export(
@@ -105,6 +115,9 @@ def export(
 
     Stopped, give the same command again: what is written stays written, and the range is the one that was begun. The
     directory must be one that all executors see.
+
+    \b
+    penstock spark export plant/turbine /lake/turbine --from earliest --to latest --since 2026-01-31
     """
     from penstock.spark.jobs.event_time import EventTime
     from penstock.spark.jobs.export.job import ExportRequest

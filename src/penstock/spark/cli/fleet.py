@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from penstock.app.cli.common.options import AS_OF, FACTS, OUT, PNG, SCOPE, DryRunOption
 from penstock.app.cli.common.output import print_facts, print_json, print_rows
 from penstock.app.cli.common.policy_options import PolicyChange, takes_policy
 from penstock.app.cli.common.target import ControllerOption, JsonOption, default_controller
@@ -19,7 +20,7 @@ from penstock.codec.control.policy_document import encode_document
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import check_name
 from penstock.model.retention import EMPTY, Inherit, Level
-from penstock.spark.cli.session import ConfOption, DryRunOption, MasterOption, spark_session, telling
+from penstock.spark.cli.session import ConfOption, MasterOption, spark_session, telling
 from penstock.spark.fleet import sources
 from penstock.spark.fleet.changes import ALL_FIELDS, PolicyEdit
 from penstock.spark.fleet.report import FleetReport, Side
@@ -34,8 +35,8 @@ FactsOption = Annotated[
     list[str],
     typer.Option(
         "--facts",
-        metavar="FILE|DIR|store",
-        help="Facts: .jsonl, .jsonl.gz or .parquet, or a directory of them; may be given again. "
+        metavar="FILE",
+        help=f"{FACTS} .jsonl, .jsonl.gz or .parquet, or a directory of them; may be given again. "
         "store: all streams of the running store (--controller).",
         show_default=False,
     ),
@@ -43,28 +44,26 @@ FactsOption = Annotated[
 ScopesOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--scope", metavar="SCOPE", help="The change is for this scope. May be given again.", show_default=False
+        "--scope", metavar="SCOPE", help=f"{SCOPE} The change applies to them; may be given again.", show_default=False
     ),
 ]
-ByOption = Annotated[str, typer.Option("--by", metavar="scope|day|rule", help="What the table is about.")]
-AtOption = Annotated[
+ByOption = Annotated[str, typer.Option("--by", metavar="scope|day|rule", help="What a row of the table stands for.")]
+AsOfOption = Annotated[
     str | None,
-    typer.Option("--at", metavar="TIME", help="Decide for then: 7d from now, or 2026-01-31.", show_default=False),
+    typer.Option("--as-of", metavar="TIME", help=AS_OF, show_default=False),
 ]
 OutOption = Annotated[
     Path | None,
     typer.Option(
         "--out",
         metavar="DIR",
-        help="Write decisions (Parquet), report.json and fleet.png there.",
+        help=f"{OUT} The decisions (Parquet), report.json and fleet.png.",
         show_default=False,
     ),
 ]
 PngOption = Annotated[
     Path | None,
-    typer.Option(
-        "--png", metavar="FILE", help="Save the picture: png, svg or pdf (needs matplotlib).", show_default=False
-    ),
+    typer.Option("--png", metavar="FILE", help=PNG, show_default=False),
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace decisions that are in --out already.")]
 
@@ -75,7 +74,7 @@ def fleet(
     facts: FactsOption,
     scope: ScopesOption = None,
     by: ByOption = "scope",
-    at: AtOption = None,
+    as_of: AsOfOption = None,
     out: OutOption = None,
     overwrite: OverwriteOption = False,
     controller: ControllerOption = None,
@@ -112,7 +111,7 @@ def fleet(
         raise InvalidArgumentError("--by is scope, day or rule", by=repr(by[:40]))
     edit = _edit(change, scope or [])
     pictures = _pictures(png, out)
-    at_ms = None if at is None else parse_moment(at, now_ms=RealClock().now_ms())
+    at_ms = None if as_of is None else parse_moment(as_of, now_ms=RealClock().now_ms())
     chosen = _facts(facts, controller)
     if dry_run:
         _tell_plan(chosen, edit, out, as_json=json)

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.app.cli.common.options import DDL, KEY_BY, OPTION, SEGMENTS, SIZES, DryRunOption
 from penstock.app.cli.common.output import print_facts, print_json
 from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller
 from penstock.app.units import counted, format_size, parse_size
-from penstock.spark.cli.session import ConfOption, DryRunOption, MasterOption, pairs, spark_session, telling
+from penstock.spark.cli.session import ConfOption, MasterOption, pairs, spark_session, telling
 
 if TYPE_CHECKING:
     from penstock.spark.jobs.load import LoadReport
@@ -21,7 +22,8 @@ FormatOption = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="parquet, csv, json, orc or text; else as the names end. A directory is taken for parquet.",
+        metavar="parquet|csv|json|orc|text",
+        help="Format of the files. Else by the names; a directory is parquet.",
         show_default=False,
     ),
 ]
@@ -36,34 +38,37 @@ EventOption = Annotated[
 ]
 KeyOption = Annotated[
     str | None,
-    typer.Option("--key", metavar="SQL", help="The routing key: a column or an expression.", show_default=False),
+    typer.Option("--key-by", metavar="SQL", help=f"{KEY_BY} It is the routing key.", show_default=False),
 ]
 OrderOption = Annotated[
     list[str] | None,
     typer.Option(
         "--order-by",
         metavar="SQL",
-        help="Events of one key arrive in this order; 'at desc' turns it around; may be given again. Needs --key.",
+        help="Order of the events of one key: a column or an expression, 'at desc' for descending. Needs --key-by; "
+        "may be given again.",
         show_default=False,
     ),
 ]
 SchemaOption = Annotated[
     str | None,
-    typer.Option(
-        "--schema", metavar="DDL", help="Columns of the input: 'sensor STRING, at BIGINT'.", show_default=False
-    ),
+    typer.Option("--schema", metavar="DDL", help=f"{DDL} Of the input.", show_default=False),
 ]
 ReaderOption = Annotated[
     list[str] | None,
     typer.Option(
         "--option",
         metavar="NAME=VALUE",
-        help="Of Spark's reader, as header=false; may be given again.",
+        help=f"{OPTION} header=false.",
         show_default=False,
     ),
 ]
-SegmentsOption = Annotated[int, typer.Option("--segments", min=1, help="Of the stream, if it is made.")]
-PartOption = Annotated[str, typer.Option("--part", metavar="SIZE", help="Input that is written as one transaction.")]
+SegmentsOption = Annotated[
+    int, typer.Option("--segments", metavar="N", min=1, help=f"{SEGMENTS} If the stream is created.")
+]
+PartOption = Annotated[
+    str, typer.Option("--part", metavar="SIZE", help=f"How much input is written as one transaction. {SIZES}")
+]
 RootOption = Annotated[
     str | None,
     typer.Option(
@@ -73,7 +78,7 @@ RootOption = Annotated[
         show_default=False,
     ),
 ]
-AgainOption = Annotated[bool, typer.Option("--again", help="Load it although it was loaded before.")]
+AgainOption = Annotated[bool, typer.Option("--again", help="Load the input even if it was loaded before.")]
 
 
 def load(
@@ -99,6 +104,9 @@ def load(
 
     Readers see a part (--part) whole or not at all. Stopped, give the same command again: it goes on with the first part
     that is missing. A directory with one more file is other input: then name the new files.
+
+    \b
+    penstock spark load plant/turbine /lake/in --key-by sensor --order-by at
     """
     from penstock.spark.jobs.load import LoadRequest
     from penstock.spark.jobs.load import load as run

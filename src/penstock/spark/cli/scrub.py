@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from penstock.app.cli.common.options import DryRunOption
 from penstock.app.cli.common.output import print_json
 from penstock.app.cli.common.target import ControllerOption, JsonOption, default_controller
 from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS, damage_line
 from penstock.app.units import counted, format_size
 from penstock.model.names import StreamName, check_name
-from penstock.spark.cli.session import ConfOption, DryRunOption, MasterOption, spark_session, telling
+from penstock.spark.cli.session import ConfOption, MasterOption, spark_session, telling
 
 
 def scrub(
@@ -23,7 +24,10 @@ def scrub(
         ),
     ] = None,
     findings: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write what is found to this Parquet file.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--findings", metavar="FILE", help="Write what is found to this Parquet file.", show_default=False
+        ),
     ] = None,
     controller: ControllerOption = None,
     master: MasterOption = "local[*]",
@@ -35,6 +39,9 @@ def scrub(
 
     Says which ranges of which streams cannot be read, how many events that is, and which subscribers have not read past it.
     Exit status 7 where something is damaged. The log and the metadata are verified by: penstock scrub
+
+    \b
+    penstock spark scrub plant --master spark://host:7077
     """
     from penstock.spark.jobs.scrub import ScrubRequest
     from penstock.spark.jobs.scrub import scrub as run

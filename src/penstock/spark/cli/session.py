@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.app.cli.common.options import OPTION
 from penstock.app.cli.common.output import ProgressLine
 from penstock.app.cli.common.words import parse_moment
 from penstock.model import errors
@@ -31,18 +32,22 @@ MasterOption = Annotated[
 ]
 ConfOption = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be given again.", show_default=False),
+    typer.Option(
+        "--conf",
+        metavar="NAME=VALUE",
+        help="A setting of Spark, for example spark.sql.shuffle.partitions=8; may be given again.",
+        show_default=False,
+    ),
 ]
 SourceOption = Annotated[
     list[str] | None,
     typer.Option(
         "--option",
         metavar="NAME=VALUE",
-        help="Of the source, as fail_on_data_loss=false; may be given again.",
+        help=f"{OPTION} fail_on_data_loss=false.",
         show_default=False,
     ),
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")]
 
 
 _LOG = Path(__file__).absolute().with_name("log4j2.properties")

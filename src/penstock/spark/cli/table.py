@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.app.cli.common.options import DDL, KEY_BY, DryRunOption
 from penstock.app.cli.common.output import print_facts, print_json
 from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller
 from penstock.app.units import counted, format_size
 from penstock.spark.cli.session import (
     ConfOption,
-    DryRunOption,
     MasterOption,
     SourceOption,
     source_options,
@@ -24,15 +24,13 @@ if TYPE_CHECKING:
     from penstock.spark.jobs.table import TableReport
 
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Of the table.", show_default=False)]
-KeyOption = Annotated[
-    str, typer.Option("--key", metavar="SQL", help="The key: a column or an expression.", show_default=False)
-]
+KeyOption = Annotated[str, typer.Option("--key-by", metavar="SQL", help=KEY_BY, show_default=False)]
 SchemaOption = Annotated[
     str | None,
     typer.Option(
         "--schema",
         metavar="DDL",
-        help="Of the events' JSON, as 'sensor STRING, value DOUBLE'; without it the table has the column event.",
+        help=f"{DDL} Of JSON events; without it, the table has the column event.",
         show_default=False,
     ),
 ]
@@ -41,18 +39,25 @@ DeleteWhenOption = Annotated[
     typer.Option(
         "--delete-when",
         metavar="SQL",
-        help="An event for which this is true takes its key out of the table.",
+        help="An event deletes its key from the table if this expression is true.",
         show_default=False,
     ),
 ]
 SubscriberOption = Annotated[
     str | None,
-    typer.Option("--subscriber", metavar="NAME", help="Of the table.  [default: table-STREAM-DIR]", show_default=False),
+    typer.Option(
+        "--subscriber",
+        metavar="NAME",
+        help="Subscriber that stands for the table.  [default: table-STREAM-DIR]",
+        show_default=False,
+    ),
 ]
 BucketsOption = Annotated[
-    int, typer.Option("--buckets", help="Parts of the table, rewritten as a whole; fixed with the first run.")
+    int, typer.Option("--buckets", metavar="N", help="Number of files per version; the first run fixes it.")
 ]
-KeepOption = Annotated[int, typer.Option("--keep", help="Versions that stay, for readers that are at one.")]
+KeepOption = Annotated[
+    int, typer.Option("--keep", metavar="N", help="Number of versions to keep, for readers of older ones.")
+]
 
 
 def table(
@@ -75,6 +80,9 @@ def table(
 
     Each run reads what came since the last one. The table is a subscriber of the stream: with a retention policy that
     goes by consumption, the stream keeps what the table does not have yet, and may lose what it has. Read DIR/current.
+
+    \b
+    penstock spark table plant/turbine /lake/turbine --schema "sensor STRING, value DOUBLE" --key-by sensor
     """
     from penstock.spark.jobs.table import TableRequest, update_table
 

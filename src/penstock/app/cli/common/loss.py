@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store
     from penstock.model.cuts import StreamCut
     from penstock.model.names import StreamName
-
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Required without a terminal.")]
-ReasonOption = Annotated[
-    str, typer.Option("--why", metavar="TEXT", help="The reason, recorded in the audit entry.", show_default=False)
-]
 
 FINAL = "not possible"
 UNTIL_DELETED = "until a rule deletes the data"

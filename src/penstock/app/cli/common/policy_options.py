@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from penstock.app.cli.common.options import DURATIONS, SCOPE, SIZES
 from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, parse_policy
 from penstock.app.units import parse_duration_ms, parse_size
 from penstock.codec.control.policy_document import BY_PATH, Field, Kind, check_value, decode_document
@@ -43,10 +44,17 @@ class _Option:
         return self.name.removeprefix("--").replace("-", "_")
 
     @property
+    def text(self) -> str:
+        """The help, with what the option takes."""
+        return f"{self.help}{ {Kind.BYTES: f' {SIZES}', Kind.SECONDS: f' {DURATIONS}'}.get(self.field.kind, '') }"
+
+    @property
     def metavar(self) -> str:
         if self.field.choices is not None:
             return "|".join(str(item.value) for item in self.field.choices)
-        return {Kind.BYTES: "SIZE", Kind.SECONDS: "TIME", Kind.EVENTS: "COUNT", Kind.SHARE: "SHARE"}[self.field.kind]
+        return {Kind.BYTES: "SIZE", Kind.SECONDS: "DURATION", Kind.EVENTS: "COUNT", Kind.SHARE: "SHARE"}[
+            self.field.kind
+        ]
 
 
 OPTIONS: Final = tuple(
@@ -128,7 +136,7 @@ def takes_policy(function: Callable[..., None]) -> Callable[..., None]:
             default=None,
             annotation=Annotated[
                 str | None,
-                typer.Option(option.name, metavar=option.metavar, help=option.help, show_default=False),
+                typer.Option(option.name, metavar=option.metavar, help=option.text, show_default=False),
             ],
         )
         for option in OPTIONS
@@ -238,9 +246,7 @@ LevelArgument = Annotated[
         metavar="SCOPE/STREAM", show_default=False, help="The stream; or a level above it: --scope, --server."
     ),
 ]
-ScopeOption = Annotated[
-    str | None, typer.Option("--scope", metavar="SCOPE", help="All streams of a scope.", show_default=False)
-]
+ScopeOption = Annotated[str | None, typer.Option("--scope", metavar="SCOPE", help=SCOPE, show_default=False)]
 ServerOption = Annotated[bool, typer.Option("--server", help="All streams of the server.")]
 
 

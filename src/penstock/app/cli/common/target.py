@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.app.cli.common.options import DATA
 from penstock.app.settings import CONTROLLER_PORT
 from penstock.model.callers import Caller, calling
 from penstock.model.errors import DirectoryInUseError, InvalidArgumentError
@@ -35,7 +36,7 @@ ControllerOption = Annotated[
 ]
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", metavar="DIR", help="Work on this data directory, without a server.", show_default=False),
+    typer.Option("--data", metavar="DIR", help=f"{DATA} Opened without a server.", show_default=False),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON: one object, or one per line for lists.")]
 
@@ -77,14 +78,20 @@ def default_controller() -> str:
     return os.environ.get(ENVIRONMENT) or DEFAULT_CONTROLLER
 
 
-def _caller(who: str | None, why: str) -> Caller:
-    """The caller named in audit entries: ``who``, or the operating system's user. Raises InvalidArgumentError."""
-    if who is None:
-        try:
-            who = getpass.getuser()
-        except (OSError, KeyError):
-            who = ""
-    return Caller(who=who, why=why, via="cli")
+def _user() -> str | None:
+    """The operating system's user; None if it has no name."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return None
+
+
+def owner_of(given: str | None) -> str:
+    """The name in ``--owner``, or the user. Raises InvalidArgumentError if the user has no name."""
+    owner = given if given is not None else _user()
+    if owner is None:
+        raise InvalidArgumentError("this user has no name; give one with --owner NAME")
+    return owner
 
 
 @contextmanager
@@ -96,7 +103,7 @@ def open_target(
     Raises InvalidArgumentError if both options are given, or if the directory holds no store and ``create`` is false;
     DirectoryInUseError, which explains how to reach a server.
     """
-    by = _caller(who, why)
+    by = Caller(who=(_user() or "") if who is None else who, why=why, via="cli")
     if controller is not None and data is not None:
         raise InvalidArgumentError("give --controller or --data, not both")
     import penstock

@@ -33,8 +33,9 @@ def moment(at_ms: int) -> str:
         return f"{at_ms} ms"
 
 
-def parse_moment(text: str, *, now_ms: int) -> int:
-    """Milliseconds since the Unix epoch of ``7d`` (from now), ``2026-01-31T12:00:00Z``, a date, or a number of them.
+def parse_moment(text: str, *, now_ms: int, ago: bool = False) -> int:
+    """Milliseconds since the Unix epoch of ``7d`` (from now, or ``ago``), ``2026-01-31T12:00:00Z``, a date, or a number
+    of them.
 
     Raises InvalidArgumentError; a time without a zone is refused, a date begins in UTC.
     """
@@ -45,10 +46,11 @@ def parse_moment(text: str, *, now_ms: int) -> int:
         found = moment_of(word)
     except ValueError:
         try:
-            return now_ms + parse_duration_ms(word.removeprefix("+"))
+            return now_ms + (-1 if ago else 1) * parse_duration_ms(word.removeprefix("+"))
         except InvalidArgumentError as error:
             raise InvalidArgumentError(
-                "not a moment; write 7d (from now), 2026-01-31, or 2026-01-31T12:00:00Z", value=repr(text[:60])
+                f"not a moment; write 7d ({'ago' if ago else 'from now'}), 2026-01-31, or 2026-01-31T12:00:00Z",
+                value=repr(text[:60]),
             ) from error
     return (found - _EPOCH) // timedelta(milliseconds=1)
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.app.cli.common.options import DATA, EndpointOption, InsecureOption
 from penstock.app.cli.common.output import ProgressLine, print_json
 from penstock.app.cli.common.target import JsonOption
 from penstock.app.cli.common.words import moment
-from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS, EndpointOption, InsecureOption
+from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS
 from penstock.app.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ app = typer.Typer(name="backup", help="Copy a store to a directory, and verify t
 @app.command("create")
 def create(
     backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="A new directory.", show_default=False)],
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The data directory.", show_default=False)],
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help=DATA, show_default=False)],
     endpoint: EndpointOption = None,
     insecure: InsecureOption = False,
     json: JsonOption = False,
@@ -32,6 +33,9 @@ def create(
 
     The copy contains everything that was acknowledged before the command. While it runs, the store frees no disk space.
     Exit status 7: chunks are missing in the store, and so in the copy.
+
+    \b
+    penstock backup create /backups/monday --data ./store
     """
     import asyncio
 
@@ -56,7 +60,11 @@ def verify(
     backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="A backup.", show_default=False)],
     json: JsonOption = False,
 ) -> None:
-    """Read every file of BACKUP and compare it with its checksum. Exit status 7: a file is damaged or missing."""
+    """Read every file of BACKUP and compare it with its checksum. Exit status 7: a file is damaged or missing.
+
+    \b
+    penstock backup verify /backups/monday
+    """
     import asyncio
 
     from penstock.app.backup.restore import verify_backup
@@ -75,13 +83,16 @@ def verify(
 
 def restore(
     backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="A backup.", show_default=False)],
-    data: Annotated[Path, typer.Option("--data", metavar="NEW", help="The new data directory.", show_default=False)],
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help=f"{DATA} It must not exist.", show_default=False)],
     json: JsonOption = False,
 ) -> None:
-    """Create a store in the new directory NEW from a backup. Every file is verified; BACKUP is not changed.
+    """Create a store in the new directory from a backup. Every file is verified; BACKUP is not changed.
 
     All streams continue in new segments. A position that was reached in the original after the backup is refused, so it
     never means another event.
+
+    \b
+    penstock restore /backups/monday --data ./restored
     """
     import asyncio
 

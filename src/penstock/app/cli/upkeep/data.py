@@ -6,14 +6,14 @@ import base64
 import json as jsonlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from penstock.app.cli.common.options import FOLLOW, FROM, LimitOption
+from penstock.app.cli.common.positions import position_of
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
-from penstock.app.cli.streams import cut_of
 from penstock.app.units import counted, format_size
-from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -38,7 +38,11 @@ def write(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write standard input, one event per line. Returns when all of it is durable."""
+    """Write standard input, one event per line. Returns when all of it is durable.
+
+    \b
+    echo '{"user": 7}' | penstock write demo/clicks --key .user
+    """
     choose = _key_chooser(key)
     events = size_bytes = 0
     with open_target(controller, data) as store:
@@ -114,19 +118,20 @@ def _field(event: Any, path: str) -> Any:
 
 def read(
     stream: StreamArgument,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more at the tail.")] = False,
-    start: Annotated[str, typer.Option("--from", metavar="head|tail|CUT", help="Where to begin.")] = "head",
-    limit: Annotated[int | None, typer.Option("--max", help="Stop after so many events.", show_default=False)] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help=FOLLOW)] = False,
+    start: Annotated[str, typer.Option("--from", metavar="POSITION", help=FROM)] = "earliest",
+    limit: LimitOption = None,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print the events, one per line, up to the current tail."""
-    if limit is not None and limit < 1:
-        raise InvalidArgumentError("--max is at least 1", max=limit)
-    begin: Literal["head", "tail"] | StreamCut = (
-        "head" if start == "head" else "tail" if start == "tail" else cut_of(start, stream, "head", "tail")
-    )
+    """Print the events, one per line, up to the current tail.
+
+    \b
+    penstock read demo/clicks --from earliest --limit 10
+    penstock read demo/clicks --from latest --follow
+    """
+    begin = position_of(start, stream)
     out = sys.stdout.buffer
     left = limit if limit is not None else -1
     with open_target(controller, data) as store:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.app.cli.common.options import DATA, EndpointOption, InsecureOption
 from penstock.app.cli.common.output import print_json
 from penstock.app.cli.common.target import JsonOption
-from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS, EndpointOption, InsecureOption, damage_line
+from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS, damage_line
 from penstock.app.integrity.report import advice
 from penstock.app.units import counted, format_size
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The data directory.", show_default=False)],
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help=DATA, show_default=False)],
     endpoint: EndpointOption = None,
     insecure: InsecureOption = False,
     json: JsonOption = False,
@@ -27,6 +28,9 @@ def doctor(
 
     Reads everything except the bytes of chunks, which `penstock scrub` verifies. Exit status 7: something is damaged, or a
     start would be refused.
+
+    \b
+    penstock doctor --data ./store
     """
     import asyncio
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.app.cli.common.options import DATA, SOURCE, TIER2, EndpointOption, InsecureOption
 from penstock.app.cli.common.output import ProgressLine, print_json
 from penstock.app.cli.common.target import JsonOption
 from penstock.app.cli.common.words import moment
-from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS, EndpointOption, InsecureOption, damage_line
+from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS, damage_line
 from penstock.app.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -22,24 +23,27 @@ def rebuild(
     place: Annotated[
         str,
         typer.Option(
-            "--from",
+            "--source",
             metavar="PLACE",
-            help="Tier 2: a data directory, a directory of tier 2, s3://BUCKET/PREFIX.",
+            help=SOURCE,
             show_default=False,
         ),
     ],
-    data: Annotated[Path, typer.Option("--data", metavar="NEW", help="The new data directory.", show_default=False)],
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help=f"{DATA} It must not exist.", show_default=False)],
     tier2: Annotated[
         str | None,
-        typer.Option("--tier2", metavar="PLACE", help="Where the new store keeps its chunks.", show_default=False),
+        typer.Option("--tier2", metavar="PLACE", help=TIER2, show_default=False),
     ] = None,
     endpoint: EndpointOption = None,
     insecure: InsecureOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Rebuild a store in a new directory from tier 2 alone, after the log or metadata is lost. PLACE is not changed.
+    """Rebuild a store in a new directory from tier 2 alone, after the log or metadata is lost. The source is not changed.
 
     Prints what was not recovered. Exit status 7: something is known to be missing or damaged.
+
+    \b
+    penstock rebuild --source ./store/tier2 --data ./rebuilt
     """
     import asyncio
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.app.cli.common.options import SIZES, EndpointOption, InsecureOption
 from penstock.app.cli.common.output import ProgressLine, print_json
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, default_controller
 from penstock.app.integrity.report import ScrubReport, advice, affected, scrub_all
@@ -21,25 +22,18 @@ DAMAGE_STATUS = 7
 _DIAL_S = 2.0
 Page = Callable[[str | None, int], Awaitable[ScrubPage]]
 
-EndpointOption = Annotated[
-    str | None,
-    typer.Option(
-        "--s3-endpoint",
-        metavar="URL",
-        envvar="AWS_ENDPOINT_URL",
-        help="An S3 that is not Amazon's.",
-        show_default=False,
-    ),
-]
-InsecureOption = Annotated[bool, typer.Option("--insecure", help="Allow S3 without TLS beyond loopback.")]
-
 
 def scrub(
     controller: ControllerOption = None,
     data: DataOption = None,
-    rate: Annotated[str, typer.Option(metavar="SIZE", help="Read no more than this in a second.")] = "50MiB",
+    rate: Annotated[
+        str, typer.Option("--rate", metavar="SIZE", help=f"Read no more than this per second. {SIZES}")
+    ] = "50MiB",
     cursor: Annotated[
-        str | None, typer.Option("--from", metavar="CURSOR", help="Go on where a scrub stopped.", show_default=False)
+        str | None,
+        typer.Option(
+            "--cursor", metavar="CURSOR", help="Continue an earlier scrub, which printed it.", show_default=False
+        ),
     ] = None,
     endpoint: EndpointOption = None,
     insecure: InsecureOption = False,
@@ -48,6 +42,10 @@ def scrub(
     """Verify every checksum: of a running store, or with --data of one that is not running. Changes nothing.
 
     Exit status 7 where something is damaged. Interrupted, it says how to go on.
+
+    \b
+    penstock scrub --rate 100MiB
+    penstock scrub --data ./store
     """
     rate_bytes = parse_size(rate.removesuffix("/s"))
     if rate_bytes <= 0:
@@ -71,7 +69,7 @@ def scrub(
             else:
                 report = asyncio.run(_online(controller or default_controller(), rate_bytes, cursor, keep))
     except KeyboardInterrupt:
-        print(f"penstock: stopped; go on with --from {report.cursor}", file=sys.stderr)
+        print(f"penstock: stopped; continue with: penstock scrub --cursor {report.cursor}", file=sys.stderr)
         if json:
             print_json(report.as_json())
         raise typer.Exit(130) from None

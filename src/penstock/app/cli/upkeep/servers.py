@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.app.cli.common.options import DATA, DURATIONS, SIZES, TIER2, EndpointOption, InsecureOption, LimitOption
 from penstock.app.cli.common.output import print_json
 from penstock.app.cli.common.target import JsonOption
 from penstock.app.settings import (
@@ -21,7 +22,7 @@ from penstock.app.settings import (
 )
 from penstock.app.units import parse_duration_ms, parse_size
 
-DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help="Where everything is kept.")]
+DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help=f"{DATA} Created if it does not exist.")]
 HostOption = Annotated[str, typer.Option("--host", metavar="HOST", help="Address to listen on.")]
 ControllerPortOption = Annotated[
     int, typer.Option("--controller-port", metavar="PORT", help="Controller API; 0 takes a free port.")
@@ -37,7 +38,9 @@ HttpPortOption = Annotated[
 ]
 AdvertiseOption = Annotated[
     str | None,
-    typer.Option("--advertise", metavar="HOST", help="What clients are told to connect to.", show_default=False),
+    typer.Option(
+        "--advertise", metavar="HOST", help="Address that clients connect to, if it is not --host.", show_default=False
+    ),
 ]
 WorkersOption = Annotated[
     int | None,
@@ -52,34 +55,38 @@ WorkersOption = Annotated[
 ]
 MemoryOption = Annotated[
     str,
-    typer.Option("--memory", metavar="SIZE", help="Memory of the whole process, of each worker's; 96MiB or more."),
+    typer.Option("--memory", metavar="SIZE", help="Memory of the process, or of each worker: 96MiB or more."),
 ]
 LogOption = Annotated[
-    str, typer.Option("--log", metavar="SIZE", help="Disk budget of the write-ahead log, of each worker.")
+    str,
+    typer.Option(
+        "--log", metavar="SIZE", help=f"Disk space for the write-ahead log, or for that of each worker. {SIZES}"
+    ),
 ]
 RetentionCycleOption = Annotated[
-    str, typer.Option("--retention-cycle", metavar="TIME", help="How often retention looks.")
+    str, typer.Option("--retention-cycle", metavar="DURATION", help=f"How often retention runs. {DURATIONS}")
 ]
 DeletionGraceOption = Annotated[
-    str, typer.Option("--deletion-grace", metavar="TIME", help="How long a deleted stream can be restored; 0s: never.")
+    str,
+    typer.Option(
+        "--deletion-grace",
+        metavar="DURATION",
+        help="How long a deleted stream can be restored, for example 1h or 7d; 0s: never.",
+    ),
 ]
 Tier2Option = Annotated[
     str | None,
-    typer.Option("--tier2", metavar="PLACE", help="Chunks in s3://BUCKET/PREFIX or a directory.", show_default=False),
+    typer.Option("--tier2", metavar="PLACE", help=TIER2, show_default=False),
 ]
-EndpointOption = Annotated[
-    str | None,
+UnitOption = Annotated[
+    str,
     typer.Option(
-        "--s3-endpoint",
-        metavar="URL",
-        envvar="AWS_ENDPOINT_URL",
-        help="An S3 that is not Amazon's.",
-        show_default=False,
+        "--tier2-unit", metavar="SIZE", help=f"How much a segment collects before it writes an object. {SIZES}"
     ),
 ]
-UnitOption = Annotated[str, typer.Option("--tier2-unit", metavar="SIZE", help="What a segment gathers for an object.")]
-WaitOption = Annotated[str, typer.Option("--tier2-wait", metavar="TIME", help="How long it gathers at most.")]
-InsecureOption = Annotated[bool, typer.Option("--insecure", help="Allow addresses beyond loopback, unprotected.")]
+WaitOption = Annotated[
+    str, typer.Option("--tier2-wait", metavar="DURATION", help=f"How long a segment collects at most. {DURATIONS}")
+]
 
 
 def standalone(
@@ -101,7 +108,12 @@ def standalone(
     insecure: InsecureOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Run a store, in one process or several, all ports on loopback. Stops cleanly on Ctrl-C, and survives anything else."""
+    """Run a store, in one process or several, all ports on loopback. Stops cleanly on Ctrl-C, and survives anything else.
+
+    \b
+    penstock standalone --data ./store
+    penstock standalone --data ./store --workers 4 --tier2 s3://bucket/prefix
+    """
     from penstock.app.standalone import run
 
     settings = StandaloneSettings(
@@ -144,16 +156,18 @@ def _ready_text(facts: dict[str, object]) -> None:
 
 
 def demo(
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Where the demo keeps its files.")] = Path(
-        "./data"
-    ),
-    events: Annotated[int | None, typer.Option(help="Only so many events.", show_default=False)] = None,
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help=f"{DATA} The demo empties it.")] = Path("./data"),
+    limit: LimitOption = None,
     plain: Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")] = False,
 ) -> None:
-    """The main job: 336,776 flights through a store, a Spark query and retention, with a kill -9 in the middle."""
+    """The main job: 336,776 flights through a store, a Spark query and retention, with a kill -9 in the middle.
+
+    \b
+    penstock demo --data ./data
+    """
     from penstock.app.demo.packages import require_packages
 
     require_packages()
     from penstock.app.demo.run import run_demo
 
-    raise typer.Exit(run_demo(data, limit=events, plain=plain))
+    raise typer.Exit(run_demo(data, limit=limit, plain=plain))

@@ -1,0 +1,71 @@
+"""Options that several commands take, and the words with which their help describes a format.
+
+One name has one meaning in all commands: the same value, and help that begins with the same sentence. Further
+sentences say what is special about one command. ``tests/app/test_cli_options.py`` holds it for the whole tree.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.codec.audit import AuditKind
+
+SIZES = "For example 10GB or 512MiB."
+DURATIONS = "For example 30s, 12h or 7d."
+TIMES = "For example 2026-01-31 or 2026-01-31T12:00:00Z."
+POSITIONS = "earliest (or head), latest (or tail), or a cut that `penstock stream describe` prints"
+PLACES = "a data directory, a directory of tier 2, or s3://BUCKET/PREFIX"
+
+DATA = "Data directory of the store."
+TIER2 = "Where the store keeps its chunks: a directory, or s3://BUCKET/PREFIX."
+SOURCE = f"Where the chunks are: {PLACES}."
+AT = f"Position in the stream: {POSITIONS}."
+FROM = f"First position: {POSITIONS}."
+TO = f"New or last position: {POSITIONS}."
+SINCE = f"Only from this time on. {TIMES}"
+UNTIL = f"Only until this time. {TIMES}"
+AS_OF = "Decide as if it were this time: 7d from now, 2026-01-31 or 2026-01-31T12:00:00Z."
+FOLLOW = "Wait for more."
+FACTS = "The planner's facts, one stream per line, as `penstock retention facts` prints them."
+SCOPE = "All streams of this scope."
+PNG = "Save a picture: .png, .svg or .pdf. Needs matplotlib."
+SEGMENTS = "Number of segments."
+INSECURE = "Allow traffic beyond loopback without TLS."
+ID = "An id of your choice."
+VALUES = "File with the values to look for, one per line."
+DDL = "Columns in Spark's DDL, for example 'sensor STRING, at BIGINT'."
+KEY_BY = "Key of an event: a column or an SQL expression."
+OPTION = "An option of the Spark source; may be given again. For example"
+OUT = "Write the results to this directory."
+KIND = "Only entries of this kind; may be given again: " + ", ".join(item.value for item in AuditKind) + "."
+
+OwnerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--owner",
+        metavar="NAME",
+        help="Who is responsible, for the audit log.  [default: your user name]",
+        show_default=False,
+    ),
+]
+ReasonOption = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.", show_default=False)
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", metavar="N", min=1, help="Stop after this many events.", show_default=False)
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Required without a terminal.")]
+EndpointOption = Annotated[
+    str | None,
+    typer.Option(
+        "--s3-endpoint",
+        metavar="URL",
+        envvar="AWS_ENDPOINT_URL",
+        help="An S3 server other than Amazon's.",
+        show_default=False,
+    ),
+]
+InsecureOption = Annotated[bool, typer.Option("--insecure", help=INSECURE)]

@@ -93,6 +93,7 @@ def test_every_option_says_its_format() -> None:
 
 def shown(text: str) -> Iterator[list[str]]:
     """The words after ``penstock`` of every command line in the text."""
+    text = re.sub(r"\\\n\s*", " ", text)
     for line in re.findall(r"^\s*(?:\$ )?(?:echo .*\| )?penstock ((?:[a-z]|--).*)$", text, re.MULTILINE):
         line = re.split(r"\s{2,}| #| \|", line)[0]
         yield shlex.split(line)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench import bounded_memory, bounded_traffic
 from bench.bounded_report import Bench
-from penstock.app.units import parse_size
+from penstock.core.units import parse_size
 
 GROUPS = {
     "memory": bounded_memory.SCENARIOS,

@@ -390,7 +390,7 @@ def test_the_commands_and_their_statuses(data: Path) -> None:
     assert status == 0
     assert all(frame["sound"] for frame in frames)
     assert {item["kind"] for frame in frames for item in frame["operations"]} >= {"append"}
-    status, output = call("chunk", "inspect", "--data", str(data), "--json")
+    status, output = call("chunk", "inspect", "--source", str(data), "--json")
     blocks = [json.loads(line) for line in output.splitlines()]
     assert status == 0
     assert {item["state"] for item in blocks} <= {"ok", "given back"}
@@ -403,7 +403,7 @@ def test_the_commands_and_their_statuses(data: Path) -> None:
     assert status == 7
     assert "fails its checksum" in output
     assert "what to do" in output
-    status, output = call("chunk", "inspect", name, "--data", str(data))
+    status, output = call("chunk", "inspect", name, "--source", str(data))
     assert status == 7
     assert "FAILS" in output
     status, output = call("doctor", "--data", str(data))

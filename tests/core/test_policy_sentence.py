@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from penstock.codec.control.policy_document import decode_document
 from penstock.core.policies.levels import floor_of, resolve
-from penstock.core.policies.sentence import exact_duration, exact_size, sentence, soon
+from penstock.core.policies.sentence import sentence, soon
+from penstock.core.units import exact_duration, exact_size
 from penstock.model.retention import (
     EMPTY,
     Combine,

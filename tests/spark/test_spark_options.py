@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.app.units import parse_size
+from penstock.core.units import parse_size
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, InvalidNameError
 from penstock.model.names import StreamName

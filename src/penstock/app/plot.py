@@ -16,8 +16,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.app.units import format_duration, format_size
 from penstock.core.policies.sentence import sentence
+from penstock.core.units import format_duration, format_size
 from penstock.model.errors import InvalidArgumentError, UnsupportedError
 from penstock.model.retention import EffectivePolicy
 

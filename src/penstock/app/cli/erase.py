@@ -23,7 +23,7 @@ from penstock.app.cli.common.target import (
 )
 from penstock.app.cli.common.words import moment
 from penstock.app.erasing import find_values, positions_from, values_from
-from penstock.app.units import counted, format_size
+from penstock.core.units import counted, format_size
 from penstock.model.errors import InvalidArgumentError, NotFoundError
 from penstock.model.segments import SegmentId
 

@@ -30,7 +30,7 @@ from penstock.app.cli.common.target import (
     open_target,
 )
 from penstock.app.cli.common.words import moment_of, parse_cut
-from penstock.app.units import counted, format_size
+from penstock.core.units import counted, format_size
 from penstock.model.cuts import ENDS, StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, NotFoundError
 from penstock.model.names import StreamName

@@ -14,8 +14,8 @@ from penstock.app.cli.common.output import ProgressLine, print_json, print_rows,
 from penstock.app.cli.common.positions import cut_at, position_of
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target, owner_of
 from penstock.app.cli.common.words import moment, parse_moment
-from penstock.app.units import format_size
 from penstock.codec.control.policy_document import encode_hold
+from penstock.core.units import format_size
 from penstock.model.errors import InvalidArgumentError, NotFoundError
 from penstock.model.names import StreamName, check_name
 from penstock.model.retention import HoldInfo

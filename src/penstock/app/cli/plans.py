@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.app.cli.common.loss import Loss
 from penstock.app.cli.common.policy_options import target_in_words
 from penstock.app.cli.common.words import decision_words, hurt_words, removes, span
-from penstock.app.units import counted, format_size
 from penstock.core.policies.levels import merged, resolve, validate
+from penstock.core.units import counted, format_size
 from penstock.model.errors import NotFoundError
 from penstock.model.names import SYSTEM_SCOPE, StreamName
 from penstock.model.retention import EMPTY, PolicyDocument, PolicyTarget

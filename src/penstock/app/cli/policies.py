@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.app.units import parse_duration_ms, parse_size
 from penstock.core.policies import sentence as policy_sentence
 from penstock.core.policies.levels import effective_of
+from penstock.core.units import parse_duration_ms, parse_size
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import EffectivePolicy

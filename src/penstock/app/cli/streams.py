@@ -24,8 +24,8 @@ from penstock.app.cli.common.target import (
 )
 from penstock.app.cli.common.words import moment
 from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, as_fields, parse_policy, sentence_in_force
-from penstock.app.units import counted, format_size
 from penstock.core.retention.facts import holder_in_words
+from penstock.core.units import counted, format_size
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     CorruptDataError,

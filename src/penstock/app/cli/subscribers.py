@@ -40,7 +40,7 @@ from penstock.app.cli.common.target import (
 )
 from penstock.app.cli.common.words import cut_words, moment, most_held_first, offsets, subscriber_fields
 from penstock.app.cli.groups import ResetToOption, place_to_reset, reset_group
-from penstock.app.units import counted, format_duration, format_size
+from penstock.core.units import counted, format_duration, format_size
 from penstock.model.errors import CorruptDataError, NotFoundError, SubscriberNotFoundError
 from penstock.model.names import SYSTEM_SCOPE
 from penstock.ports.controller_service import SubscriberInfo

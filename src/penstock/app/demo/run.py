@@ -16,8 +16,8 @@ from penstock.app.demo.picture import Sample, draw
 from penstock.app.demo.processes import Child
 from penstock.app.demo.view import Board, View
 from penstock.app.remote import open_remote
-from penstock.app.units import format_size
 from penstock.core.retention.facts import holder_in_words
+from penstock.core.units import format_size
 from penstock.model.errors import InvalidArgumentError, PenstockError, StorageFullError, UnavailableError
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType

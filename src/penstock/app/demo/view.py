@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.app.demo.picture import Sample
-from penstock.app.units import format_size
+from penstock.core.units import format_size
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,50 +6,11 @@ Holds beat whatever is said here.
 
 from __future__ import annotations
 
-from typing import Final
-
 from penstock.core.policies.levels import Floor, floor_of, is_exact, lag_ms, record_interval_ms
+from penstock.core.units import exact_duration, exact_size
 from penstock.model.retention import Combine, EffectivePolicy, IdleWhen, Measure, OnExceed, Unsubscribed
 
 DEFAULT_CYCLE_MS = 60_000
-
-_SIZES: Final = (
-    ("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3),
-    ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10),
-)  # fmt: skip
-_DURATIONS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
-
-
-def exact_size(size_bytes: int) -> str:
-    """``size_bytes`` without loss, in the unit that says it shortest: ``50 GB``, ``1.5 MiB``, ``1,234,567 B``."""
-    exact = [
-        f"{_tenths(size_bytes, size)} {unit}"
-        for unit, size in _SIZES
-        if size_bytes >= size and size_bytes * 10 % size == 0
-    ]
-    return min([*exact, f"{size_bytes:,} B"], key=len)
-
-
-def exact_duration(duration_ms: int) -> str:
-    """``duration_ms`` without loss: ``7 d``, ``1.5 h``, or in parts as ``1 d 2 h 30 min``."""
-    if duration_ms == 0:
-        return "0 s"
-    for unit, size in _DURATIONS:
-        if duration_ms >= size and duration_ms * 2 % size == 0:
-            return f"{_tenths(duration_ms, size)} {unit}"
-        if duration_ms >= size:
-            break
-    parts = []
-    for unit, size in _DURATIONS:
-        count, duration_ms = divmod(duration_ms, size)
-        if count:
-            parts.append(f"{count:,} {unit}")
-    return " ".join(parts)
-
-
-def _tenths(value: int, unit: int) -> str:
-    whole, tenth = divmod(value * 10 // unit, 10)
-    return f"{whole:,}.{tenth}" if tenth else f"{whole:,}"
 
 
 def soon(lag: int) -> str:

@@ -12,7 +12,7 @@ from penstock.app.cli.common.options import KIND, OUT, SINCE, UNTIL, DryRunOptio
 from penstock.app.cli.common.output import print_facts, print_json, print_rows
 from penstock.app.cli.common.target import ControllerOption, JsonOption, default_controller
 from penstock.app.cli.common.words import moment
-from penstock.app.units import counted, format_size
+from penstock.core.units import counted, format_size
 from penstock.spark.cli.session import (
     ConfOption,
     MasterOption,

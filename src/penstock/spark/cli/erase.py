@@ -22,7 +22,7 @@ from penstock.app.cli.erase import (
     would_erase,
 )
 from penstock.app.erasing import values_from
-from penstock.app.units import counted
+from penstock.core.units import counted
 from penstock.model.errors import InvalidArgumentError
 from penstock.spark.cli.session import ConfOption, MasterOption, spark_session
 from penstock.spark.matching import Contains, JsonField, Match, Where

@@ -11,7 +11,7 @@ from penstock.app.cli.common.options import FROM, SINCE, TO, UNTIL, DryRunOption
 from penstock.app.cli.common.output import print_facts, print_json
 from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller
 from penstock.app.cli.common.words import moment
-from penstock.app.units import counted, format_size
+from penstock.core.units import counted, format_size
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.segments import SegmentId
 from penstock.spark.cli.session import (

@@ -15,8 +15,8 @@ from penstock.app.cli.common.policy_options import PolicyChange, takes_policy
 from penstock.app.cli.common.target import ControllerOption, JsonOption, default_controller
 from penstock.app.cli.common.words import parse_moment
 from penstock.app.cli.subscribers import print_subscribers
-from penstock.app.units import counted, format_size
 from penstock.codec.control.policy_document import encode_document
+from penstock.core.units import counted, format_size
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import check_name
 from penstock.model.retention import EMPTY, Inherit, Level

@@ -9,7 +9,7 @@ import typer
 from penstock.app.cli.common.options import DDL, KEY_BY, OPTION, SEGMENTS, SIZES, DryRunOption
 from penstock.app.cli.common.output import print_facts, print_json
 from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller
-from penstock.app.units import counted, format_size, parse_size
+from penstock.core.units import counted, format_size, parse_size
 from penstock.spark.cli.session import ConfOption, MasterOption, pairs, spark_session, telling
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from penstock.app.cli.common.options import DryRunOption
 from penstock.app.cli.common.output import print_json
 from penstock.app.cli.common.target import ControllerOption, JsonOption, default_controller
 from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS, damage_line
-from penstock.app.units import counted, format_size
+from penstock.core.units import counted, format_size
 from penstock.model.names import StreamName, check_name
 from penstock.spark.cli.session import ConfOption, MasterOption, spark_session, telling
 

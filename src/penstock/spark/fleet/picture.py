@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.app.plot import pyplot
-from penstock.app.units import format_size
+from penstock.core.units import format_size
 from penstock.spark.fleet.report import FleetReport, Side, Sums
 
 _SCOPES_MAX = 15

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from penstock.app.cli.common.output import facts_lines
-from penstock.app.units import counted, format_duration, format_size
+from penstock.core.units import counted, format_duration, format_size
 from penstock.model.errors import InvalidArgumentError
 from penstock.ports.controller_service import SubscriberInfo
 

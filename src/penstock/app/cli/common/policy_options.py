@@ -15,9 +15,9 @@ import typer
 
 from penstock.app.cli.common.options import DURATIONS, SCOPE, SIZES
 from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, parse_policy
-from penstock.app.units import parse_duration_ms, parse_size
 from penstock.codec.control.policy_document import BY_PATH, Field, Kind, check_value, decode_document
 from penstock.core.policies.levels import seconds, validate, with_pravega, with_value
+from penstock.core.units import parse_duration_ms, parse_size
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName, check_name
 from penstock.model.policies import RetentionPolicy

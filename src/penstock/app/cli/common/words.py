@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from penstock.app.units import counted, format_duration, format_size, parse_duration_ms
 from penstock.codec.control.effective_policy import PATHS, origin_at, value_at
 from penstock.codec.control.policy_document import BY_PATH, Kind
-from penstock.core.policies.sentence import exact_duration, exact_size
 from penstock.core.retention.facts import holder_in_words
+from penstock.core.units import counted, exact_duration, exact_size, format_duration, format_size, parse_duration_ms
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName

@@ -13,7 +13,7 @@ import typer
 from penstock.app.cli.common.options import FOLLOW, FROM, LimitOption
 from penstock.app.cli.common.positions import position_of
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
-from penstock.app.units import counted, format_size
+from penstock.core.units import counted, format_size
 from penstock.model.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

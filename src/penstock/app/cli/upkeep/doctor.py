@@ -12,7 +12,7 @@ from penstock.app.cli.common.output import print_json
 from penstock.app.cli.common.target import JsonOption
 from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS, damage_line
 from penstock.app.integrity.report import advice
-from penstock.app.units import counted, format_size
+from penstock.core.units import counted, format_size
 
 if TYPE_CHECKING:
     from penstock.app.integrity.doctor import Diagnosis

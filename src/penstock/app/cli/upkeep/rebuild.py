@@ -13,7 +13,7 @@ from penstock.app.cli.common.output import ProgressLine, print_json
 from penstock.app.cli.common.target import JsonOption
 from penstock.app.cli.common.words import moment
 from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS, damage_line
-from penstock.app.units import counted, format_size
+from penstock.core.units import counted, format_size
 
 if TYPE_CHECKING:
     from penstock.app.integrity.rebuild import RebuildReport

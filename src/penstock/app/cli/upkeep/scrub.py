@@ -13,7 +13,7 @@ from penstock.app.cli.common.options import SIZES, EndpointOption, InsecureOptio
 from penstock.app.cli.common.output import ProgressLine, print_json
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, default_controller
 from penstock.app.integrity.report import ScrubReport, advice, affected, scrub_all
-from penstock.app.units import counted, format_size, parse_size
+from penstock.core.units import counted, format_size, parse_size
 from penstock.model.damage import Damage
 from penstock.model.errors import InvalidArgumentError
 from penstock.ports.integrity import ScrubPage

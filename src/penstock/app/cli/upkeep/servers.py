@@ -20,7 +20,7 @@ from penstock.app.settings import (
     StandaloneSettings,
     check_server_memory,
 )
-from penstock.app.units import parse_duration_ms, parse_size
+from penstock.core.units import parse_duration_ms, parse_size
 
 DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help=f"{DATA} Created if it does not exist.")]
 HostOption = Annotated[str, typer.Option("--host", metavar="HOST", help="Address to listen on.")]

@@ -6,23 +6,18 @@ import re
 
 from penstock.model.errors import InvalidArgumentError
 
+_UNITS_OF_SIZE = (
+    ("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3),
+    ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10),
+)  # fmt: skip
 _SIZES = {
     "": 1,
     "b": 1,
-    "k": 1 << 10,
-    "m": 1 << 20,
-    "g": 1 << 30,
-    "t": 1 << 40,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 1 << 10,
-    "mib": 1 << 20,
-    "gib": 1 << 30,
-    "tib": 1 << 40,
+    **{unit.lower(): size for unit, size in _UNITS_OF_SIZE},
+    **{unit[0].lower(): size for unit, size in _UNITS_OF_SIZE if unit.endswith("iB")},
 }
 _DURATIONS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_UNITS_OF_DURATION = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
 
 
@@ -71,6 +66,38 @@ def format_duration(duration_ms: float) -> str:
         if duration_ms >= size:
             return f"{duration_ms / size:.3g} {unit}"
     return f"{duration_ms:.3g} ms"
+
+
+def exact_size(size_bytes: int) -> str:
+    """``size_bytes`` without loss, in the unit that says it shortest: ``50 GB``, ``1.5 MiB``, ``1,234,567 B``."""
+    exact = [
+        f"{_tenths(size_bytes, size)} {unit}"
+        for unit, size in _UNITS_OF_SIZE
+        if size_bytes >= size and size_bytes * 10 % size == 0
+    ]
+    return min([*exact, f"{size_bytes:,} B"], key=len)
+
+
+def exact_duration(duration_ms: int) -> str:
+    """``duration_ms`` without loss: ``7 d``, ``1.5 h``, or in parts as ``1 d 2 h 30 min``."""
+    if duration_ms == 0:
+        return "0 s"
+    for unit, size in _UNITS_OF_DURATION:
+        if duration_ms >= size and duration_ms * 2 % size == 0:
+            return f"{_tenths(duration_ms, size)} {unit}"
+        if duration_ms >= size:
+            break
+    parts = []
+    for unit, size in _UNITS_OF_DURATION:
+        count, duration_ms = divmod(duration_ms, size)
+        if count:
+            parts.append(f"{count:,} {unit}")
+    return " ".join(parts)
+
+
+def _tenths(value: int, unit: int) -> str:
+    whole, tenth = divmod(value * 10 // unit, 10)
+    return f"{whole:,}.{tenth}" if tenth else f"{whole:,}"
 
 
 def counted(count: int, noun: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.app.units import counted
+from penstock.core.units import counted
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 import threading
 
 import pytest
+from erasure_events import SECRET, events_of, files_with, fill, hits_of
 
 import penstock
 from penstock.app.integrity.rebuild import rebuild
@@ -21,27 +22,6 @@ from penstock.model.errors import (
     StreamNotFoundError,
 )
 from penstock.testing.server import ServerProcess
-
-SECRET = b"canary-7f3a"
-
-
-def files_with(directory, needle=SECRET):
-    return [str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file() and needle in p.read_bytes()]
-
-
-def fill(stream, count=3000, start=0):
-    with stream.writer() as writer:
-        for number in range(start, start + count):
-            writer.write((SECRET if number % 7 == 3 else b"plain") + b" %d" % number, key=str(number % 50))
-
-
-def events_of(stream):
-    with stream.reader(until_tail=True) as reader:
-        return list(reader)
-
-
-def hits_of(events):
-    return [event for event in events if event.data.startswith(SECRET)]
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from test_erasure import SECRET, events_of, files_with, fill, hits_of
+from erasure_events import SECRET, events_of, files_with, fill, hits_of
 
 import penstock
 from penstock.model.errors import (

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from test_erasure import events_of, fill, hits_of
+from erasure_events import events_of, fill, hits_of
 
 import penstock
 from penstock.app import tier2

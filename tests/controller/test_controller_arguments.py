@@ -27,7 +27,7 @@ from penstock.model.segments import KeyRange, SegmentId, make_segment_id
 from penstock.ports.controller_service import ControllerService, EpochHistory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "net"))
-from test_grpc_with_store import running
+from grpc_store_world import running
 
 STREAMS = [StreamName("s", "a"), StreamName("s", "b"), StreamName("s", "none"), StreamName("t", "a")]
 WHOLE = StreamName("whole", "w")

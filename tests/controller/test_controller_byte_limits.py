@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from controller_world import STREAM, FakeClock, config, join, name_of, publish, scale_to, seg, with_stream
+from byte_limits import HEADER, keeping, left, over_a_store
+from controller_world import STREAM, FakeClock, join, name_of, publish, scale_to, seg, with_stream
+from disks import write_events
 from memory_segments import MemorySegments
-from test_controller_store import Disks
-from test_controller_store_retention import write_events
 
 from penstock.controller.controller import Controller
 from penstock.model.names import segment_name
@@ -22,15 +22,6 @@ from penstock.model.retention import Backlog, Combine, Measure, PolicyDocument, 
 from penstock.ports.segment_service import SegmentService
 
 ONE = seg(0, 0)
-HEADER = 8
-
-
-def keeping(**retain: Any) -> PolicyDocument:
-    return PolicyDocument(retain=Retain(**retain))
-
-
-async def left(controller: Controller) -> int:
-    return (await controller.describe_stream(STREAM)).size_bytes
 
 
 async def planned_and_run(controller: Controller) -> Mapping[str, Any]:
@@ -54,14 +45,6 @@ def ends_of(sizes: list[int]) -> list[int]:
         at += size + HEADER
         ends.append(at)
     return ends
-
-
-async def over_a_store(work: Any, count: int = 1) -> None:
-    disks = Disks()
-    async with disks.opened() as (store, controller):
-        await controller.create_scope("s")
-        await controller.create_stream(STREAM, config(count))
-        await work(store, controller, disks.clock)
 
 
 def test_the_first_cycle_takes_unread_data_down_to_the_maximum_and_no_further() -> None:

@@ -22,9 +22,8 @@ from controller_world import (
     table_keys,
     with_stream,
 )
+from disks import Disks, write_events
 from memory_segments import MemorySegments
-from test_controller_store import Disks
-from test_controller_store_retention import write_events
 
 from penstock.model.errors import ContainerOfflineError
 from penstock.model.names import StreamName

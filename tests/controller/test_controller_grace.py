@@ -4,6 +4,7 @@ import asyncio
 from contextlib import suppress
 
 import pytest
+from controller_crash_world import Workflow, World, crash_once, reopen_with_crash
 from controller_world import (
     STREAM,
     FakeClock,
@@ -19,7 +20,6 @@ from controller_world import (
     with_stream,
 )
 from memory_segments import MemorySegments
-from test_controller_crashes import Workflow, World, crash_once, reopen_with_crash
 
 from penstock.model.cuts import NOT_STARTED
 from penstock.model.errors import ConflictError, ContainerOfflineError, StreamNotFoundError, UnavailableError

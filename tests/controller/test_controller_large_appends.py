@@ -6,10 +6,10 @@ import asyncio
 from random import Random
 
 import pytest
+from byte_limits import HEADER, keeping, left, over_a_store
 from controller_world import STREAM, FakeClock, join, name_of, seg, with_stream
+from disks import write_events
 from memory_segments import MemorySegments
-from test_controller_byte_limits import HEADER, keeping, left, over_a_store
-from test_controller_store_retention import write_events
 
 from penstock.controller.controller import Controller
 from penstock.model.errors import UnavailableError

@@ -3,97 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
-from uuid import UUID
 
 from controller_world import (
     QUIET,
     STREAM,
-    Counters,
-    FakeClock,
-    SeededRng,
     config,
     cut_at,
     name_of,
     scale_to,
     seg,
 )
+from disks import WRITER, Disks, everything
 
-from penstock.controller.controller import Controller, open_controller
-from penstock.controller.settings import ControllerSettings
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import PenstockError
 from penstock.model.names import transaction_segment_name
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType
-from penstock.ports.controller_service import Endpoint, ReaderGroupConfig, TransactionStatus
-from penstock.ports.segment_service import NO_EVENT, Append
-from penstock.segmentstore.settings import StoreSettings
+from penstock.ports.controller_service import ReaderGroupConfig, TransactionStatus
 from penstock.segmentstore.store import SegmentStore
-from penstock.storage.memory.memory_chunks import MemoryChunks
-from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
-
-WRITER = UUID(int=77)
-
-
-class InlineOffload:
-    async def run(self, work):
-        await asyncio.sleep(0)
-        return work()
-
-
-class Disks:
-    def __init__(self, settings: ControllerSettings = QUIET) -> None:
-        self.settings = settings
-        self.log, self.keyvalue, self.chunks = MemoryLogState(), MemoryKeyValue(), MemoryChunks()
-        self.clock = FakeClock()
-        self.written: dict[str, int] = {}
-
-    @asynccontextmanager
-    async def opened(self, *, crash: bool = False) -> AsyncIterator[tuple[SegmentStore, Controller]]:
-        """``crash``: leave without a checkpoint, so that the next opening replays the log."""
-        store = SegmentStore(
-            log=MemoryLog(self.log),
-            keyvalue=self.keyvalue,
-            chunks=self.chunks,
-            clock=self.clock,
-            rng=SeededRng(2),
-            offload=InlineOffload(),
-            telemetry=Counters(),
-            settings=StoreSettings(containers=4),
-        )
-        await store.recover()
-        store.start()
-        try:
-            async with open_controller(
-                store,
-                self.clock,
-                SeededRng(),
-                lambda _: Endpoint(host="h", port=1),
-                Counters(),
-                self.settings,
-                steady=self.clock.passed_s,
-            ) as controller:
-                yield store, controller
-        finally:
-            await store.close(checkpoint=not crash)
-
-    async def write(self, store: SegmentStore, name: str, data: bytes) -> None:
-        previous = await store.setup_append(name, WRITER)
-        number = 0 if previous == NO_EVENT else previous + 1
-        await store.append(Append(segment=name, writer=WRITER, data=data, event_number=number, previous=previous))
-
-
-async def everything(store: SegmentStore, name: str) -> bytes:
-    info = await store.info(name)
-    data, offset = b"", info.start_offset
-    while offset < info.length:
-        read = await store.read(name, offset, 1 << 20, wait=False)
-        part = b"".join(bytes(item) for item in read.parts)
-        data, offset = data + part, offset + len(part)
-    return data
 
 
 def test_a_day_in_the_life_of_a_stream_survives_crashes() -> None:

@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from uuid import UUID
 
 import pytest
 from controller_world import GROUP_ID, STREAM, config, cut_at, join, name_of, publish, quota, scale_to, seg
-from test_controller_store import Disks
+from disks import Disks, write_events
 
-from penstock.codec.events import frame_events
 from penstock.model.errors import QuotaExceededError, TruncatedError
 from penstock.model.retention import Backlog, OnExceed, PolicyDocument, Retain
-from penstock.ports.segment_service import NO_EVENT, Append
-from penstock.segmentstore.store import SegmentStore
 
-WRITER = UUID(int=78)
 NAME = name_of(seg(0, 0))
-
-
-async def write_events(store: SegmentStore, name: str, sizes: list[int]) -> int:
-    """Append events of these sizes in one append; returns how many bytes that took."""
-    previous = await store.setup_append(name, WRITER)
-    data = frame_events([b"e" * size for size in sizes])
-    await store.append(
-        Append(
-            segment=name,
-            writer=WRITER,
-            data=data,
-            event_number=(0 if previous == NO_EVENT else previous) + len(sizes),
-            event_count=len(sizes),
-            previous=previous,
-        )
-    )
-    return len(data)
 
 
 def test_an_eviction_by_events_is_exact_over_scales_and_crashes() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from blanking import ONE, Blanking, ask_for_erasure
 from controller_world import STREAM, FakeClock, audit_entries, name_of, opened, with_stream
-from test_holds_against_removals import ONE, Blanking, _erase
 
 from penstock.codec.control.erasures import ErasureMarkRecord
 from penstock.controller import keys
@@ -48,7 +48,7 @@ async def page(controller: Controller) -> None:
 def test_a_deferred_erasure_continues_when_its_hold_expires() -> None:
     async def scene(controller: Controller, segments: Blanking, clock: FakeClock) -> None:
         await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h", until_ms=clock.ms + 5000)
-        await _erase(controller)
+        await ask_for_erasure(controller)
         clock.ms += 4000
         await controller.sweep()
         assert await state_of(controller) == "deferred"
@@ -64,7 +64,7 @@ def test_a_deferred_erasure_continues_when_its_hold_expires() -> None:
 def test_a_deferral_is_kept_however_long_the_hold_lasts() -> None:
     async def scene(controller: Controller, segments: Blanking, clock: FakeClock) -> None:
         await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h")
-        await _erase(controller)
+        await ask_for_erasure(controller)
         since_ms = clock.ms
         clock.ms += 400 * DAY_MS
         await controller.sweep()
@@ -94,7 +94,7 @@ def test_pages_that_are_never_completed_are_forgotten_after_a_day_of_a_running_s
 
 def test_a_receipt_is_kept_when_a_crash_left_the_mark_of_its_erasure() -> None:
     async def scene(controller: Controller, segments: Blanking, clock: FakeClock) -> None:
-        await _erase(controller)
+        await ask_for_erasure(controller)
         await done(controller)
         receipt = (await controller.erasure("e1"))["receipt"]
         while keys.erasure_mark("e1") in segments.tables[keys.TABLE].entries:
@@ -113,7 +113,7 @@ def test_the_caller_that_ends_a_hold_is_not_named_as_the_one_that_erases() -> No
     async def scene(controller: Controller, segments: Blanking, clock: FakeClock) -> None:
         await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h")
         with calling(Caller(who="ann")):
-            await _erase(controller)
+            await ask_for_erasure(controller)
         with calling(Caller(who="bob")):
             await controller.release_hold("h", owner="o")
             await done(controller)
@@ -129,10 +129,10 @@ def test_the_caller_that_ends_a_hold_is_not_named_as_the_one_that_erases() -> No
 def test_a_repeated_request_is_not_named_for_the_end_of_the_hold_that_it_finds() -> None:
     async def scene(controller: Controller, segments: Blanking, clock: FakeClock) -> None:
         await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h", until_ms=clock.ms + 5000)
-        await _erase(controller)
+        await ask_for_erasure(controller)
         clock.ms += 6000
         with calling(Caller(who="bob")):
-            await _erase(controller)
+            await ask_for_erasure(controller)
         await done(controller)
         (entry,) = await audit_entries(controller, segments, "erase_continued")
         assert "caller" not in entry
@@ -143,7 +143,7 @@ def test_a_repeated_request_is_not_named_for_the_end_of_the_hold_that_it_finds()
 def test_an_erasure_that_cannot_be_resumed_stops_no_other() -> None:
     async def scene(controller: Controller, segments: Blanking, clock: FakeClock) -> None:
         await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h")
-        await _erase(controller)
+        await ask_for_erasure(controller)
         rows: Any = segments.tables[keys.TABLE].entries
         rows[keys.erasure_mark("a0")] = rows[keys.erasure_mark("e1")]
         value, version = rows[keys.erasure("e1")]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from controller_world import STREAM, name_of, seg, with_stream
-from test_lost_answers import Lossy
+from lossy_segments import Lossy
 
 from penstock.codec.control.erasures import ErasureRecord, ErasureState
 from penstock.controller import keys

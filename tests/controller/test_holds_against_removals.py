@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from controller_world import STREAM, FakeClock, audit_entries, cut_at, name_of, seg, with_stream
+from blanking import ONE, Blanking, ask_for_erasure
+from controller_world import STREAM, FakeClock, audit_entries, cut_at, name_of, with_stream
 from raced_segments import RacedSegments
 
 from penstock.codec.control.erasures import ErasureRecord, ErasureState
@@ -17,21 +18,7 @@ from penstock.model.errors import RetentionHoldError
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyDocument
 
-ONE = seg(0, 0)
 REMOVALS = {"truncate", "delete", "release", "erase_continued"}
-
-
-class Blanking(RacedSegments):
-    """Blanks events as a store does, but keeps no chunks and no log."""
-
-    async def event_ranges(self, name: str, offsets: Sequence[int]) -> list[tuple[int, int]]:
-        return [(offset + 8, offset + 10) for offset in offsets]
-
-    async def erase(self, name: str, ranges: Any, *, erasure: str) -> list[Any]:
-        return []
-
-    async def wipe_log(self) -> None:
-        return None
 
 
 async def _grace(controller: Controller, clock: FakeClock) -> None:
@@ -50,7 +37,7 @@ async def _nothing(controller: Controller, clock: FakeClock) -> None:
 
 async def _defer(controller: Controller, clock: FakeClock) -> None:
     await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h0")
-    await _erase(controller)
+    await ask_for_erasure(controller)
 
 
 async def _truncate(controller: Controller) -> None:
@@ -65,14 +52,9 @@ async def _release(controller: Controller) -> None:
     await controller.run_retention(STREAM)
 
 
-async def _erase(controller: Controller) -> None:
-    asked = {"erasure": "e1", "who": "a", "why": "b", "looked_for": {}}
-    await controller.erase(STREAM, asked, {ONE: [0]}, page=None, last=True, dry_run=False)
-
-
 async def _continue(controller: Controller) -> None:
     await controller.release_hold("h0", owner="o")
-    await _erase(controller)
+    await ask_for_erasure(controller)
 
 
 Prepare = Callable[[Controller, FakeClock], Awaitable[None]]
@@ -81,7 +63,7 @@ CASES: dict[str, tuple[Prepare, Remove]] = {
     "truncate": (_nothing, _truncate),
     "delete": (_seal, _delete),
     "release": (_grace, _release),
-    "erase": (_nothing, _erase),
+    "erase": (_nothing, ask_for_erasure),
     "continue an erasure": (_defer, _continue),
 }
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from controller_world import QUIET, STREAM, FakeClock, name_of, seg, with_stream
+from lossy_segments import Lossy
 from memory_segments import MemorySegments
 
 from penstock.codec.control.erasures import ErasureRecord, ErasureState
@@ -21,32 +20,6 @@ from penstock.ports.segment_service import TablePut
 ONE = seg(0, 0)
 ERASURE = keys.erasure("e1")
 AT_ONCE = replace(QUIET, retention_cycle_ms=10**9, retention_pause_ms=1)
-
-
-class Lossy(MemorySegments):
-    """Loses the answer of one table update that ``lose`` chooses. Blanks nothing: it has no chunks and no log."""
-
-    lose: Callable[[TablePut], bool] | None = None
-    broken = False
-
-    async def table_update(self, name: str, puts: Any) -> Any:
-        versions = await super().table_update(name, puts)
-        if self.lose is not None and any(isinstance(put, TablePut) and self.lose(put) for put in puts):
-            self.lose = None
-            raise UnavailableError("answer was lost")
-        return versions
-
-    async def event_ranges(self, name: str, offsets: Sequence[int]) -> list[tuple[int, int]]:
-        return [(offset + 8, offset + 10) for offset in offsets]
-
-    async def erase(self, name: str, ranges: Any, *, erasure: str) -> list[Any]:
-        if self.broken:
-            self.broken = False
-            raise KeyError("unexpected")
-        return []
-
-    async def wipe_log(self) -> None:
-        return None
 
 
 async def _ask(controller: Controller) -> None:

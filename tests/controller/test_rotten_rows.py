@@ -9,7 +9,7 @@ from contextlib import suppress
 from uuid import UUID
 
 from controller_world import cut_at, name_of, scale_to, seg
-from test_controller_store import Disks, everything
+from disks import Disks, everything
 
 from penstock.codec.store import rows as records
 from penstock.controller.transactions import commits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from test_controller_store import Disks
+from disks import Disks
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from controller_world import STREAM, FakeClock, cut_at, name_of, with_stream
 from memory_segments import MemorySegments
-from test_undo_subscribers import CORRECT, ONE, subscribed
+from undo_subscribers import CORRECT, ONE, subscribed
 
 from penstock.controller.controller import Controller
 from penstock.model.errors import ConflictError, PenstockError

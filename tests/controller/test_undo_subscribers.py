@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from controller_world import GROUP_ID, STREAM, FakeClock, config, cut_at, name_of, seg, with_stream
+from controller_world import GROUP_ID, STREAM, FakeClock, config, cut_at, name_of, with_stream
 from memory_segments import MemorySegments
+from undo_subscribers import CORRECT, ONE, subscribed
 
 from penstock.controller.controller import Controller
 from penstock.model.cuts import StreamCut
@@ -15,9 +16,7 @@ from penstock.model.errors import ConflictError
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.retention import Backlog, Idle, OnExceed, PolicyDocument, Retain
-from penstock.ports.controller_service import ReaderGroupConfig
 
-ONE = seg(0, 0)
 HOUR_MS = 3_600_000
 MISTAKES = {
     "maximum": PolicyDocument(retain=Retain(min_bytes=0, max_bytes=10), grace_s=3600),
@@ -27,14 +26,6 @@ MISTAKES = {
     "ttl": PolicyDocument(retain=Retain(min_bytes=0), backlog=Backlog(ttl_s=1), grace_s=3600),
     "idle": PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(subscriber_s=60), grace_s=3600),
 }
-CORRECT = PolicyDocument(retain=Retain(min_bytes=0), grace_s=3600)
-
-
-async def subscribed(controller: Controller, name: str, at: int) -> None:
-    config = ReaderGroupConfig(
-        scope="s", name=name, id=GROUP_ID, retention=ReaderGroupRetention.MANUAL, start_cuts={STREAM: cut_at({ONE: at})}
-    )
-    await controller.create_reader_group(config)
 
 
 async def cycles(controller: Controller, clock: FakeClock, ms: int, every_ms: int = 600_000) -> None:

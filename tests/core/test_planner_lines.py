@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from planner_lines import line_of
-from test_retention_model import apart_facts, check, some_facts
+from retention_facts import apart_facts, check, some_facts
 
 from penstock.core.planner_json import lines as retention_lines
 from penstock.core.planner_json.lines import plan_lines, plan_text, read_line

@@ -7,9 +7,9 @@ from random import Random
 from typing import Any
 
 import pytest
+from retention_facts import _Counts, some_policy
 from retention_living import Event, LivingWorld
 from retention_model import Model
-from test_retention_model import _Counts, some_policy
 
 from penstock.core.cuts.order import at_or_after, check_cut, check_within, head_of, upper_bound
 from penstock.core.retention.planner import (

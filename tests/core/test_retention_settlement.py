@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from retention_facts import some_facts
 from retention_world import one_segment, size
-from test_retention_model import some_facts
 
 from penstock.core.cuts.order import at_or_after, head_of, size_till
 from penstock.core.retention.planner import HolderKind, RetentionFacts, RetentionRule, decide

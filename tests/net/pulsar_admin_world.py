@@ -30,6 +30,7 @@ from penstock.storage.memory.memory_log import MemoryLog
 WRITER = UUID(int=77)
 N = "/admin/v2/namespaces/my-tenant/my-ns"
 P = "/admin/v2/persistent/my-tenant/my-ns/my-topic"
+S = f"{P}/subscription/sub"
 NS = NamespaceName("my-tenant", "my-ns")
 TOPIC = TopicName(NS, "my-topic")
 TENANT = {"adminRoles": [], "allowedClusters": ["standalone"]}

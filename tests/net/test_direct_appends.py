@@ -3,168 +3,27 @@ nor any switch between them, loses, doubles or reorders an event."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 import socket
 import sys
 import threading
 import time
 from collections import Counter
-from contextlib import asynccontextmanager
 
 import pytest
-from wire_memory_store import CountingTelemetry
+from direct_world import World
 
-from penstock.client.blocking.stores import Store
 from penstock.client.writing.local_line import LocalLines
-from penstock.controller.controller import open_controller
-from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import (
     DeadlineExceededError,
     InvalidArgumentError,
-    NotConnectedError,
     QuotaExceededError,
     QuotaHeldError,
     StreamSealedError,
 )
-from penstock.net.dial.segments import DialLimits, RemoteSegments
-from penstock.net.wire.wire_server import WireLimits, WireServer
-from penstock.ports.controller_service import Endpoint
 from penstock.ports.segment_service import AppendLimit, LimitAction
-from penstock.segmentstore.settings import StoreSettings
-from penstock.segmentstore.store import open_segment_store
-from penstock.storage.machine.clock import RealClock
-from penstock.storage.machine.rng import RealRng
-from penstock.storage.memory.memory_chunks import MemoryChunks
-from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory.memory_log import MemoryLog
 
 WAIT_S = 20.0
-
-
-class InlineOffload:
-    async def run(self, work):
-        return work()
-
-
-class QuickLog(MemoryLog):
-    """Commits in place, as on a disk that syncs fast, but for each ninth time."""
-
-    taken = 0
-
-    def append_in_place(self, frames):
-        self.taken += 1
-        if self._pending or self.taken % 9 == 0:
-            return None
-        addresses = []
-        for parts in frames:
-            self._state.last += 1
-            self._state.frames.append((self._state.last, b"".join(parts)))
-            addresses.append(self._state.last)
-        return addresses
-
-
-class FaultyStore:
-    """A store whose appends can meet a fate on their way in or out. ``fate`` is asked for each append. Without a server in
-    between there is a failure in place of a connection that is lost."""
-
-    def __init__(self, inner) -> None:
-        self._inner = inner
-        self.server = None
-        self.fate = lambda request: "store"
-        self.met: Counter[str] = Counter()
-
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
-
-    def cut(self) -> None:
-        for connection in list(self.server._share.connections):
-            connection.abort()
-
-    def lose(self, done) -> None:
-        if self.server is not None:
-            self.cut()
-        else:
-            asyncio.get_running_loop().call_soon(done, NotConnectedError("connection is lost"))
-
-    def submit_append(self, request, done):
-        fate = self.fate(request)
-        self.met[fate] += 1
-        if fate == "swallow":
-            return  # as if the store had stopped
-        if fate == "lose request":
-            self.lose(done)
-            return
-
-        def answered(outcome):
-            if fate == "lose answer":
-                self.lose(done)
-                if self.server is None:
-                    return
-            done(outcome)
-
-        self._inner.submit_append(request, answered)
-
-
-class World:
-    """A blocking store, over loopback or in this process; server and client share the loop of its thread."""
-
-    def __init__(self, kind: str = "wire", host: str = "127.0.0.1") -> None:
-        self.kind = kind
-        self.host = host
-        self.telemetry = CountingTelemetry()
-        self.faulty: FaultyStore | None = None
-        self.controller = None
-        self.store = Store(self._open, local=kind != "wire")
-
-    @asynccontextmanager
-    async def _open(self):
-        clock, rng = RealClock(), RealRng()
-        async with open_segment_store(
-            log=QuickLog() if self.kind == "in place" else MemoryLog(),
-            keyvalue=MemoryKeyValue(),
-            chunks=MemoryChunks(),
-            clock=clock,
-            rng=rng,
-            offload=InlineOffload(),
-            telemetry=self.telemetry,
-            settings=StoreSettings(),
-        ) as segments:
-            self.faulty = FaultyStore(segments)
-            if self.kind != "wire":
-                async with self._controller(segments, 1) as controller:
-                    self.controller = controller
-                    yield self.faulty, controller
-                return
-            async with WireServer(
-                self.faulty, port=0, rng=rng, telemetry=self.telemetry, limits=WireLimits(drain_s=1)
-            ) as server:
-                self.faulty.server = server
-                async with (
-                    self._controller(segments, server.port) as controller,
-                    RemoteSegments(
-                        controller, native=segments, rng=rng, telemetry=self.telemetry, limits=DialLimits()
-                    ) as remote,
-                ):
-                    self.controller = controller
-                    yield remote, controller
-
-    def _controller(self, segments, port):
-        endpoint = Endpoint(host=self.host, port=port)
-        settings = ControllerSettings(retention_cycle_ms=None)
-        return open_controller(segments, RealClock(), RealRng(), lambda _: endpoint, self.telemetry, settings)
-
-    def in_loop(self, work) -> object:
-        """Run the coroutine in the store's loop."""
-        return self.store.call(lambda _: work)
-
-    @property
-    def lines(self) -> int:
-        return self.telemetry.counts.get("direct_lines", 0) if self.kind == "wire" else self.faulty.met["line"]
-
-    def events(self, name: str) -> list[bytes]:
-        with self.store.stream(name).reader(until_tail=True) as reader:
-            return [event.data for event in reader]
 
 
 @pytest.fixture(params=["wire", "local", "in place"])

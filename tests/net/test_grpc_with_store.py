@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import grpc
 import pytest
+from grpc_store_world import WRITER, running
 
 from penstock.codec.control.streams import BatchRecord
 from penstock.controller import keys
-from penstock.controller.controller import Controller, open_controller
 from penstock.model.cuts import NOT_STARTED, StreamCut
 from penstock.model.errors import (
     InvalidCutError,
@@ -31,78 +29,17 @@ from penstock.model.names import StreamName, segment_name, transaction_segment_n
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
 from penstock.model.queries import QuerySource
 from penstock.model.segments import KeyRange, make_segment_id
-from penstock.net.dial.controller import RemoteController, dial_controller
-from penstock.net.grpc.grpc_server import GrpcServer
+from penstock.net.dial.controller import RemoteController
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import Controller_pb2_grpc
-from penstock.ports.controller_service import Endpoint, PingStatus, ReaderGroupConfig, ScaleStatus, TransactionStatus
-from penstock.ports.segment_service import NO_EVENT, Append, TablePut
-from penstock.segmentstore.store import SegmentStore, open_segment_store
-from penstock.storage.machine.clock import RealClock
-from penstock.storage.machine.offload import ThreadOffload
-from penstock.storage.machine.rng import RealRng
-from penstock.storage.memory.memory_chunks import MemoryChunks
-from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory.memory_log import MemoryLog
+from penstock.ports.controller_service import PingStatus, ReaderGroupConfig, ScaleStatus, TransactionStatus
+from penstock.ports.segment_service import TablePut
 
 S = StreamName("s", "events")
 FIRST, SECOND = make_segment_id(0, 0), make_segment_id(0, 1)
-WRITER = UUID(int=77)
 CONFIG = StreamConfig(
     scaling=ScalingPolicy(min_segments=2), retention=RetentionPolicy(type=RetentionType.SIZE, minimum=0, maximum=1000)
 )
-
-
-class Silence:
-    def add(self, name: str, amount: int = 1) -> None:
-        return
-
-    def gauge(self, name: str, value: float) -> None:
-        return
-
-
-@dataclass(frozen=True)
-class Running:
-    controller: Controller
-    store: SegmentStore
-    remote: RemoteController
-    port: int
-
-    async def append(self, segment: str, data: bytes) -> int:
-        last = await self.store.setup_append(segment, WRITER)
-        number = 1 if last == NO_EVENT else last + 1
-        request = Append(segment=segment, writer=WRITER, data=data, event_number=number, previous=last)
-        return (await self.store.append(request)).end_offset
-
-
-@asynccontextmanager
-async def running() -> AsyncIterator[Running]:
-    clock, rng, telemetry = RealClock(), RealRng(), Silence()
-    async with AsyncExitStack() as stack:
-        offload = await stack.enter_async_context(ThreadOffload())
-        store = await stack.enter_async_context(
-            open_segment_store(
-                log=MemoryLog(),
-                keyvalue=MemoryKeyValue(),
-                chunks=MemoryChunks(),
-                clock=clock,
-                rng=rng,
-                offload=offload,
-                telemetry=telemetry,
-            )
-        )
-        controller = await stack.enter_async_context(
-            open_controller(
-                store,
-                clock=clock,
-                rng=rng,
-                endpoint_of=lambda _segment: Endpoint(host="127.0.0.1", port=12345),
-                telemetry=telemetry,
-            )
-        )
-        server = await stack.enter_async_context(GrpcServer(controller, store, port=0))
-        remote = await stack.enter_async_context(dial_controller(f"127.0.0.1:{server.port}"))
-        yield Running(controller=controller, store=store, remote=remote, port=server.port)
 
 
 BEYOND = StreamCut(S, {FIRST: 1 << 40, SECOND: 0})

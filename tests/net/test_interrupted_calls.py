@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 
 import pytest
-from test_direct_appends import World
+from direct_world import World
 
 from penstock.client.writing.writer_core import WriterCore
 from penstock.codec.events import split_events

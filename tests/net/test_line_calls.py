@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 from grpc_fakes import MemoryController, MemorySegments, Refusing
-from test_grpc_remote import BLOCK, CONFIG, SCRIPT, S, outcome
+from grpc_script import BLOCK, CONFIG, SCRIPT, S, outcome
 from wire_memory_store import CountingTelemetry, OneEndpoint
 from wire_memory_store import MemorySegments as WireSegments
 

@@ -7,12 +7,10 @@ from dataclasses import replace
 from zlib import crc32
 
 import pytest
-from pulsar_admin_world import TOPIC, N, P, World, play
+from pulsar_admin_world import TOPIC, N, P, S, World, play
 from starlette.routing import Router
 
 from penstock.net.http.pulsar.api import pulsar_routes
-
-S = f"{P}/subscription/sub"
 
 
 def events(count: int) -> list[bytes]:

@@ -8,9 +8,8 @@ from typing import Any
 from uuid import UUID, uuid5
 
 import pytest
-from pulsar_admin_world import TOPIC, N, P, World, opened
+from pulsar_admin_world import TOPIC, N, P, S, World, opened
 from starlette.routing import Router
-from test_pulsar_admin_clearing import S
 
 from penstock.app.standalone import move_readers
 from penstock.client.store import AsyncStore

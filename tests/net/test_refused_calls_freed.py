@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_worker_link import pair
+from worker_pair import pair
 
 from penstock.codec.wire import commands as c
 from penstock.model.errors import ConflictError, InvalidArgumentError, PenstockError, ThrottledError

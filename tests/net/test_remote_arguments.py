@@ -27,8 +27,8 @@ from penstock.storage.machine.rng import RealRng
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "segmentstore"))
 from importer import PARENT, TXN
+from store_arguments import BYTES, NAMES, NUMBERS, SmallFrames, calls, some
 from store_world import append, content, writer
-from test_store_arguments import BYTES, NAMES, NUMBERS, SmallFrames, calls, some
 from wire_peers import RawPeer
 
 WHOLE = "q/whole/0.#epoch.0"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rest_streams import STREAM, S, head_of, subscribed, with_events
 from rest_support import FIRST, Running, play
-from test_rest_retention import STREAM, S, head_of, subscribed, with_events
 
 from penstock.codec.audit import decode_entry
 from penstock.codec.events import split_events

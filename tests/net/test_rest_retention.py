@@ -4,49 +4,19 @@ from __future__ import annotations
 
 import json
 from urllib.parse import quote
-from uuid import UUID
 
 import pytest
+from rest_streams import STREAM, S, head_of, subscribed, with_events
 from rest_support import FIRST, Running, play
 
-from penstock.codec.events import frame_events
 from penstock.model.cuts import ENDS, StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError
 from penstock.model.names import StreamName
-from penstock.model.policies import ReaderGroupRetention, StreamConfig
+from penstock.model.policies import StreamConfig
 from penstock.net.http import retention_documents as mapping
-from penstock.ports.controller_service import ReaderGroupConfig, SubscriberInfo
+from penstock.ports.controller_service import SubscriberInfo
 
-S = StreamName("s", "events")
-STREAM = "/v1/scopes/s/streams/events"
-EVENT = frame_events([b"x" * 92])
 FREE_ALL = {"retain": {"min_bytes": 0}, "unsubscribed": "release"}
-
-
-async def with_events(run: Running, count: int = 10) -> int:
-    """A stream of one segment with so many events of 100 bytes; returns its end."""
-    await run.controller.create_scope("s")
-    await run.controller.create_stream(S, StreamConfig())
-    end = 0
-    for _ in range(count):
-        end = await run.append(S, EVENT)
-    return end
-
-
-async def head_of(run: Running) -> int:
-    return (await run.controller.head(S)).positions[FIRST]
-
-
-async def subscribed(run: Running) -> None:
-    await run.controller.create_reader_group(
-        ReaderGroupConfig(
-            scope="s",
-            name="g",
-            id=UUID(int=5),
-            retention=ReaderGroupRetention.MANUAL,
-            start_cuts={S: StreamCut(S, {FIRST: 0})},
-        )
-    )
 
 
 def test_policies_are_said_at_three_levels_and_the_nearest_counts() -> None:

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
-from test_wire_over_store import world
 from wire_memory_store import MemorySegments
 from wire_peers import remote, run, stage
+from wire_store_world import world
 
 from penstock.codec.wire import commands as c
 from penstock.model.errors import PenstockError, QuotaExceededError, QuotaHeldError, WriterFencedError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from test_wire_answers import EVENT, S, W, notes, with_segments
+from wire_notes import EVENT, S, W, notes, with_segments
 from wire_peers import LOOPS, run, until
 
 from penstock.codec.wire import commands as c

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from worker_pair import echo, pair
 
 from penstock.model.errors import (
     ContainerOfflineError,
@@ -121,24 +121,6 @@ def test_junk_is_refused(text: bytes, rest: bytes) -> None:
 def test_values_that_do_not_fit_are_refused(text: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_value(text, b"")
-
-
-@asynccontextmanager
-async def pair(handlers, takers=None):
-    """The asking end and the answering one."""
-    ours, theirs = socket.socketpair()
-    far = await open_link(theirs, name="far", handlers=handlers, takers=takers)
-    near = await open_link(ours, name="near", handlers={"echo": echo})
-    try:
-        yield near, far
-    finally:
-        for link in (near, far):
-            link.close()
-        await asyncio.wait([near.closed, far.closed])
-
-
-async def echo(*arguments):
-    return list(arguments)
 
 
 def run(body) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from rotten_world import SEGMENTS, RottenWorld, events, fill
 from store_world import append, content
-from test_store_damage import SEGMENTS, RottenWorld, events, fill
 
 from penstock.codec.store import rows as records
 from penstock.model.errors import CorruptDataError

@@ -6,8 +6,8 @@ import asyncio
 import itertools
 
 import pytest
+from held_calls import Held
 from store_world import World, run, writer
-from test_store_races import Held
 
 from penstock.ports.segment_service import Append
 

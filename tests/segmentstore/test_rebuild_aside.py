@@ -6,9 +6,9 @@ import asyncio
 import random
 
 import pytest
+from rebuilt_store import reborn
+from rotten_world import RottenWorld, events
 from store_world import PATIENCE_S, Writer, append, content, writer
-from test_store_catalogue import reborn
-from test_store_damage import RottenWorld, events
 
 from penstock.codec.store import rows as records
 from penstock.model.errors import SegmentNotFoundError

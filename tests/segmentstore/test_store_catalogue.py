@@ -5,7 +5,8 @@ import random
 from contextlib import suppress
 
 import pytest
-from store_world import TestClock, Writer, append, content, run, world, writer
+from rebuilt_store import reborn
+from store_world import Writer, append, content, run, world, writer
 
 from penstock.codec.store import catalogue as codec
 from penstock.codec.store import rows as records
@@ -14,46 +15,11 @@ from penstock.model.errors import CorruptDataError, StorageFullError, Unavailabl
 from penstock.ports.segment_service import NO_EVENT, TablePut
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.repair.catalogue_gaps import missing_objects
-from penstock.segmentstore.repair.rebuild import list_catalogue, load_container, settle_container
-from penstock.segmentstore.repair.rebuild_aside import restore_aside
-from penstock.segmentstore.store import SegmentStore
-from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
+from penstock.segmentstore.repair.rebuild import list_catalogue, load_container
 from penstock.storage.memory.memory_objects import MemoryObjects
 
 NO_SNAPSHOT = "there is no snapshot of the container"
 TINY = {"catalogue": True, "catalogue_object_bytes": 2000, "catalogue_growth_bytes": 6000, "catalogue_part_bytes": 1500}
-
-
-async def reborn(world, *, told=None, aside=None) -> SegmentStore:
-    """A store of what tier 2 alone holds: the catalogue and the chunks."""
-    keyvalue = MemoryKeyValue()
-    catalogue = await list_catalogue(world.objects)
-    assert sorted(catalogue) == list(range(world.settings.containers))
-    segments = []
-    for index, names in sorted(catalogue.items()):
-        state = await load_container(world.objects, index, names, keyvalue)
-        assert state.damage == []
-        restored = await restore_aside(keyvalue, index, epoch=state.epoch, chunks=world.chunks)
-        if aside is not None:
-            aside.append(restored)
-        segments += [item async for item in settle_container(keyvalue, index, epoch=0)]
-    if told is not None:
-        told += segments
-    await keyvalue.commit([(records.STORE_KEY, records.encode_store(world.settings.containers))])
-    store = SegmentStore(
-        log=MemoryLog(MemoryLogState()),
-        keyvalue=keyvalue,
-        chunks=world.chunks,
-        clock=TestClock(),
-        rng=world.rng,
-        offload=world.store._offload,
-        telemetry=world.figures,
-        settings=world.settings,
-    )
-    await store.recover()
-    store.start()
-    return store
 
 
 def test_what_the_log_forgot_is_in_the_catalogue_whatever_fails():

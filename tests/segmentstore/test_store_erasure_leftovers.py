@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 from crc32c import crc32c
+from erasure_store import NAME, SECRET, blanked, erase, holds, whole, write
 from importer import PARENT, TXN, write_chunks
 from store_world import append, run
-from test_store_erasure import NAME, SECRET, blanked, erase, holds, whole, write
 
 from penstock.codec.events import frame_events
 from penstock.codec.store.chunk_index import decode_records, index_name

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 from importer import PARENT, TXN, write_chunks
-from store_world import PATIENCE_S, World, append, content
-from test_store_conformance import Between, StoreLaws
+from object_world import ObjectWorld
+from store_laws import Between, StoreLaws
+from store_world import PATIENCE_S, append, content
 
 from penstock.codec.events import frame_events
 from penstock.model.errors import UnavailableError
 from penstock.storage.chunks.object_chunks import ObjectChunks
-from penstock.storage.memory.memory_objects import MemoryObjects
 from penstock.testing.conformance import laws
 from penstock.testing.conformance.erasure import ErasureLaws
 from penstock.testing.conformance.segments import SegmentLaws
@@ -23,40 +23,6 @@ SMALL = {"containers": 1, "flush_bytes": 100, "chunk_bytes": 1000, "tier_run_byt
 KB100 = 100_000
 LARGE = {"flush_bytes": KB100, "chunk_bytes": 10 * KB100, "tier_run_bytes": 10 * KB100, "tier_unit_bytes": 4 * KB100}
 """Appends large enough to be blocks of their own; small ones share one."""
-
-
-class ObjectWorld(World):
-    """A world whose chunks are objects. ``puts`` counts the uploads that took effect, by name."""
-
-    def __init__(self, **settings) -> None:
-        super().__init__(**settings)
-        self.puts: dict[str, int] = {}
-        self.deleted: list[str] = []
-        self.fail = lambda verb, name, applied: False
-        self.objects = MemoryObjects(before=self._before, after=self._after)
-        self.chunks = ObjectChunks(self.objects)
-
-    async def _before(self, verb: str, name: str) -> None:
-        await asyncio.sleep(0)
-        if self.fail(verb, name, False):
-            raise UnavailableError("refused", object=name)
-
-    async def _after(self, verb: str, name: str) -> None:
-        if verb == "put":
-            self.puts[name] = self.puts.get(name, 0) + 1
-        if verb == "delete":
-            self.deleted.append(name)
-        if self.fail(verb, name, True):
-            raise UnavailableError("no answer", object=name)
-
-    async def crash(self):
-        await self.store.close(checkpoint=False)
-        self.chunks = ObjectChunks(self.objects)
-        return await self.open()
-
-    async def data_objects(self) -> dict[str, int]:
-        found = await self.objects.list("chunks")
-        return {name: size for name, size in found.items() if not name.endswith(".idx")}
 
 
 @asynccontextmanager

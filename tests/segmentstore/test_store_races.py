@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from held_calls import Held
 from store_world import World, Writer, append, content, run, writer
 
 from penstock.model.errors import BadKeyVersionError, ContainerOfflineError
@@ -15,26 +16,6 @@ from penstock.storage.memory.memory_log import MemoryLog
 SEGMENT = "scope/stream/0.#epoch.0"
 TXN = SEGMENT + "#transaction." + "0" * 32
 TABLE = "_system/table/0"
-
-
-class Held:
-    """Holds the first call of a coroutine method after it has looked, until ``release``; later calls pass."""
-
-    def __init__(self, owner: object, method: str, *, matches: Callable[..., bool] = lambda *_: True) -> None:
-        self.reached = asyncio.Event()
-        self.release = asyncio.Event()
-        real = getattr(owner, method)
-
-        async def call(*arguments, **named):
-            hold = not self.reached.is_set() and matches(*arguments)
-            if hold:
-                self.reached.set()
-                found = await real(*arguments, **named)
-                await self.release.wait()
-                return found
-            return await real(*arguments, **named)
-
-        setattr(owner, method, call)
 
 
 def looks_for(tag: bytes) -> Callable[..., bool]:

@@ -12,7 +12,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
 
 from planner_lines import line_of
-from test_retention_model import apart_facts, some_facts, some_policy
+from retention_facts import apart_facts, some_facts, some_policy
 
 from penstock.core.planner_json.lines import read_line
 from penstock.core.planner_json.requests import FactsLine

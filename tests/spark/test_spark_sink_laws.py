@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
+from sink_query import SCHEMA, Query, read_with, stored
 from spark_world import World, in_order, keyed, open_here
 
 from penstock.model.errors import (
@@ -30,29 +31,19 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName
 from penstock.ports.controller_service import Transaction
 from penstock.ports.segment_service import Append, Appended
-from penstock.spark.connect import Connector, Services, close_links, link
-from penstock.spark.options import parse_read, parse_write
+from penstock.spark.connect import Services, close_links, link
+from penstock.spark.options import parse_write
 from penstock.spark.reasons import reason
-from penstock.spark.source import BatchReader, PenstockSource
+from penstock.spark.source import PenstockSource
 from penstock.spark.writing import attempt, sink, wire_attempt
 from penstock.spark.writing.batch_commit import is_repeat
 from penstock.spark.writing.messages import TaskWritten
 from penstock.spark.writing.sink import StreamWriter
 
-SCHEMA = StructType().add("event", "binary").add("offset", "long")
-
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
-
-
-@pytest.fixture
-def world(data: Path) -> Iterator[World]:
-    try:
-        yield World(link(open_here, str(data)))
-    finally:
-        close_links()
 
 
 WAYS = ("inline", "direct", "wire")
@@ -67,75 +58,18 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-class Query:
-    """A query of an id, whose tasks run here. Tasks of one run share what Spark pickles to them."""
-
-    way = "inline"
-
-    def __init__(
-        self, data: Path, stream: StreamName, query: str, monkeypatch: pytest.MonkeyPatch, **options: str
-    ) -> None:
-        direct = {"direct": "false"} if self.way == "wire" else {}
-        self._given = parse_write({"controller": str(data), "path": str(stream), **direct, **options})
-        self._query = query
-        self.run_id: str | None = None
-        self._patch = monkeypatch
-        self._planned = self.writer()
-
-    def writer(self) -> StreamWriter:
-        return StreamWriter(open_here, self._given, True)
-
-    def plan(self) -> None:
-        """Spark plans the batch anew: its tasks are another run."""
-        self._planned = self.writer()
-
-    def task(self, batch: int, events: list[bytes], partition: int = 0) -> TaskWritten:
-        said = {
-            "sql.streaming.queryId": self._query,
-            "streaming.sql.batchId": str(batch),
-            "spark.jobGroup.id": self.run_id,
-        }
-        self._patch.setattr(attempt.TaskContext, "get", lambda: Context(partition, said))
-        rows = [
-            pa.record_batch({"event": part, "routing_key": [event.split(b":")[0].decode() for event in part]})
-            for part in (events[:1], events[1:1], events[1:])
-        ]
-        message = self._planned.write(iter(rows))
-        assert isinstance(message, TaskWritten)
-        return message
-
-    def run(self, batch: int, *tasks: list[bytes]) -> list[TaskWritten]:
-        self.plan()
-        messages = [self.task(batch, events, partition) for partition, events in enumerate(tasks)]
-        self.writer().commit([*messages], batchId=batch)
-        return messages
-
-
-class Context:
-    def __init__(self, partition: int, said: Mapping[str, str | None]) -> None:
-        self._partition = partition
-        self._said = said
-
-    def getLocalProperty(self, name: str) -> str | None:
-        return self._said.get(name)
-
-    def partitionId(self) -> int:
-        return self._partition
+@pytest.fixture
+def world(data: Path) -> Iterator[World]:
+    try:
+        yield World(link(open_here, str(data)))
+    finally:
+        close_links()
 
 
 def used(messages: Sequence[TaskWritten]) -> list[UUID]:
     """The transactions that tasks wrote to."""
     found = [item.transaction or (item.shared and item.shared.transaction) for item in messages]
     return list(dict.fromkeys(item for item in found if item))
-
-
-def stored(data: Path, stream: StreamName) -> list[bytes]:
-    return read_with(open_here, data, stream)
-
-
-def read_with(connector: Connector, data: Path, stream: StreamName) -> list[bytes]:
-    reader = BatchReader(connector, parse_read({"controller": str(data), "path": str(stream)}), SCHEMA)
-    return [event for item in reader.partitions() for rows in reader.read(item) for event in rows["event"].to_pylist()]
 
 
 def test_rows_of_all_tasks_become_readable_together_and_in_order_of_their_keys(

@@ -6,8 +6,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from sink_query import Context, Query, stored
 from spark_world import World, open_here
-from test_spark_sink_laws import Context, Query, stored
 
 from penstock.codec.control.streams import BatchRecord
 from penstock.controller import keys

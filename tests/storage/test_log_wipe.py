@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 from local_log_kit import images, opened, real
-from test_log_spare_marks import crash_at_write, ended
-from test_log_spare_marks import opened as opened_sim
+from log_crashes import crash_at_write, ended
+from log_crashes import opened as opened_sim
 
 from penstock.model.errors import ContainerOfflineError
 from penstock.ports.durable_log import LogAddress

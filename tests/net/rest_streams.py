@@ -1,0 +1,43 @@
+"""A stream with events and a subscriber behind the REST API."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from rest_support import FIRST, Running
+
+from penstock.codec.events import frame_events
+from penstock.model.cuts import StreamCut
+from penstock.model.names import StreamName
+from penstock.model.policies import ReaderGroupRetention, StreamConfig
+from penstock.ports.controller_service import ReaderGroupConfig
+
+S = StreamName("s", "events")
+STREAM = "/v1/scopes/s/streams/events"
+EVENT = frame_events([b"x" * 92])
+
+
+async def with_events(run: Running, count: int = 10) -> int:
+    """A stream of one segment with so many events of 100 bytes; returns its end."""
+    await run.controller.create_scope("s")
+    await run.controller.create_stream(S, StreamConfig())
+    end = 0
+    for _ in range(count):
+        end = await run.append(S, EVENT)
+    return end
+
+
+async def head_of(run: Running) -> int:
+    return (await run.controller.head(S)).positions[FIRST]
+
+
+async def subscribed(run: Running) -> None:
+    await run.controller.create_reader_group(
+        ReaderGroupConfig(
+            scope="s",
+            name="g",
+            id=UUID(int=5),
+            retention=ReaderGroupRetention.MANUAL,
+            start_cuts={S: StreamCut(S, {FIRST: 0})},
+        )
+    )

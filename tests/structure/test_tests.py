@@ -1,0 +1,29 @@
+"""The shape of the tests: what several of them use lies in a module beside them, and each fake is written once."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TREES = {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
+
+
+def imported(tree: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names |= {node.module or "", *(f"{node.module}.{item.name}" for item in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {item.name for item in node.names}
+    return names
+
+
+def test_no_module_imports_a_module_of_tests():
+    found = {
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path, tree in TREES.items()
+        for name in imported(tree)
+        if name.startswith("test_") or (name.startswith("tests.") and ".test_" in name)
+    }
+    assert found == set()

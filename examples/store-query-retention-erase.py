@@ -32,6 +32,7 @@ server = subprocess.Popen(
     stdout=subprocess.PIPE,
     text=True,
 )
+assert server.stdout is not None
 controller = json.loads(server.stdout.readline())["controller"]
 print("a store serves at", controller)
 
@@ -45,8 +46,9 @@ store = penstock.connect(controller)
 turbine = store.create_stream("plant/turbine", segments=2, create_scope=True)
 with turbine.writer() as writer:
     for number in range(5000):
-        reading = {"sensor": f"s{number % 20}", "at": 1_790_000_000_000 + number * 1000, "rpm": 3000 + number % 7}
-        writer.write(json.dumps(reading), key=reading["sensor"])
+        sensor = f"s{number % 20}"
+        reading = {"sensor": sensor, "at": 1_790_000_000_000 + number * 1000, "rpm": 3000 + number % 7}
+        writer.write(json.dumps(reading), key=sensor)
     writer.flush()
 print(turbine.describe().size_bytes, "bytes in", len(turbine.describe().segments), "segments")
 
@@ -157,9 +159,10 @@ erased = erase(
 print(erased.events, "events erased; the receipt:", json.dumps(erased.receipt)[:200], "…")
 # Load anew: a frame keeps the plan of its first action, and with it what was there then.
 now = spark.read.format("penstock").option("controller", controller).option("columns", "event").load("plant/turbine")
-left = [json.loads(row.event)["sensor"] for row in now.collect()]
-assert (erased.events, len(left), "s7" in left) == (10, 190, False)
-assert store.erasures().verify(erased.erasure).holds
+sensors = [json.loads(row.event)["sensor"] for row in now.collect()]
+assert (erased.events, len(sensors), "s7" in sensors) == (10, 190, False)
+assert erased.receipt is not None
+assert store.erasures().verify(erased.receipt["erasure"]).holds
 
 # %% [markdown]
 # ## The end

@@ -10,63 +10,139 @@ Importing it loads nothing; each name is loaded on first use.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from penstock.client.blocking.stores import Store
-    from penstock.client.reading.blocks import Event
-    from penstock.client.store import AsyncStore
+    from penstock.app.settings import EmbeddedOptions
+    from penstock.client.blocking.erasures import Erasures
+    from penstock.client.blocking.groups import ReaderGroup
+    from penstock.client.blocking.levels import Holds, LevelPolicy, Retention
+    from penstock.client.blocking.readers import GroupReader, Reader
+    from penstock.client.blocking.stores import Store, Stream
+    from penstock.client.blocking.writers import Transaction, Writer
+    from penstock.client.erasure import AsyncErasures
+    from penstock.client.erasure_proof import Verification
+    from penstock.client.reading.blocks import Block, Event
+    from penstock.client.reading.group_reader import AsyncGroupReader
+    from penstock.client.reading.reader import AsyncReader
+    from penstock.client.reading.reader_group import AsyncReaderGroup
+    from penstock.client.retention import AsyncHolds, AsyncLevelPolicy, AsyncRetention
+    from penstock.client.store import AsyncStore, AsyncStream
+    from penstock.client.writing.settings import WriterOptions, WriterSettings
+    from penstock.client.writing.transaction import AsyncTransaction
+    from penstock.client.writing.writer import AsyncWriter
     from penstock.model import errors
     from penstock.model.callers import Caller, calling
     from penstock.model.cuts import StreamCut
     from penstock.model.errors import PenstockError
     from penstock.model.names import StreamName
-    from penstock.model.policies import RetentionPolicy, RetentionType, ScalingPolicy
-    from penstock.model.retention import INHERIT, Backlog, Idle, PolicyDocument, Retain
-    from penstock.model.segments import KeyRange
+    from penstock.model.policies import RetentionPolicy, RetentionType, ScaleType, ScalingPolicy, StreamConfig
+    from penstock.model.retention import (
+        INHERIT,
+        Backlog,
+        Combine,
+        EffectivePolicy,
+        HoldInfo,
+        Idle,
+        IdleWhen,
+        Level,
+        Measure,
+        OnExceed,
+        PolicyDocument,
+        Retain,
+        Unsubscribed,
+    )
+    from penstock.model.segments import KeyRange, SegmentId
 
 # Named as text: every room imports this package, and must not reach the rooms above it thereby.
 _HOMES = {
-    "INHERIT": "model.retention",
-    "AsyncStore": "client.store",
-    "Backlog": "model.retention",
-    "Caller": "model.callers",
-    "Event": "client.reading.blocks",
-    "Idle": "model.retention",
-    "KeyRange": "model.segments",
-    "PenstockError": "model.errors",
-    "PolicyDocument": "model.retention",
-    "Retain": "model.retention",
-    "RetentionPolicy": "model.policies",
-    "RetentionType": "model.policies",
-    "ScalingPolicy": "model.policies",
-    "Store": "client.blocking.stores",
-    "StreamCut": "model.cuts",
-    "StreamName": "model.names",
-    "calling": "model.callers",
+    "app.settings": "EmbeddedOptions",
+    "client.blocking.erasures": "Erasures",
+    "client.blocking.groups": "ReaderGroup",
+    "client.blocking.levels": "Holds LevelPolicy Retention",
+    "client.blocking.readers": "GroupReader Reader",
+    "client.blocking.stores": "Store Stream",
+    "client.blocking.writers": "Transaction Writer",
+    "client.erasure": "AsyncErasures",
+    "client.erasure_proof": "Verification",
+    "client.reading.blocks": "Block Event",
+    "client.reading.group_reader": "AsyncGroupReader",
+    "client.reading.reader": "AsyncReader",
+    "client.reading.reader_group": "AsyncReaderGroup",
+    "client.retention": "AsyncHolds AsyncLevelPolicy AsyncRetention",
+    "client.store": "AsyncStore AsyncStream",
+    "client.writing.settings": "WriterOptions WriterSettings",
+    "client.writing.transaction": "AsyncTransaction",
+    "client.writing.writer": "AsyncWriter",
+    "model.callers": "Caller calling",
+    "model.cuts": "StreamCut",
+    "model.errors": "PenstockError",
+    "model.names": "StreamName",
+    "model.policies": "RetentionPolicy RetentionType ScaleType ScalingPolicy StreamConfig",
+    "model.retention": (
+        "Backlog Combine EffectivePolicy HoldInfo INHERIT Idle IdleWhen Level Measure OnExceed "
+        "PolicyDocument Retain Unsubscribed"
+    ),
+    "model.segments": "KeyRange SegmentId",
 }
 
 __version__ = "0.1.0"
 __all__ = [
     "INHERIT",
+    "AsyncErasures",
+    "AsyncGroupReader",
+    "AsyncHolds",
+    "AsyncLevelPolicy",
+    "AsyncReader",
+    "AsyncReaderGroup",
+    "AsyncRetention",
     "AsyncStore",
+    "AsyncStream",
+    "AsyncTransaction",
+    "AsyncWriter",
     "Backlog",
+    "Block",
     "Caller",
+    "Combine",
+    "EffectivePolicy",
+    "EmbeddedOptions",
+    "Erasures",
     "Event",
+    "GroupReader",
+    "HoldInfo",
+    "Holds",
     "Idle",
+    "IdleWhen",
     "KeyRange",
+    "Level",
+    "LevelPolicy",
+    "Measure",
+    "OnExceed",
     "PenstockError",
     "PolicyDocument",
+    "Reader",
+    "ReaderGroup",
     "Retain",
+    "Retention",
     "RetentionPolicy",
     "RetentionType",
+    "ScaleType",
     "ScalingPolicy",
+    "SegmentId",
     "Store",
+    "Stream",
+    "StreamConfig",
     "StreamCut",
     "StreamName",
+    "Transaction",
+    "Unsubscribed",
+    "Verification",
+    "Writer",
+    "WriterOptions",
+    "WriterSettings",
     "__version__",
     "calling",
     "connect",
@@ -79,20 +155,22 @@ __all__ = [
 DIAL_S = 5.0
 
 
-def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module(f"{__name__}.model.errors")
-    home = _HOMES.get(name)
-    if home is None:
+if not TYPE_CHECKING:  # so that a type checker refuses a name that does not exist
+
+    def __getattr__(name: str) -> object:
+        if name == "errors":
+            return import_module(f"{__name__}.model.errors")
+        for home, names in _HOMES.items():
+            if name in names.split():
+                return getattr(import_module(f"{__name__}.{home}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def open(path: str | Path, **settings: Any) -> Store:  # noqa: A001 - the word for it
+def open(path: str | Path, **settings: Unpack[EmbeddedOptions]) -> Store:  # noqa: A001 - the word for it
     """A store on the directory ``path``, created where it is missing, in this process; nothing listens.
 
     ``settings``: ``memory_bytes``, ``log_bytes``, ``retention_cycle_ms`` and the other fields of
@@ -100,7 +178,7 @@ def open(path: str | Path, **settings: Any) -> Store:  # noqa: A001 - the word f
     another process, VersionTooNewError, InvalidArgumentError (a foreign directory, an unknown setting), CorruptDataError;
     nothing was changed then.
     """
-    store: Store = import_module("penstock.app.embedded").open_store(path, **settings)
+    store: Store = import_module("penstock.app.embedded").open_store(path, settings)
     return store
 
 
@@ -114,7 +192,7 @@ def connect(address: str = "localhost:9090", *, dial_s: float | None = DIAL_S) -
     return store
 
 
-def open_async(path: str | Path, **settings: int) -> AbstractAsyncContextManager[AsyncStore]:
+def open_async(path: str | Path, **settings: Unpack[EmbeddedOptions]) -> AbstractAsyncContextManager[AsyncStore]:
     """As ``open``, for ``async with`` in a running event loop, which then also does the store's work."""
     opened: AbstractAsyncContextManager[AsyncStore] = import_module("penstock.app.embedded").open_async_store(
         path, settings

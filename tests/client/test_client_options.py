@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import penstock
 import penstock.client
 from penstock.client.blocking.stores import Store
-from penstock.client.writing.writer_core import WriterSettings
+from penstock.client.writing.settings import WriterSettings
 from penstock.model.cuts import ENDS
 from penstock.model.errors import InvalidArgumentError
 from penstock.storage.machine.clock import RealClock

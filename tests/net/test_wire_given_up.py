@@ -9,7 +9,8 @@ import pytest
 from wire_memory_store import CountingTelemetry, OneEndpoint
 from wire_peers import run, stage, until
 
-from penstock.client.writing.writer_core import WriterCore, WriterSettings
+from penstock.client.writing.settings import WriterSettings
+from penstock.client.writing.writer_core import WriterCore
 from penstock.model.errors import DeadlineExceededError, InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.app.restored import settle_restored
 from penstock.app.segments import open_segments
-from penstock.app.settings import EmbeddedSettings
+from penstock.app.settings import EmbeddedOptions, EmbeddedSettings
 from penstock.app.telemetry import Counters
 from penstock.app.tier2 import check_place
 from penstock.app.workers.layout import load_layout
@@ -107,7 +107,7 @@ async def open_runtime(
         )
 
 
-def open_store(path: str | Path, **settings: Any) -> Store:
+def open_store(path: str | Path, settings: EmbeddedOptions) -> Store:
     """A store on the directory ``path``, created where it is missing, in this process; nothing listens.
 
     ``settings`` are fields of ``EmbeddedSettings``. Close it, or use it in a ``with`` block. Raises as ``open_runtime``.
@@ -123,7 +123,7 @@ def open_store(path: str | Path, **settings: Any) -> Store:
 
 
 @asynccontextmanager
-async def open_async_store(path: str | Path, settings: Mapping[str, Any]) -> AsyncIterator[AsyncStore]:
+async def open_async_store(path: str | Path, settings: EmbeddedOptions) -> AsyncIterator[AsyncStore]:
     """The same for the running event loop, which then also does the store's work. Raises as ``open_runtime``."""
     async with open_runtime(embedded_settings(path, settings)) as runtime:
         yield AsyncStore(runtime.segments, runtime.controller, runtime.clock, runtime.rng)

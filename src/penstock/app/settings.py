@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from penstock.model.errors import InvalidArgumentError
 
@@ -81,6 +82,22 @@ class EmbeddedSettings:
     def plain_http_allowed(self, host: str) -> bool:
         """Whether tier 2 may be reached at that host without TLS."""
         return self.tier2_insecure or is_loopback(host)
+
+
+class EmbeddedOptions(TypedDict, total=False):
+    """The fields of ``EmbeddedSettings``, as keyword arguments of ``penstock.open`` and ``penstock.open_async``."""
+
+    memory_bytes: int
+    log_bytes: int
+    log_file_bytes: int
+    chunk_bytes: int
+    retention_cycle_ms: int
+    deletion_grace_ms: int
+    tier2: str | None
+    tier2_endpoint: str | None
+    tier2_unit_bytes: int
+    tier2_wait_ms: int
+    tier2_insecure: bool
 
 
 def check_server_memory(memory_bytes: int) -> int:

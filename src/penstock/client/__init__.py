@@ -1,67 +1,65 @@
 """The client library: the same for an embedded and a remote store, asynchronous and blocking.
 
-Importing it loads nothing; each name is loaded on first use.
+The names are those of ``penstock``. Importing it loads nothing; each name is loaded on first use.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.client.blocking.stores import GroupReader, Reader, ReaderGroup, Store, Stream, Transaction, Writer
+    from penstock.client.blocking.erasures import Erasures
+    from penstock.client.blocking.groups import ReaderGroup
+    from penstock.client.blocking.levels import Holds, LevelPolicy, Retention
+    from penstock.client.blocking.readers import GroupReader, Reader
+    from penstock.client.blocking.stores import Store, Stream
+    from penstock.client.blocking.writers import Transaction, Writer
+    from penstock.client.erasure import AsyncErasures
+    from penstock.client.erasure_proof import Verification
     from penstock.client.reading.blocks import Block, Event
     from penstock.client.reading.group_reader import AsyncGroupReader
     from penstock.client.reading.reader import AsyncReader
     from penstock.client.reading.reader_group import AsyncReaderGroup
+    from penstock.client.retention import AsyncHolds, AsyncLevelPolicy, AsyncRetention
     from penstock.client.store import AsyncStore, AsyncStream
+    from penstock.client.writing.settings import WriterOptions, WriterSettings
     from penstock.client.writing.transaction import AsyncTransaction
     from penstock.client.writing.writer import AsyncWriter
-    from penstock.client.writing.writer_core import WriterSettings
-
-_HOMES = {
-    "AsyncGroupReader": "reading.group_reader",
-    "AsyncReader": "reading.reader",
-    "AsyncReaderGroup": "reading.reader_group",
-    "AsyncStore": "store",
-    "AsyncStream": "store",
-    "AsyncTransaction": "writing.transaction",
-    "AsyncWriter": "writing.writer",
-    "Block": "reading.blocks",
-    "Event": "reading.blocks",
-    "GroupReader": "blocking.stores",
-    "Reader": "blocking.stores",
-    "ReaderGroup": "blocking.stores",
-    "Store": "blocking.stores",
-    "Stream": "blocking.stores",
-    "Transaction": "blocking.stores",
-    "Writer": "blocking.stores",
-    "WriterSettings": "writing.writer_core",
-}
 
 __all__ = [
+    "AsyncErasures",
     "AsyncGroupReader",
+    "AsyncHolds",
+    "AsyncLevelPolicy",
     "AsyncReader",
     "AsyncReaderGroup",
+    "AsyncRetention",
     "AsyncStore",
     "AsyncStream",
     "AsyncTransaction",
     "AsyncWriter",
     "Block",
+    "Erasures",
     "Event",
     "GroupReader",
+    "Holds",
+    "LevelPolicy",
     "Reader",
     "ReaderGroup",
+    "Retention",
     "Store",
     "Stream",
     "Transaction",
+    "Verification",
     "Writer",
+    "WriterOptions",
     "WriterSettings",
 ]
 
+if not TYPE_CHECKING:  # so that a type checker refuses a name that does not exist
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    def __getattr__(name: str) -> object:
+        if name in __all__:  # where it is defined, the package above knows: as text, for it is above this room
+            return getattr(import_module("penstock"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -33,9 +33,11 @@ class Verification:
 
     @property
     def holds(self) -> bool:
+        """Whether the scan has found no problem."""
         return not self.problems
 
     def as_json(self) -> dict[str, Any]:
+        """The result as ``penstock erasure verify --json`` prints it, without the receipt."""
         return {
             "erasure": self.erasure,
             "holds": self.holds,

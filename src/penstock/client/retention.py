@@ -185,4 +185,5 @@ class AsyncRetention(AsyncLevelPolicy):
 
     @property
     def holds(self) -> AsyncHolds:
+        """Holds on the stream."""
         return AsyncHolds(self._stream, self._controller)

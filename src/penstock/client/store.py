@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, Unpack
 
 from penstock.client.erasure import AsyncErasures, Positions
 from penstock.client.erasure_proof import Progress
 from penstock.client.options import Bound, Position, check_printable, cut_of, number, position_of, settings_of, start_of
 from penstock.client.reading.group_reset import GroupReset, ResetTo
 from penstock.client.reading.reader import AsyncReader, OnTruncated, resolve_cut
-from penstock.client.reading.reader_group import AsyncReaderGroup, check_times, retention_of
+from penstock.client.reading.reader_group import AsyncReaderGroup, GroupRetention, check_times, retention_of
 from penstock.client.retention import AsyncHolds, AsyncLevelPolicy, AsyncRetention
 from penstock.client.retry import Backoff, retrying
 from penstock.client.writing.layout import StreamLayout
+from penstock.client.writing.settings import WriterOptions, WriterSettings
 from penstock.client.writing.transaction import AsyncTransaction
 from penstock.client.writing.writer import AsyncWriter
-from penstock.client.writing.writer_core import WriterSettings
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     AlreadyExistsError,
@@ -76,9 +76,11 @@ class AsyncStream:
         return await self._controller.describe_stream(self.name)
 
     async def exists(self) -> bool:
+        """Whether there is such a stream, sealed or not."""
         return await self._controller.stream_exists(self.name)
 
     async def config(self) -> StreamConfig:
+        """What its user set: scaling, retention, tags."""
         return await self._controller.get_config(self.name)
 
     async def head(self) -> StreamCut:
@@ -154,6 +156,7 @@ class AsyncStream:
 
     @property
     def retention(self) -> AsyncRetention:
+        """The stream's retention: its policy, ``plan``, ``explain``, ``reclaim``, ``forecast``, ``holds``."""
         return AsyncRetention(self.name, self._controller)
 
     async def subscribers(self) -> Sequence[SubscriberInfo]:
@@ -211,7 +214,7 @@ class AsyncStream:
         """What was erased of the stream, with receipts."""
         return AsyncErasures(self.name, self._segments, self._controller, self._rng)
 
-    def writer(self, settings: WriterSettings | None = None, **options: Any) -> AsyncWriter:
+    def writer(self, settings: WriterSettings | None = None, **options: Unpack[WriterOptions]) -> AsyncWriter:
         """A writer, not opened: use it with ``async with``. ``options`` are fields of ``WriterSettings``."""
         chosen = settings or settings_of(WriterSettings, "a writer", options)
         return AsyncWriter(self.layout(), self._segments, self._rng, chosen)
@@ -253,7 +256,7 @@ class AsyncStream:
         )
 
     def transaction(
-        self, *, lease_s: float = 30.0, settings: WriterSettings | None = None, **options: Any
+        self, *, lease_s: float = 30.0, settings: WriterSettings | None = None, **options: Unpack[WriterOptions]
     ) -> AsyncTransaction:
         """A transaction, not begun: use it with ``async with``. ``lease_s``: 10 to 600; ``options`` are fields of
         ``WriterSettings``. Raises InvalidArgumentError."""
@@ -352,7 +355,7 @@ class AsyncStore:
         streams: Sequence[str | StreamName],
         *,
         start: GroupStart = "head",
-        retention: str = "none",
+        retention: GroupRetention = "none",
         checkpoint_interval_s: float = 30.0,
         lease_s: float = 10.0,
         refresh_s: float = 1.0,

@@ -34,6 +34,8 @@ def _check_whole(what: str, **given: object) -> None:
 
 
 class ScaleType(enum.Enum):
+    """A fixed number of segments, or a rate to follow. A rate is stored; the store does not scale by itself yet."""
+
     FIXED = "fixed"
     KILOBYTES_PER_S = "kbytes"
     EVENTS_PER_S = "events"

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar, Unpack
 from uuid import UUID
 
 from penstock.client.blocking.erasures import Erasures
@@ -25,8 +25,9 @@ from penstock.client.erasure_proof import Progress
 from penstock.client.options import Bound, Position, settings_of
 from penstock.client.reading.group_reset import ResetTo
 from penstock.client.reading.reader import OnTruncated
+from penstock.client.reading.reader_group import GroupRetention
 from penstock.client.store import UNCHANGED, AsyncStore, AsyncStream, GroupStart, Unchanged
-from penstock.client.writing.writer_core import WriterSettings
+from penstock.client.writing.settings import WriterOptions, WriterSettings
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, ScalingPolicy, StreamConfig
@@ -245,7 +246,7 @@ class Stream:
         """What was erased of the stream, with receipts."""
         return Erasures(self._thread, self._inner.erasures)
 
-    def writer(self, settings: WriterSettings | None = None, **options: Any) -> Writer:
+    def writer(self, settings: WriterSettings | None = None, **options: Unpack[WriterOptions]) -> Writer:
         """A writer: use it in a ``with`` block; without one, the first write opens it, and you close it.
 
         ``options`` are fields of ``WriterSettings``: ``block_bytes``, ``linger_s``, ``max_in_flight``, ``max_pending_bytes``,
@@ -275,7 +276,7 @@ class Stream:
         inner = self._inner.reader(start=start, end=end, until_tail=until_tail, on_truncated=on_truncated)
         return Reader(self._thread, inner)
 
-    def transaction(self, *, lease_s: float = 30.0, **options: Any) -> Transaction:
+    def transaction(self, *, lease_s: float = 30.0, **options: Unpack[WriterOptions]) -> Transaction:
         """A transaction, not begun: use it in a ``with`` block, or call ``open`` and then ``commit`` or ``abort``.
 
         ``lease_s``, 10 to 600: how long after this process died the store aborts it. ``options`` are fields of
@@ -384,7 +385,7 @@ class Store:
         streams: Sequence[str | StreamName],
         *,
         start: GroupStart = "head",
-        retention: str = "none",
+        retention: GroupRetention = "none",
         checkpoint_interval_s: float = 30.0,
         lease_s: float = 10.0,
         refresh_s: float = 1.0,

@@ -15,8 +15,9 @@ from penstock.client.writing.layout import Layout
 from penstock.client.writing.local_line import direct_lines
 from penstock.client.writing.prepare import Prepared, as_bytes, count_unsent, prepare_events, prepare_large
 from penstock.client.writing.segment_sender import Lane
+from penstock.client.writing.settings import WriterSettings
 from penstock.client.writing.transaction import AsyncTransaction
-from penstock.client.writing.writer_core import WriterCore, WriterSettings
+from penstock.client.writing.writer_core import WriterCore
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError, QuotaExceededError
 from penstock.ports import forks

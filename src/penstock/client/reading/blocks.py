@@ -52,6 +52,7 @@ class Block:
 
     @property
     def end_offset(self) -> int:
+        """Where the next block of the segment begins."""
         return self.offset + self.bounds[-1]
 
     @property

@@ -186,6 +186,7 @@ class AsyncReader(AsyncBlockReader):
             yield event
 
     async def close(self) -> None:
+        """Stop reading and drop what was fetched ahead. Idempotent."""
         await self._fetcher.close()
 
     async def abandon(self) -> None:

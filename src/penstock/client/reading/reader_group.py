@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import Literal, TypeAlias
 
 from penstock.client.options import check_printable, cut_of, number, one_of
 from penstock.client.reading.group_reader import AsyncGroupReader, is_deleted, log_departure
@@ -38,7 +39,10 @@ from penstock.ports.segment_service import SegmentService
 
 log = logging.getLogger(__name__)
 
-RETENTION_WORDS = {
+GroupRetention: TypeAlias = Literal["none", "manual", "automatic"]
+"""When the progress of a group releases data of its streams."""
+
+RETENTION_WORDS: dict[GroupRetention, ReaderGroupRetention] = {
     "none": ReaderGroupRetention.NONE,
     "manual": ReaderGroupRetention.MANUAL,
     "automatic": ReaderGroupRetention.AUTOMATIC_AT_LAST_CHECKPOINT,
@@ -55,7 +59,7 @@ def check_times(lease_s: float, refresh_s: float) -> None:
         )
 
 
-def retention_of(word: str) -> ReaderGroupRetention:
+def retention_of(word: GroupRetention) -> ReaderGroupRetention:
     """The retention type named "none", "manual" or "automatic". Raises InvalidArgumentError."""
     found = RETENTION_WORDS.get(word)
     if found is None:
@@ -99,18 +103,22 @@ class AsyncReaderGroup:
 
     @property
     def scope(self) -> str:
+        """The scope that the group is in."""
         return self.config.scope
 
     @property
     def name(self) -> str:
+        """The group's name, without its scope."""
         return self.config.name
 
     @property
     def streams(self) -> Sequence[StreamName]:
+        """The streams that the group reads, sorted."""
         return sorted(self.config.start_cuts)
 
     @property
     def retention(self) -> ReaderGroupRetention:
+        """When its progress releases data of its streams."""
         return self.config.retention
 
     async def initialise(self) -> None:

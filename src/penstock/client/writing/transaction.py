@@ -14,8 +14,8 @@ from penstock.client.retry import DEADLINE_S, FULL_S, Backoff, retrying
 from penstock.client.tasks import TaskOwner
 from penstock.client.writing.lanes import check_key
 from penstock.client.writing.prepare import Prepared, as_bytes, checked_events
+from penstock.client.writing.settings import WriterSettings
 from penstock.client.writing.writer import AsyncWriter
-from penstock.client.writing.writer_core import WriterSettings
 from penstock.codec.events import HEADER_BYTES
 from penstock.model.errors import (
     DeadlineExceededError,

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
-from penstock.client.options import COUNT_MAX, number
 from penstock.client.retry import retrying
 from penstock.client.tasks import TaskOwner
 from penstock.client.writing.direct import DirectPath
@@ -18,6 +16,7 @@ from penstock.client.writing.layout import Layout
 from penstock.client.writing.rejection import Rejections
 from penstock.client.writing.rounds import SLICE_LANES, LaneRounds
 from penstock.client.writing.segment_sender import Lane, SegmentSender, SenderState, unacknowledged_bytes
+from penstock.client.writing.settings import WriterSettings
 from penstock.client.writing.write_blocks import WriteBlock, close_blocks
 from penstock.codec.events import split_events
 from penstock.core.streams.routing import hash_key
@@ -37,37 +36,8 @@ from penstock.ports.direct_appends import OpenDirect
 from penstock.ports.rng import Rng
 from penstock.ports.segment_service import Append, AppendDone, Appended, SegmentService
 
-BLOCK_BYTES_MIN = 1 << 10
-BLOCK_BYTES_MAX = 4 << 20
 RETIRED_KEPT = 1024
 LANE_BYTES_MIN = 4 << 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriterSettings:
-    """How a writer batches and how long it tries.
-
-    ``block_bytes``: size at which a block of events is closed; larger costs less per event and more memory per segment.
-    ``linger_s``: how long events of a busy segment wait for company; the first event of an idle one never waits.
-    ``max_in_flight``: unacknowledged blocks per segment. ``max_pending_bytes``: events in memory; writes wait above.
-    ``deadline_s``: how long to go on without any acknowledgement before the writer fails, with StorageFullError where the
-    disk is full, else with DeadlineExceededError.
-    """
-
-    block_bytes: int = 1 << 20
-    linger_s: float = 0.002
-    max_in_flight: int = 4
-    max_pending_bytes: int = 32 << 20
-    deadline_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        number("block_bytes", self.block_bytes, most=COUNT_MAX)
-        if not BLOCK_BYTES_MIN <= self.block_bytes <= BLOCK_BYTES_MAX:
-            raise InvalidArgumentError("a block has 1 KiB to 4 MiB", block_bytes=self.block_bytes)
-        number("linger_s", self.linger_s, least=0)
-        number("deadline_s", self.deadline_s, above=0)
-        number("max_in_flight", self.max_in_flight, least=1, most=COUNT_MAX)
-        number("max_pending_bytes", self.max_pending_bytes, least=1, most=COUNT_MAX)
 
 
 class WriterCore:

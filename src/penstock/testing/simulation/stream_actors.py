@@ -10,8 +10,8 @@ from uuid import UUID
 
 from penstock.client.reading.reader import AsyncReader
 from penstock.client.retry import RETRYABLE
+from penstock.client.writing.settings import WriterSettings
 from penstock.client.writing.transaction import AsyncTransaction
-from penstock.client.writing.writer_core import WriterSettings
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     AlreadyExistsError,

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from penstock.app.telemetry import Counters
 from penstock.ports.segment_service import Append
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store
 from penstock.segmentstore.tiering.tail_cache import CacheMemory, TailCache
@@ -48,17 +49,19 @@ async def ingest(directory: Path, *, catalogue: bool, appends: int, size: int, i
         stack.push_async_callback(chunks.close)
         store = await stack.enter_async_context(
             open_segment_store(
-                log=log,
-                keyvalue=keyvalue,
-                chunks=chunks,
-                clock=clock,
-                rng=rng,
-                offload=offload,
-                telemetry=Counters(),
-                settings=StoreSettings(
-                    checkpoint_interval_s=interval_s, catalogue_interval_s=interval_s, flush_interval_s=1.0
+                log,
+                StoreParts(
+                    keyvalue=keyvalue,
+                    chunks=chunks,
+                    clock=clock,
+                    rng=rng,
+                    offload=offload,
+                    telemetry=Counters(),
+                    settings=StoreSettings(
+                        checkpoint_interval_s=interval_s, catalogue_interval_s=interval_s, flush_interval_s=1.0
+                    ),
+                    catalogue=FileObjects(files) if catalogue else None,
                 ),
-                catalogue=FileObjects(files) if catalogue else None,
             )
         )
         names = [f"bench/stream/{number}.#epoch.0" for number in range(SEGMENTS)]

@@ -26,6 +26,7 @@ from penstock.model.names import StreamName, segment_name, transaction_segment_n
 from penstock.model.policies import ReaderGroupRetention, ScalingPolicy, StreamConfig
 from penstock.ports.controller_service import Endpoint, ReaderGroupConfig
 from penstock.ports.segment_service import Append
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.memory.memory_chunks import MemoryChunks
@@ -96,14 +97,16 @@ class Growth:
         settings = ControllerSettings(sweep_ms=None, retention_cycle_ms=None)
         async with (
             open_segment_store(
-                log=MemoryLog(self._log),
-                keyvalue=self._keyvalue,
-                chunks=self._chunks,
-                clock=clock,
-                rng=rng,
-                offload=InlineOffload(),
-                telemetry=quiet,
-                settings=_SETTINGS,
+                MemoryLog(self._log),
+                StoreParts(
+                    keyvalue=self._keyvalue,
+                    chunks=self._chunks,
+                    clock=clock,
+                    rng=rng,
+                    offload=InlineOffload(),
+                    telemetry=quiet,
+                    settings=_SETTINGS,
+                ),
             ) as segments,
             open_controller(
                 segments, clock, rng, lambda _: Endpoint(host="here", port=0), quiet, settings, steady=self._loop.time

@@ -13,6 +13,7 @@ from penstock.app.integrity.source import Source
 from penstock.app.settings import StandaloneSettings
 from penstock.app.standalone import open_standalone
 from penstock.app.telemetry import Counters
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store
 from penstock.storage.chunks.object_chunks import ObjectChunks
@@ -71,15 +72,17 @@ def test_a_store_in_objects_is_rebuilt_from_them(tmp_path: Path) -> None:
         whole: dict[str, bytes] = {}
         try:
             async with open_segment_store(
-                log=MemoryLog(),
-                keyvalue=MemoryKeyValue(),
-                chunks=ObjectChunks(objects),
-                clock=RealClock(),
-                rng=RealRng(),
-                offload=offload,
-                telemetry=Counters(),
-                settings=StoreSettings(tier_unit_bytes=1 << 16, catalogue_interval_s=60.0),
-                catalogue=objects,
+                MemoryLog(),
+                StoreParts(
+                    keyvalue=MemoryKeyValue(),
+                    chunks=ObjectChunks(objects),
+                    clock=RealClock(),
+                    rng=RealRng(),
+                    offload=offload,
+                    telemetry=Counters(),
+                    settings=StoreSettings(tier_unit_bytes=1 << 16, catalogue_interval_s=60.0),
+                    catalogue=objects,
+                ),
             ) as store:
 
                 class Runtime:

@@ -15,6 +15,7 @@ from penstock.net.workers.line import WorkerLine
 from penstock.net.workers.link import WorkerLink, open_link
 from penstock.net.workers.worker_segments import WorkerSegments
 from penstock.net.workers.worker_server import WorkerServer
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.storage.machine.clock import RealClock
@@ -72,14 +73,18 @@ class OneWorker:
         disks = self.disks
         counts = WorkerCounts(self._counts.fileno(), worker=self.number, workers=LAYOUT.workers)
         self.store = SegmentStore(
-            log=MemoryLog(disks.log),
-            keyvalue=disks.keyvalue,
-            chunks=disks.chunks,
-            clock=RealClock(),
-            rng=disks.rng,
-            offload=InlineOffload(),
-            telemetry=Counters(),
-            settings=StoreSettings(containers=LAYOUT.containers, flush_interval_s=3600.0, checkpoint_interval_s=3600.0),
+            MemoryLog(disks.log),
+            StoreParts(
+                keyvalue=disks.keyvalue,
+                chunks=disks.chunks,
+                clock=RealClock(),
+                rng=disks.rng,
+                offload=InlineOffload(),
+                telemetry=Counters(),
+                settings=StoreSettings(
+                    containers=LAYOUT.containers, flush_interval_s=3600.0, checkpoint_interval_s=3600.0
+                ),
+            ),
             owned=LAYOUT.owned(self.number),
             shared=counts,
         )

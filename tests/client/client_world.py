@@ -13,6 +13,7 @@ from penstock.controller.controller import open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import NotConnectedError
 from penstock.ports.controller_service import Endpoint
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store
 from penstock.storage.memory.memory_chunks import MemoryChunks
@@ -40,14 +41,16 @@ class NoTelemetry:
 async def open_services(clock, rng) -> AsyncIterator[tuple[Any, Any]]:
     async with (
         open_segment_store(
-            log=MemoryLog(),
-            keyvalue=MemoryKeyValue(),
-            chunks=MemoryChunks(),
-            clock=clock,
-            rng=rng,
-            offload=InlineOffload(),
-            telemetry=NoTelemetry(),
-            settings=StoreSettings(flush_interval_s=1e6),
+            MemoryLog(),
+            StoreParts(
+                keyvalue=MemoryKeyValue(),
+                chunks=MemoryChunks(),
+                clock=clock,
+                rng=rng,
+                offload=InlineOffload(),
+                telemetry=NoTelemetry(),
+                settings=StoreSettings(flush_interval_s=1e6),
+            ),
         ) as segments,
         open_controller(
             segments,

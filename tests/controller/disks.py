@@ -19,6 +19,7 @@ from penstock.controller.controller import Controller, open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.ports.controller_service import Endpoint
 from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.storage.memory.memory_chunks import MemoryChunks
@@ -45,14 +46,16 @@ class Disks:
     async def opened(self, *, crash: bool = False) -> AsyncIterator[tuple[SegmentStore, Controller]]:
         """``crash``: leave without a checkpoint, so that the next opening replays the log."""
         store = SegmentStore(
-            log=MemoryLog(self.log),
-            keyvalue=self.keyvalue,
-            chunks=self.chunks,
-            clock=self.clock,
-            rng=SeededRng(2),
-            offload=InlineOffload(),
-            telemetry=Counters(),
-            settings=StoreSettings(containers=4),
+            MemoryLog(self.log),
+            StoreParts(
+                keyvalue=self.keyvalue,
+                chunks=self.chunks,
+                clock=self.clock,
+                rng=SeededRng(2),
+                offload=InlineOffload(),
+                telemetry=Counters(),
+                settings=StoreSettings(containers=4),
+            ),
         )
         await store.recover()
         store.start()

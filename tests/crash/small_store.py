@@ -19,6 +19,7 @@ from penstock.app.tier2 import open_tier
 from penstock.controller.controller import open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.ports.controller_service import Endpoint
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store
 from penstock.storage.log.local_log import open_local_log
@@ -101,15 +102,17 @@ async def open_small_store(data: Path, *, tier2: Path | None = None) -> AsyncIte
         tier = await stack.enter_async_context(open_tier(settings, files, offload=offload, rng=rng))
         segments = await stack.enter_async_context(
             open_segment_store(
-                log=log,
-                keyvalue=keyvalue,
-                chunks=tier.chunks,
-                catalogue=tier.objects,
-                clock=clock,
-                rng=rng,
-                offload=offload,
-                telemetry=telemetry,
-                settings=small_settings(),
+                log,
+                StoreParts(
+                    keyvalue=keyvalue,
+                    chunks=tier.chunks,
+                    catalogue=tier.objects,
+                    clock=clock,
+                    rng=rng,
+                    offload=offload,
+                    telemetry=telemetry,
+                    settings=small_settings(),
+                ),
                 disk=FileDisk(files),
             )
         )

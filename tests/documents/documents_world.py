@@ -32,6 +32,7 @@ from penstock.net.http.pulsar.api import pulsar_routes
 from penstock.net.http.retention_routes import RetentionRest
 from penstock.ports.controller_service import Endpoint, ReaderGroupConfig
 from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.memory.memory_chunks import MemoryChunks
@@ -272,14 +273,16 @@ async def life(
     async with AsyncExitStack() as stack:
         segments = await stack.enter_async_context(
             open_segment_store(
-                log=MemoryLog(disks.log),
-                keyvalue=disks.keyvalue,
-                chunks=disks.chunks,
-                clock=clock,
-                rng=rng,
-                offload=InlineOffload(),
-                telemetry=Silence(),
-                settings=StoreSettings(**(quiet | store)),
+                MemoryLog(disks.log),
+                StoreParts(
+                    keyvalue=disks.keyvalue,
+                    chunks=disks.chunks,
+                    clock=clock,
+                    rng=rng,
+                    offload=InlineOffload(),
+                    telemetry=Silence(),
+                    settings=StoreSettings(**(quiet | store)),
+                ),
             )
         )
         settings = ControllerSettings(

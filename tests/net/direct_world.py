@@ -17,6 +17,7 @@ from penstock.model.errors import (
 from penstock.net.dial.segments import DialLimits, RemoteSegments
 from penstock.net.wire.wire_server import WireLimits, WireServer
 from penstock.ports.controller_service import Endpoint
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store
 from penstock.storage.machine.clock import RealClock
@@ -105,14 +106,16 @@ class World:
     async def _open(self):
         clock, rng = RealClock(), RealRng()
         async with open_segment_store(
-            log=QuickLog() if self.kind == "in place" else MemoryLog(),
-            keyvalue=MemoryKeyValue(),
-            chunks=MemoryChunks(),
-            clock=clock,
-            rng=rng,
-            offload=InlineOffload(),
-            telemetry=self.telemetry,
-            settings=StoreSettings(),
+            QuickLog() if self.kind == "in place" else MemoryLog(),
+            StoreParts(
+                keyvalue=MemoryKeyValue(),
+                chunks=MemoryChunks(),
+                clock=clock,
+                rng=rng,
+                offload=InlineOffload(),
+                telemetry=self.telemetry,
+                settings=StoreSettings(),
+            ),
         ) as segments:
             self.faulty = FaultyStore(segments)
             if self.kind != "wire":

@@ -12,6 +12,7 @@ from penstock.net.dial.controller import RemoteController, dial_controller
 from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.ports.controller_service import Endpoint
 from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.offload import ThreadOffload
@@ -52,13 +53,15 @@ async def running() -> AsyncIterator[Running]:
         offload = await stack.enter_async_context(ThreadOffload())
         store = await stack.enter_async_context(
             open_segment_store(
-                log=MemoryLog(),
-                keyvalue=MemoryKeyValue(),
-                chunks=MemoryChunks(),
-                clock=clock,
-                rng=rng,
-                offload=offload,
-                telemetry=telemetry,
+                MemoryLog(),
+                StoreParts(
+                    keyvalue=MemoryKeyValue(),
+                    chunks=MemoryChunks(),
+                    clock=clock,
+                    rng=rng,
+                    offload=offload,
+                    telemetry=telemetry,
+                ),
             )
         )
         controller = await stack.enter_async_context(

@@ -22,6 +22,7 @@ from penstock.net.http.pulsar.api import pulsar_routes
 from penstock.net.http.pulsar.names import NamespaceName, TopicName
 from penstock.ports.controller_service import Endpoint
 from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.memory.memory_chunks import MemoryChunks
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
@@ -182,13 +183,15 @@ async def opened(*, namespace: bool = True, topic: bool = False) -> AsyncIterato
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(
             open_segment_store(
-                log=MemoryLog(),
-                keyvalue=MemoryKeyValue(),
-                chunks=MemoryChunks(),
-                clock=clock,
-                rng=rng,
-                offload=InlineOffload(),
-                telemetry=telemetry,
+                MemoryLog(),
+                StoreParts(
+                    keyvalue=MemoryKeyValue(),
+                    chunks=MemoryChunks(),
+                    clock=clock,
+                    rng=rng,
+                    offload=InlineOffload(),
+                    telemetry=telemetry,
+                ),
             )
         )
         controller = await stack.enter_async_context(

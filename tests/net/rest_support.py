@@ -23,6 +23,7 @@ from penstock.net.http.http_limits import RestLimits
 from penstock.net.http.http_server import RestServer
 from penstock.ports.controller_service import Endpoint
 from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.offload import ThreadOffload
@@ -119,13 +120,15 @@ async def running(limits: RestLimits | None = None, hosts: Sequence[str] | None 
         offload = await stack.enter_async_context(ThreadOffload())
         store = await stack.enter_async_context(
             open_segment_store(
-                log=MemoryLog(),
-                keyvalue=MemoryKeyValue(),
-                chunks=MemoryChunks(),
-                clock=clock,
-                rng=rng,
-                offload=offload,
-                telemetry=telemetry,
+                MemoryLog(),
+                StoreParts(
+                    keyvalue=MemoryKeyValue(),
+                    chunks=MemoryChunks(),
+                    clock=clock,
+                    rng=rng,
+                    offload=offload,
+                    telemetry=telemetry,
+                ),
             )
         )
         controller = await stack.enter_async_context(

@@ -25,7 +25,7 @@ async def parked(n, readers, each):
 
 
 def waiting(n):
-    return sum(container.parked_reads for container in n.store.containers)
+    return sum(container.reads.parked for container in n.store.containers)
 
 
 @both_loops

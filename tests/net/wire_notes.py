@@ -13,6 +13,7 @@ from wire_store_world import InlineOffload
 from penstock.codec.wire import commands as c
 from penstock.net.wire.calls import controller_calls
 from penstock.net.wire.wire_server import WireLimits, WireServer
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store
 from penstock.storage.machine.clock import RealClock
@@ -77,14 +78,16 @@ async def notes():
     controller = MemoryController()
     async with (
         open_segment_store(
-            log=MemoryLog(),
-            keyvalue=MemoryKeyValue(),
-            chunks=MemoryChunks(),
-            clock=RealClock(),
-            rng=rng,
-            offload=InlineOffload(),
-            telemetry=telemetry,
-            settings=StoreSettings(),
+            MemoryLog(),
+            StoreParts(
+                keyvalue=MemoryKeyValue(),
+                chunks=MemoryChunks(),
+                clock=RealClock(),
+                rng=rng,
+                offload=InlineOffload(),
+                telemetry=telemetry,
+                settings=StoreSettings(),
+            ),
         ) as store,
         WireServer(
             store,

@@ -11,6 +11,7 @@ from wire_memory_store import CountingTelemetry, OneEndpoint
 from penstock.net.dial.segments import DialLimits, RemoteSegments
 from penstock.net.wire.wire_server import WireLimits, WireServer
 from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store
 from penstock.storage.machine.clock import RealClock
@@ -42,14 +43,16 @@ async def whole_world(**settings):
     settings.setdefault("flush_interval_s", 0.05)
     async with (
         open_segment_store(
-            log=MemoryLog(),
-            keyvalue=MemoryKeyValue(),
-            chunks=MemoryChunks(),
-            clock=RealClock(),
-            rng=rng,
-            offload=InlineOffload(),
-            telemetry=telemetry,
-            settings=StoreSettings(**settings),
+            MemoryLog(),
+            StoreParts(
+                keyvalue=MemoryKeyValue(),
+                chunks=MemoryChunks(),
+                clock=RealClock(),
+                rng=rng,
+                offload=InlineOffload(),
+                telemetry=telemetry,
+                settings=StoreSettings(**settings),
+            ),
         ) as store,
         WireServer(
             store, port=0, rng=rng, telemetry=telemetry, limits=WireLimits(drain_s=2, throttle_pause_s=0.002)

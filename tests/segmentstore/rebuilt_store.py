@@ -3,6 +3,7 @@
 from store_world import TestClock
 
 from penstock.codec.store import rows as records
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.repair.rebuild import list_catalogue, load_container, settle_container
 from penstock.segmentstore.repair.rebuild_aside import restore_aside
 from penstock.segmentstore.store import SegmentStore
@@ -27,14 +28,16 @@ async def reborn(world, *, told=None, aside=None) -> SegmentStore:
         told += segments
     await keyvalue.commit([(records.STORE_KEY, records.encode_store(world.settings.containers))])
     store = SegmentStore(
-        log=MemoryLog(MemoryLogState()),
-        keyvalue=keyvalue,
-        chunks=world.chunks,
-        clock=TestClock(),
-        rng=world.rng,
-        offload=world.store._offload,
-        telemetry=world.figures,
-        settings=world.settings,
+        MemoryLog(MemoryLogState()),
+        StoreParts(
+            keyvalue=keyvalue,
+            chunks=world.chunks,
+            clock=TestClock(),
+            rng=world.rng,
+            offload=world.store._parts.offload,
+            telemetry=world.figures,
+            settings=world.settings,
+        ),
     )
     await store.recover()
     store.start()

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from penstock.model.errors import PenstockError
 from penstock.ports.segment_service import NO_EVENT, Append, Appended, LocalSegmentService
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.storage.memory.memory_chunks import MemoryChunks
@@ -85,15 +86,17 @@ class World:
 
     async def open(self) -> SegmentStore:
         self.store = self.make(
-            log=self.make_log(),
-            keyvalue=self.keyvalue,
-            chunks=self.chunks,
-            clock=self.clock,
-            rng=self.rng,
-            offload=InlineOffload(),
-            telemetry=self.figures,
-            settings=self.settings,
-            catalogue=self.objects,
+            self.make_log(),
+            StoreParts(
+                keyvalue=self.keyvalue,
+                chunks=self.chunks,
+                clock=self.clock,
+                rng=self.rng,
+                offload=InlineOffload(),
+                telemetry=self.figures,
+                settings=self.settings,
+                catalogue=self.objects,
+            ),
         )
         await self.store.recover()
         self.store.start()

@@ -25,24 +25,27 @@ class World:
         self.frames: list[int] = []
         self.untiered: list[int] = []
         self.last = 0
-        self.applied_address = 0
-        self.dirty: dict[Any, None] = {}
-        self.index = 0
+        self.state = SimpleNamespace(applied_address=0, dirty={}, index=0, log=SimpleNamespace(epoch=1))
         self.committed: dict[int, tuple[int, int | None]] = {0: (0, None)}
         self.taken = (0, cast("int | None", None))
         self.catalogue = SimpleNamespace(sequence=0, safe=0, is_due=lambda: False, write=self.write)
-        self.rows = SimpleNamespace(changed=False, put=lambda key, value: None, commit=self.commit)
-        self.tiering = SimpleNamespace(lowest_address=self.lowest_address)
-        self.reclaimer = SimpleNamespace(released_by_now=lambda: ({}, {}), committed=lambda released: None)
-        self.telemetry = SimpleNamespace(add=lambda name: None)
-        self.log = SimpleNamespace(epoch=1)
-        self.writers = SimpleNamespace(age_s=0, put_if_old=lambda: None)
-        self.checkpointer = Checkpointer(cast("Any", self))
+        self.rows = self.state.rows = SimpleNamespace(changed=False, put=lambda key, value: None, commit=self.commit)
+        reclaimer = SimpleNamespace(released_by_now=lambda: ({}, {}), committed=lambda released: None)
+        parts = SimpleNamespace(telemetry=SimpleNamespace(add=lambda name: None))
+        writers = SimpleNamespace(age_s=0, put_if_old=lambda: None)
+        self.checkpointer = Checkpointer(
+            cast("Any", self.state),
+            cast("Any", parts),
+            catalogue=cast("Any", self.catalogue),
+            reclaimer=cast("Any", reclaimer),
+            writers=cast("Any", writers),
+            lowest_untiered=self.lowest_address,
+        )
         self.checkpointer.recovered(0, None)
 
     def lowest_address(self) -> int | None:
         lowest = min(self.untiered, default=None)
-        self.taken = self.applied_address, lowest
+        self.taken = self.state.applied_address, lowest
         return lowest
 
     def disturb(self) -> None:
@@ -51,7 +54,7 @@ class World:
             self.last += 1
             if self.random.random() < 0.6:
                 self.checkpointer.framed(self.last)
-                self.applied_address = self.last
+                self.state.applied_address = self.last
                 self.frames.append(self.last)
                 self.untiered.append(self.last)
         if self.random.random() < 0.4:
@@ -109,11 +112,11 @@ def test_what_others_write_is_not_kept_for_a_container_at_rest() -> None:
 
     async def run() -> None:
         world.checkpointer.framed(7)
-        world.applied_address = 7
+        world.state.applied_address = 7
         await world.checkpointer._checkpoint(everything=True)
         assert world.checkpointer.needed_from() is None
         world.checkpointer.framed(5000)
-        world.applied_address = 5000
+        world.state.applied_address = 5000
         assert world.checkpointer.needed_from() == 5000
         await world.checkpointer._checkpoint(everything=False)
         assert world.checkpointer.needed_from() == 5000, "tier 2 has not got those rows yet"

@@ -11,6 +11,7 @@ from store_world import Figures, InlineOffload, SeededRng, TestClock, writer
 
 from penstock.ports.segment_service import NO_EVENT, Append
 from penstock.segmentstore.mutations import Mutation
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.log.local_log import open_local_log
@@ -35,14 +36,16 @@ async def store_on(path: Path, keyvalue: MemoryKeyValue) -> AsyncIterator[tuple[
 
         log.append_in_place = counted  # type: ignore[method-assign]
         async with open_segment_store(
-            log=log,
-            keyvalue=keyvalue,
-            chunks=MemoryChunks(),
-            clock=TestClock(),
-            rng=SeededRng(1),
-            offload=InlineOffload(),
-            telemetry=Figures(),
-            settings=StoreSettings(flush_interval_s=1e6, checkpoint_interval_s=1e6),
+            log,
+            StoreParts(
+                keyvalue=keyvalue,
+                chunks=MemoryChunks(),
+                clock=TestClock(),
+                rng=SeededRng(1),
+                offload=InlineOffload(),
+                telemetry=Figures(),
+                settings=StoreSettings(flush_interval_s=1e6, checkpoint_interval_s=1e6),
+            ),
         ) as store:
             yield store, groups
 

@@ -24,7 +24,7 @@ async def _two_queued(world: World, *, by_append: bool) -> tuple[Held, asyncio.F
     await store.flush()
     container = store._container(SEGMENT)
     numbers = itertools.count()
-    held = Held(container.log, "append", matches=lambda *_: next(numbers) == 1)
+    held = Held(container.state.log, "append", matches=lambda *_: next(numbers) == 1)
     if by_append:
         there = asyncio.ensure_future(
             store.append(
@@ -68,7 +68,7 @@ def test_a_checkpoint_between_the_two_writes_what_is_acknowledged(by_append: boo
     async def body(world: World) -> None:
         held, _, back = await _two_queued(world, by_append=by_append)
         container = world.store._container(SEGMENT)
-        container.checkpointer._write_rows(container.applied_address)
+        container.checkpointer._write_rows(container.state.applied_address)
         segment = container.segments.visible(SEGMENT)
         assert segment is not None
         assert await container.rows.get(container.segments.attribute_key(segment, WRITER.int)) is not None

@@ -151,7 +151,7 @@ def test_what_was_written_to_be_imported_and_not_adopted_goes_with_the_erasure(r
         await world.store.merge(PARENT, TXN)
         # Somebody has looked just now, so that nobody looks again by itself.
         for container in world.store.containers:
-            container.imports._looked_at = asyncio.get_running_loop().time()
+            container.import_garbage._looked_at = asyncio.get_running_loop().time()
         if reopened:
             await world.crash()
         (done,) = await erased(world, PARENT, len(frame_events([b"first"])))

@@ -35,7 +35,7 @@ async def begun(store, *names):
 async def settled(world):
     """After this, no garbage of an ended transaction is left."""
     for container in world.store.containers:
-        container.imports._looked_at = float("-inf")
+        container.import_garbage._looked_at = float("-inf")
     await world.settle()
 
 

@@ -18,6 +18,7 @@ from penstock.codec.events import frame_events
 from penstock.codec.store import rows as records
 from penstock.model.errors import CorruptDataError, TruncatedError, UnsupportedError
 from penstock.ports.segment_service import AppendLimit
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store
 from penstock.segmentstore.tiering.event_counts import events_before
@@ -294,14 +295,16 @@ class Disk:
     async def open(self, **settings):
         chunks = FileChunks(self.files)
         async with open_segment_store(
-            log=MemoryLog(),
-            keyvalue=MemoryKeyValue(),
-            chunks=chunks,
-            clock=self.clock,
-            rng=World().rng,
-            offload=InlineOffload(),
-            telemetry=World().figures,
-            settings=StoreSettings(**(SMALL | settings)),
+            MemoryLog(),
+            StoreParts(
+                keyvalue=MemoryKeyValue(),
+                chunks=chunks,
+                clock=self.clock,
+                rng=World().rng,
+                offload=InlineOffload(),
+                telemetry=World().figures,
+                settings=StoreSettings(**(SMALL | settings)),
+            ),
             disk=FileDisk(self.files),
         ) as store:
             yield store

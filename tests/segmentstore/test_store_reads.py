@@ -20,8 +20,8 @@ SEGMENT = "scope/stream/0.#epoch.0"
 async def parked(world: World, offset: int = 0) -> asyncio.Future:
     reading = asyncio.ensure_future(world.store.read(SEGMENT, offset, 100))
     container = world.store._container(SEGMENT)
-    before = container.parked_reads
-    while container.parked_reads == before:
+    before = container.reads.parked
+    while container.reads.parked == before:
         await asyncio.sleep(0)
     return reading
 
@@ -59,7 +59,7 @@ def test_a_parked_read_is_woken(change: str, outcome) -> None:
         else:
             with pytest.raises(outcome):
                 await reading
-        assert store._container(SEGMENT).parked_reads == 0
+        assert store._container(SEGMENT).reads.parked == 0
 
     run(body)
 

@@ -151,7 +151,7 @@ def test_in_a_hurry_the_largest_go_first_and_the_rest_stay() -> None:
             await one.append(bytes(12_000))
         await asyncio.sleep(1)
         assert sorted(chunks.sizes) == [10] * 11 + [12_010] * 5, "one group is enough"
-        assert made.store.containers[0].memory.unflushed_bytes < 50_000
+        assert made.store.containers[0].state.memory.unflushed_bytes < 50_000
 
     in_virtual_time(body, containers=1, max_unflushed_bytes=100_000, flush_bytes=50_000)
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from store_world import append, run
 
-from penstock.segmentstore.read_path import READ_MAX_BYTES
+from penstock.segmentstore.calls.reads import READ_MAX_BYTES
 
 
 class Told:
@@ -74,7 +74,7 @@ def test_a_watcher_is_told_once_of_a_change(change):
         assert told.times == 1
         assert watch.gone == (change == "delete")
         watch.cancel()
-        assert sum(container.parked_reads for container in store.containers) == 0
+        assert sum(container.reads.parked for container in store.containers) == 0
 
     run(scenario)
 

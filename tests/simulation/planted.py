@@ -16,7 +16,9 @@ from penstock.controller.streams import epochs, workflows
 from penstock.controller.streams import updates as streams
 from penstock.controller.transactions import commits
 from penstock.model.errors import SegmentNotFoundError
-from penstock.segmentstore import container, segment_calls, tables
+from penstock.segmentstore import container
+from penstock.segmentstore.calls import segments as segment_calls
+from penstock.segmentstore.calls import tables
 from penstock.segmentstore.tiering import catalogue, leases
 from penstock.storage.chunks.file_chunks import FileChunks
 from penstock.storage.log import scan as log_scan
@@ -68,14 +70,10 @@ def dedupe_from_pending() -> Any:
 
     async def setup_append(owner: Any, name: str, writer: Any) -> int:
         segment = await segment_calls.find(owner, name)
-        found = await _attribute(owner)(segment, writer.int)
+        found = await owner.state.segments.attribute(segment, writer.int)
         return int(found.pending)
 
     return patch.object(segment_calls, "setup_append", setup_append)
-
-
-def _attribute(owner: Any) -> Any:
-    return owner.attribute if hasattr(owner, "attribute") else owner.segments.attribute
 
 
 def no_check_of_frames() -> Any:
@@ -91,7 +89,7 @@ def log_truncated_too_early() -> Any:
     """The log forgets what is committed as metadata, though its bytes are not tiered."""
 
     def log_free_upto(self: container.Container) -> int:
-        return self.applied_address
+        return self.state.applied_address
 
     return patch.object(container.Container, "log_free_upto", log_free_upto)
 

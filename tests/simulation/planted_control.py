@@ -27,7 +27,8 @@ from penstock.core.streams.transactions import make_transaction_id, transaction_
 from penstock.model.errors import ReaderGroupNotFoundError
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.ports.segment_service import KEY_ABSENT, TableLength
-from penstock.segmentstore import segment_calls, tables
+from penstock.segmentstore.calls import segments as segment_calls
+from penstock.segmentstore.calls import tables
 from penstock.segmentstore.durability.recovery import Recovery
 from penstock.segmentstore.tiering import reclaimer
 
@@ -209,7 +210,7 @@ def recovery_expects_sound_rows() -> Any:
     """A segment that the log names is loaded, or the store does not start."""
 
     async def find(self: Recovery, uid: int) -> Any:
-        segments = self._container.segments
+        segments = self._state.segments
         known = segments.by_uid.get(uid)
         if known is None:
             known = await segments.load(uid)

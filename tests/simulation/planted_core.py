@@ -21,19 +21,19 @@ def a_lease_is_released_behind_the_changes() -> Any:
     """A release deletes the row at once, and once more with the next checkpoint: a lease taken in between is lost."""
 
     async def take_durable(self: Leases, keys: Any) -> None:
-        index = self._container.index
+        index = self._state.index
         rows = [(records.lease_key(index, *key), self._held[key].encoded()) for key in keys]
-        await self._container.keyvalue.commit(rows)
+        await self._state.rows._store.commit(rows)
 
     async def release(self: Leases, lease: int) -> None:
-        index = self._container.index
+        index = self._state.index
         keys = [key for key in self._held if key[0] == lease]
         if keys:
-            await self._container.keyvalue.commit([], [records.lease_key(index, *key) for key in keys])
+            await self._state.rows._store.commit([], [records.lease_key(index, *key) for key in keys])
             for key in keys:
                 self._held.pop(key, None)
-                self._container.rows.delete(records.lease_key(index, *key))
-            self._container.checkpointer.ask()
+                self._state.rows.delete(records.lease_key(index, *key))
+            self._ask_checkpoint()
 
     def put(self: Leases, key: Any, held: Any) -> None:
         self._held[key] = held

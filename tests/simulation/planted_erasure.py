@@ -11,10 +11,11 @@ from penstock.codec.store import rows as records
 from penstock.codec.store.erased import encode_erased
 from penstock.controller.erasure import deferral as erasure_deferral
 from penstock.controller.erasure import erasures
+from penstock.segmentstore.calls import imports
+from penstock.segmentstore.calls.imports import Imports
 from penstock.segmentstore.erasure.eraser import Eraser
 from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.tiering import imports
-from penstock.segmentstore.tiering.imports import Imports
+from penstock.segmentstore.tiering.import_garbage import ImportGarbage
 from penstock.segmentstore.tiering.reclaimer import Reclaimer
 from penstock.segmentstore.tiering.tail_cache import TailCache
 
@@ -30,12 +31,12 @@ def copies_are_named_in_memory_alone() -> Any:
     """The segment names the new chunk, its row names the old one: what was erased is back with the next recovery."""
 
     def swap(self: Eraser, segment: Any, chunk: Any, copy: Any) -> None:
-        container, index = self._container, self._container.index
+        state, index = self._state, self._state.index
         segment.chunks.replace(chunk, copy.chunk)
         segment.open_chunk = None
-        container.rows.put(records.erased_key(index, copy.chunk.name), encode_erased(copy.record))
+        state.rows.put(records.erased_key(index, copy.chunk.name), encode_erased(copy.record))
         segment.cache.drop_tiered(copy.chunk.start, copy.chunk.end)
-        container.blocks.forget(chunk.name)
+        self._blocks.forget(chunk.name)
 
     return patch.object(Eraser, "_swap", swap)
 
@@ -45,7 +46,7 @@ def copies_are_not_synced() -> Any:
     original = Eraser._copy
 
     async def copy(self: Eraser, *arguments: Any) -> Any:
-        with patch.object(self._container.chunks, "sync", _nothing()):
+        with patch.object(self._parts.chunks, "sync", _nothing()):
             return await original(self, *arguments)
 
     return patch.object(Eraser, "_copy", copy)
@@ -73,7 +74,7 @@ def orphans_are_left_to_their_leases() -> Any:
 
 def losers_are_left_to_their_time() -> Any:
     """What attempts wrote that were not adopted holds the same events, and goes when it is looked for the next time."""
-    return patch.object(Imports, "sweep", _nothing())
+    return patch.object(ImportGarbage, "sweep", _nothing())
 
 
 def what_was_erased_is_not_noted() -> Any:
@@ -123,7 +124,7 @@ def adopt_is_replayed() -> Any:
     original = Imports.adopt
 
     async def adopt(self: Imports, name: str, offset: int, chunks: Any) -> int:
-        segment = await imports.segment_calls.find(self._container, name)
+        segment = await imports.segment_calls.find(self._operations, name)
         return await original(self, name, segment.next_length, chunks)
 
     stack = ExitStack()
@@ -134,17 +135,17 @@ def adopt_is_replayed() -> Any:
 
 def unadopted_chunks_are_forgotten() -> Any:
     """What losers wrote stays in tier 2 for ever."""
-    return patch.object(Imports, "ended", lambda self, segment, chunks, *, merged: None)
+    return patch.object(ImportGarbage, "ended", lambda self, segment, chunks, *, merged: None)
 
 
 def adopted_chunks_are_taken_for_garbage() -> Any:
     """The transaction has ended, so its files go: also those that a merge has moved."""
-    original = Imports.ended
+    original = ImportGarbage.ended
 
-    def ended(self: Imports, segment: Any, chunks: Any, *, merged: bool) -> None:
+    def ended(self: ImportGarbage, segment: Any, chunks: Any, *, merged: bool) -> None:
         original(self, segment, (), merged=merged)
 
-    return patch.object(Imports, "ended", ended)
+    return patch.object(ImportGarbage, "ended", ended)
 
 
 PLANTED: dict[str, Callable[[], Any]] = {

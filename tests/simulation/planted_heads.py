@@ -24,14 +24,14 @@ def a_head_is_freed_for_an_object_that_left_memory() -> Any:
         upto = await self._dead_bytes(segment, chunk)
         if upto == chunk.freed or not segment.chunks.holds(chunk):
             return
-        if segment.uid in self._container.leases.segments():
+        if segment.uid in self._leases.segments():
             self._committed_heads[segment.uid] = None
             return
-        await self._container.chunks.free_head(chunk.name, upto)
+        await self._parts.chunks.free_head(chunk.name, upto)
         freed, chunk.freed = upto - chunk.freed, upto
         if segment.chunks.holds(chunk):
-            row = records.chunk_key(self._container.index, segment.uid, chunk.start)
-            self._container.rows.put(row, records.encode_chunk(chunk.record()))
+            row = records.chunk_key(self._state.index, segment.uid, chunk.start)
+            self._state.rows.put(row, records.encode_chunk(chunk.record()))
             self._count_freed(segment.uid, freed)
 
     return patch.object(Reclaimer, "_free_head", free_head)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from penstock.segmentstore import segment_calls, transitions
+from penstock.segmentstore.calls import segments as segment_calls
 from penstock.segmentstore.container import Container
 from penstock.segmentstore.durability import recovery
 from penstock.segmentstore.durability.checkpointer import Checkpointer
@@ -114,7 +114,7 @@ def log_forgets_what_no_row_names() -> Any:
 
     def log_free_upto(self: Container) -> int | None:
         lowest = self.tiering.lowest_address()
-        return self.applied_address if lowest is None else lowest - 1
+        return self.state.applied_address if lowest is None else lowest - 1
 
     return patch.object(Container, "log_free_upto", log_free_upto)
 
@@ -124,7 +124,7 @@ def writers_are_not_checkpointed() -> Any:
     original = Checkpointer._write_rows
 
     def write_rows(self: Checkpointer, upto: int) -> None:
-        for segment in self._container.dirty:
+        for segment in self._state.dirty:
             segment.dirty_attributes.clear()
         original(self, upto)
 
@@ -138,7 +138,7 @@ def truncation_is_not_logged() -> Any:
         found = (await segment_calls.find(owner, name)).require_plain()
         if found.start_offset < offset <= found.length:
             found.next_start = found.next_kept = offset
-            transitions.truncate(owner, found, offset)
+            owner.steps.truncate(found, offset)
 
     return patch.object(segment_calls, "truncate", truncate)
 

@@ -30,6 +30,7 @@ from penstock.net.wire.wire_server import WireServer
 from penstock.ports.clock import Clock
 from penstock.ports.controller_service import Endpoint, ScaleStatus, TransactionStatus
 from penstock.ports.segment_service import Append
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.spark.connect import Link, Services
@@ -69,14 +70,16 @@ async def open_store(
         stack.push_async_callback(chunks.close)
         segments = await stack.enter_async_context(
             open_segment_store(
-                log=log,
-                keyvalue=keyvalue,
-                chunks=chunks,
-                clock=clock,
-                rng=rng,
-                offload=offload,
-                telemetry=telemetry,
-                settings=settings or SMALL,
+                log,
+                StoreParts(
+                    keyvalue=keyvalue,
+                    chunks=chunks,
+                    clock=clock,
+                    rng=rng,
+                    offload=offload,
+                    telemetry=telemetry,
+                    settings=settings or SMALL,
+                ),
             )
         )
         controller = await stack.enter_async_context(
@@ -227,7 +230,7 @@ class World:
             assert isinstance(segments, SegmentStore)
             for _ in range(2):
                 for container in segments.containers:
-                    container.imports._looked_at = float("-inf")
+                    container.import_garbage._looked_at = float("-inf")
                 await segments.flush()
 
         self.link.run(flush)

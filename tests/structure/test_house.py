@@ -25,11 +25,9 @@ WIDE_PROTOCOLS = {
 WIDE_CONSTRUCTORS = {
     "client.reading.group_reader.AsyncGroupReader",
     "net.http.http_server.RestServer",
-    "segmentstore.container.Container",
-    "segmentstore.store.SegmentStore",
 }
 LONG_FUNCTIONS: set[str] = set()
-CIRCLES = {"segmentstore.container"}
+CIRCLES: set[str] = set()
 """Pairs of modules, and for a circle of more its first module."""
 
 

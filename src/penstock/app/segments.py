@@ -17,6 +17,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.rng import Rng
 from penstock.ports.shared_counts import SharedCounts
 from penstock.ports.telemetry import Telemetry
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.log.local_log import open_local_log
@@ -160,19 +161,21 @@ async def open_segments(
         budgets = for_tier2(store_settings(settings), settings, tier.chunks)
         segments = await stack.enter_async_context(
             open_segment_store(
-                log=log,
-                keyvalue=keyvalue,
-                chunks=tier.chunks,
-                catalogue=tier.objects,
-                clock=clock,
-                rng=rng,
-                offload=offload,
-                telemetry=telemetry,
-                settings=budgets if containers is None else replace(budgets, containers=containers),
+                log,
+                StoreParts(
+                    keyvalue=keyvalue,
+                    chunks=tier.chunks,
+                    catalogue=tier.objects,
+                    clock=clock,
+                    rng=rng,
+                    offload=offload,
+                    telemetry=telemetry,
+                    settings=budgets if containers is None else replace(budgets, containers=containers),
+                    holds=FileHolds(settings.data),
+                ),
                 disk=FileDisk(files),
                 owned=owned,
                 shared=shared,
-                holds=FileHolds(settings.data),
             )
         )
         yield segments

@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from penstock.codec.store import operation_frames as frames
+from penstock.codec.store.rows import ContainerRecord
 from penstock.core.segments.append_rules import append_refusal
 from penstock.core.segments.throttle import append_throttled
 from penstock.model.errors import (
@@ -19,35 +19,39 @@ from penstock.model.errors import (
     ThrottledError,
     UnavailableError,
 )
-from penstock.ports.chunks import ChunkStorage
-from penstock.ports.clock import Clock
 from penstock.ports.files import Buffer
-from penstock.ports.holds import SpaceHolds
-from penstock.ports.keyvalue import KeyValueStore
-from penstock.ports.objects import Objects
-from penstock.ports.offload import Offload
-from penstock.ports.rng import Rng
 from penstock.ports.segment_service import Append, AppendDone
-from penstock.ports.telemetry import Telemetry
 from penstock.segmentstore.append_limits import AppendLimits
+from penstock.segmentstore.calls.imports import Imports
+from penstock.segmentstore.calls.reads import Reads
 from penstock.segmentstore.changes import Changes
-from penstock.segmentstore.directory import SegmentDirectory
 from penstock.segmentstore.durability.checkpointer import Checkpointer
 from penstock.segmentstore.durability.shared_log import SharedLog
 from penstock.segmentstore.erasure.eraser import Eraser
-from penstock.segmentstore.metadata import MetadataRows
-from penstock.segmentstore.mutations import AppendMutation, Done, Mutation, flat, refusal, waking
+from penstock.segmentstore.mutations import (
+    AppendMutation,
+    Done,
+    Mutation,
+    flat,
+    frame_parts,
+    refusal,
+    take_batch,
+    waking,
+)
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.segment import AttributeState, Segment
-from penstock.segmentstore.settings import StoreSettings
+from penstock.segmentstore.state import ContainerState
 from penstock.segmentstore.tasks import TaskOwner
 from penstock.segmentstore.tiering.blocks import BlockReader
 from penstock.segmentstore.tiering.catalogue import Catalogue
+from penstock.segmentstore.tiering.chunk_writes import ChunkWrites
 from penstock.segmentstore.tiering.event_counts import EventCounter
-from penstock.segmentstore.tiering.imports import Imports
+from penstock.segmentstore.tiering.import_garbage import ImportGarbage
 from penstock.segmentstore.tiering.leases import Leases
 from penstock.segmentstore.tiering.reclaimer import Reclaimer
-from penstock.segmentstore.tiering.tail_cache import LARGE_BYTES, CacheMemory
+from penstock.segmentstore.tiering.tail_cache import CacheMemory
 from penstock.segmentstore.tiering.tier_writer import TierWriter
+from penstock.segmentstore.transitions import Transitions
 from penstock.segmentstore.writer_memory import WriterMemory
 
 _log = logging.getLogger(__name__)
@@ -56,53 +60,45 @@ _SAY_THROTTLED_S = 10.0
 
 
 class Container:
-    """Owns segments. Arguments are borrowed; ``open`` starts the background work, ``close`` ends it.
+    """Owns segments, and the order of the operations on them. Arguments are borrowed; ``start`` begins the background work,
+    ``close`` ends it.
 
     State is changed twice: the ``next_`` fields when an operation is queued, so that the next one is decided against
     them; the rest when its frame is durable. Readers and all answers see the latter alone.
+
+    Tiering, checkpoints, freeing and erasure share ``state``, and get the few functions that they need of others from
+    here. None of them knows the container.
     """
 
     def __init__(
         self,
         index: int,
+        parts: StoreParts,
         *,
         log: SharedLog,
-        keyvalue: KeyValueStore,
-        chunks: ChunkStorage,
-        clock: Clock,
-        rng: Rng,
-        telemetry: Telemetry,
-        settings: StoreSettings,
         memory: CacheMemory,
-        offload: Offload,
         limits: AppendLimits,
         changes: Changes,
-        objects: Objects | None = None,
-        holds: SpaceHolds,
     ) -> None:
-        self.holds = holds
+        """``log``, ``memory``, ``limits`` and ``changes`` are shared with the other containers of the store."""
         self.index = index
-        self.log = log
-        self.keyvalue = keyvalue
-        self.chunks = chunks
-        self.clock = clock
-        self.rng = rng
-        self.telemetry = telemetry
-        self.settings = settings
-        self.memory = memory
-        self.offload = offload
-        self.rows = MetadataRows(keyvalue)
-        self.catalogue = Catalogue(self, objects)
-        self.rows.outbox = self.catalogue
-        self.leases = Leases(self)
-        self.writers = WriterMemory(self)
-        self.reclaimer = Reclaimer(self)
-        self.imports = Imports(self)
-        self.segments = self._directory(limits)
-        self.changes = changes
-        self.dirty: dict[Segment, None] = {}
-        self.applied_address = 0
-        self.parked_reads = 0
+        self.parts = parts
+        self.state = ContainerState(
+            index,
+            parts,
+            log=log,
+            memory=memory,
+            limits=limits,
+            changes=changes,
+            loaded=self._loaded,
+            crowded=self._crowded,
+            check=self.check_online,
+        )
+        self.rows = self.state.rows
+        self.segments = self.state.segments
+        self._log = log
+        self._memory = memory
+        self._settings = parts.settings
         self._queue: deque[Mutation] = deque()
         self._in_flight: Sequence[Mutation] = ()
         self._taken: tuple[list[Buffer], int, int] | None = None
@@ -112,45 +108,91 @@ class Container:
         self._wake: asyncio.Future[None] | None = None
         self._parked: dict[str, deque[tuple[Append | None, AppendDone]]] = {}
         self._parked_count = 0
-        self._next_uid = 1
         self._say_throttled_at = float("-inf")
         self._offline: ContainerOfflineError | None = None
-        self.tasks = TaskOwner(self._task_failed)
-        self.tiering = TierWriter(self)
-        self.checkpointer = Checkpointer(self)
-        self.blocks = BlockReader(self, settings.read_cache_bytes)
-        self.events = EventCounter(self)
-        self.eraser = Eraser(self)
+        self._tasks = TaskOwner(self._task_failed)
+        self._wire()
 
-    def _directory(self, limits: AppendLimits) -> SegmentDirectory:
-        return SegmentDirectory(
-            self.index,
-            rows=self.rows,
-            memory=self.memory,
-            settings=self.settings,
-            limits=limits,
-            loaded=self.reclaimer.loaded,
-            crowded=self._crowded,
-            check=self.check_online,
+    def _wire(self) -> None:
+        """Make what works on the state, each part from those before it."""
+        state, parts = self.state, self.parts
+        self.writers = WriterMemory(state, parts.clock, parts.telemetry)
+        self.catalogue = Catalogue(state, parts, self._ask_checkpoint)
+        self.rows.outbox = self.catalogue
+        writes = ChunkWrites(self.index, self._log.epoch)
+        self.blocks = BlockReader(state, parts)
+        self.leases = Leases(state, parts.clock, parts.settings, self._ask_checkpoint)
+        self.import_garbage = ImportGarbage(state, parts.chunks, parts.telemetry)
+        self.reclaimer = Reclaimer(
+            state,
+            parts,
+            writes=writes,
+            leases=self.leases,
+            garbage=self.import_garbage,
+            check_online=self.check_online,
+            forget_blocks=self.blocks.forget,
         )
+        self.tiering = TierWriter(
+            state, parts, writes, head_moved=self.reclaimer.head_moved, ask_checkpoint=self._ask_checkpoint
+        )
+        self.checkpointer = Checkpointer(
+            state,
+            parts,
+            catalogue=self.catalogue,
+            reclaimer=self.reclaimer,
+            writers=self.writers,
+            lowest_untiered=self.tiering.lowest_address,
+        )
+        self.steps = Transitions(
+            state,
+            parts.telemetry,
+            tiering=self.tiering,
+            reclaimer=self.reclaimer,
+            leases=self.leases,
+            garbage=self.import_garbage,
+        )
+        self.reads = Reads(state, parts, self.blocks, serves=lambda: self._offline is None)
+        self.events = EventCounter(state, self.blocks, parts.offload)
+        self.eraser = Eraser(
+            state,
+            parts,
+            writes=writes,
+            blocks=self.blocks,
+            tiering=self.tiering,
+            reclaimer=self.reclaimer,
+            checkpoint=self.checkpointer.checkpoint,
+        )
+        self.imports = Imports(self, parts, self.import_garbage)
 
     # --- life ---------------------------------------------------------------------------------------------
 
+    async def load(self, checkpoint: ContainerRecord | None) -> None:
+        """Load what the rows hold beside segments, before the log is replayed. ``checkpoint``: None in a new store."""
+        await self.catalogue.recover(checkpoint)
+        await self.writers.recover()
+        await self.reclaimer.recover()
+
+    def recovered(self, complete_upto: int, lowest_aside: int | None) -> None:
+        """The log is replayed. The rows are complete up to the first address. What the log alone holds begins at the second
+        one for segments that were set aside."""
+        lowest = [address for address in (self.tiering.lowest_address(), lowest_aside) if address]
+        self.checkpointer.recovered(complete_upto, min(lowest, default=None))
+
     def start(self) -> None:
         """Begin to serve. Recovery has rebuilt the state."""
-        self.tasks.spawn(self._commit_loop(), f"container-{self.index}-commit")
-        self.tasks.spawn(self.tiering.run(), f"container-{self.index}-tier")
-        self.tasks.spawn(self.checkpointer.run(), f"container-{self.index}-checkpoint")
+        self._tasks.spawn(self._commit_loop(), f"container-{self.index}-commit")
+        self._tasks.spawn(self.tiering.run(), f"container-{self.index}-tier")
+        self._tasks.spawn(self.checkpointer.run(), f"container-{self.index}-checkpoint")
         if self.catalogue.enabled:
-            self.tasks.spawn(self.catalogue.run(), f"container-{self.index}-catalogue")
-        self.tasks.spawn(self.reclaimer.collect_orphans(), f"container-{self.index}-orphans")
+            self._tasks.spawn(self.catalogue.run(), f"container-{self.index}-catalogue")
+        self._tasks.spawn(self.reclaimer.collect_orphans(), f"container-{self.index}-orphans")
 
     async def close(self, *, checkpoint: bool) -> None:
         """Refuse new calls, answer the queued ones, and checkpoint unless told not to. Parked reads are refused."""
         if checkpoint and self._offline is None:
             await self.drain()
             await self.checkpointer.last()
-        await self.tasks.cancel()
+        await self._tasks.cancel()
         self.go_offline("container is closed", None)
 
     async def drain(self) -> None:
@@ -177,7 +219,7 @@ class Container:
         if self._offline is not None:
             return
         if error is not None:
-            self.telemetry.add("containers_offline")
+            self.parts.telemetry.add("containers_offline")
             _log.error("container went offline", extra={"container": self.index, "reason": reason}, exc_info=error)
         fields = {"container": self.index} | ({"cause": repr(error)} if error is not None else {})
         self._offline = ContainerOfflineError(reason, **fields)
@@ -185,7 +227,7 @@ class Container:
         self._in_flight = ()
         self._queue.clear()
         for mutation in failed:
-            mutation.withdraw(self)
+            mutation.withdraw(self._memory)
             self._call(mutation.done, ContainerOfflineError(self._offline.message, **self._offline.fields))
         for parked in self._parked.values():
             for _, done in parked:
@@ -194,22 +236,22 @@ class Container:
         for segment in self.segments.loaded():
             segment.wake()
         self.checkpointer.wake()
-        self.tasks.cancel_others()
+        self._tasks.cancel_others()
+
+    def _loaded(self, segment: Segment) -> None:
+        self.reclaimer.loaded(segment)
+
+    def _ask_checkpoint(self) -> None:
+        self.checkpointer.ask()
+
+    async def next_commit(self) -> None:
+        """Ask for a checkpoint, and return once rows are committed, or the container has gone offline."""
+        await self.checkpointer.next_commit()
 
     def _crowded(self) -> None:
         """More segments are in memory than there should be, and none of them is idle: let them become so."""
         self.tiering.force()
         self.checkpointer.ask()
-
-    def new_uid(self) -> int:
-        """An id that no segment of this container ever had: epochs are not reused, nor are counts within one."""
-        uid = self.log.epoch << 32 | self._next_uid
-        self._next_uid += 1
-        return uid
-
-    def mark_dirty(self, segment: Segment) -> None:
-        segment.dirty = True
-        self.dirty[segment] = None
 
     # --- appends ------------------------------------------------------------------------------------------
 
@@ -233,7 +275,7 @@ class Container:
             error = append_refusal(
                 segment.name,
                 data_bytes=size,
-                limit_bytes=self.log.append_max_bytes,
+                limit_bytes=self._log.append_max_bytes,
                 event_number=request.event_number,
                 event_count=request.event_count,
                 previous=request.previous,
@@ -246,21 +288,21 @@ class Container:
             if error is None and segment.gate is not None:
                 error = segment.gate.take(segment, size, request.event_count if size else 0)
                 if error is not None:
-                    self.telemetry.add("quota_refusals")
+                    self.parts.telemetry.add("quota_refusals")
         if error is not None:
             self.submit(refusal(segment, error, done))
             return
         segment.touched = True
-        self.memory.queued_bytes += size
+        self._memory.queued_bytes += size
         self.submit(AppendMutation(segment, state, request, data, done))
 
     def _no_room(self, size: int) -> StorageFullError | ThrottledError | None:
-        memory = self.memory
+        memory = self._memory
         held_bytes = memory.unflushed_bytes + memory.queued_bytes
         limit_bytes = memory.unflushed_limit_bytes
-        if held_bytes + size <= limit_bytes and not self.log.shortage.is_known:
+        if held_bytes + size <= limit_bytes and not self._log.shortage.is_known:
             return None  # As of nearly all appends: asking each rule costs as much as taking one.
-        full = self.log.shortage.refusal()
+        full = self._log.shortage.refusal()
         throttled = None if full else append_throttled(held_bytes, limit_bytes=limit_bytes, adding_bytes=size)
         if throttled is not None and asyncio.get_running_loop().time() >= self._say_throttled_at:
             # A peer is told nothing, it only waits: here it is said why.
@@ -271,7 +313,7 @@ class Container:
     def _park_append(self, request: Append, done: AppendDone) -> None:
         """The segment or the writer is not in memory: load them, then decide, in order of submission."""
         error: PenstockError | None = self._offline
-        if error is None and self._parked_count >= self.settings.max_parked_appends:
+        if error is None and self._parked_count >= self._settings.max_parked_appends:
             error = ThrottledError(
                 "too many appends wait for their segment", resource="parked_appends", limit=self._parked_count
             )
@@ -281,7 +323,7 @@ class Container:
         parked = self._parked.get(request.segment)
         if parked is None:
             parked = self._parked[request.segment] = deque()
-            self.tasks.spawn(self._unpark(request.segment, parked), f"container-{self.index}-load")
+            self._tasks.spawn(self._unpark(request.segment, parked), f"container-{self.index}-load")
         parked.append((request, done))
         self._parked_count += 1
 
@@ -328,7 +370,7 @@ class Container:
     def submit(self, mutation: Mutation) -> None:
         """Queue; it is answered exactly once, after all that were queued before it."""
         if self._offline is not None:
-            mutation.withdraw(self)
+            mutation.withdraw(self._memory)
             error = ContainerOfflineError(self._offline.message, **self._offline.fields)
             # Never from within the call: the caller may not be ready for its answer yet.
             asyncio.get_running_loop().call_soon(self._call, mutation.done, error)
@@ -339,7 +381,7 @@ class Container:
             mutation.other.pending_operations += 1
         self._queue.append(mutation)
         if self._rests and not self._in_flight:
-            self.log.commit_soon(self)
+            self._log.commit_soon(self)
 
     @property
     def _rests(self) -> bool:
@@ -351,14 +393,14 @@ class Container:
         if not self._queue or not self._rests or self._in_flight:
             return None
         try:
-            self._in_flight = batch = self._take_batch()
-            now_ms = self.clock.now_ms()
-            parts, size_bytes = self._frame(batch, now_ms)
+            self._in_flight = batch = take_batch(self._queue, self._settings)
+            now_ms = self.parts.clock.now_ms()
+            parts, size_bytes = frame_parts(batch, self.index, now_ms)
         except Exception as error:  # noqa: BLE001 - a bug in a commit stops the container, wherever the commit runs
             self.go_offline("commit failed", error)
             return None
         self._taken = parts, size_bytes, now_ms
-        self._log_floor = self.log.last_address if parts else None
+        self._log_floor = self._log.last_address if parts else None
         return parts, size_bytes
 
     def committed(self, address: int) -> None:
@@ -368,12 +410,12 @@ class Container:
         if taken is None or self._offline is not None:
             return
         try:
-            self._acknowledge(self._in_flight, address or self.applied_address, taken[2])
+            self._acknowledge(self._in_flight, address or self.state.applied_address, taken[2])
         except Exception as error:  # noqa: BLE001 - as above
             self.go_offline("commit failed", error)
         if self._queue:
             # Queued by an answer of another container, after this one's frame had been taken.
-            self.log.commit_soon(self)
+            self._log.commit_soon(self)
 
     def commit_later(self) -> None:
         """See ``shared_log.Committer``."""
@@ -388,17 +430,17 @@ class Container:
                 self._wake = None
                 continue
             if self._taken is None:
-                self._in_flight = self._take_batch()
-                now_ms = self.clock.now_ms()
-                parts, size_bytes = self._frame(self._in_flight, now_ms)
+                self._in_flight = take_batch(self._queue, self._settings)
+                now_ms = self.parts.clock.now_ms()
+                parts, size_bytes = frame_parts(self._in_flight, self.index, now_ms)
             else:
                 (parts, size_bytes, now_ms), self._taken = self._taken, None
             batch = self._in_flight
-            address = self.applied_address
+            address = self.state.applied_address
             if parts:
-                self._log_floor = self.log.last_address
+                self._log_floor = self._log.last_address
                 try:
-                    address = await self.log.append(parts, size_bytes, vital=all(item.vital for item in batch))
+                    address = await self._log.append(parts, size_bytes, vital=all(item.vital for item in batch))
                 except StorageFullError as error:
                     self._refuse_all(error)
                     continue
@@ -409,51 +451,15 @@ class Container:
                     self._log_floor = None
             self._acknowledge(batch, address, now_ms)
 
-    def _take_batch(self) -> Sequence[Mutation]:
-        queue, settings = self._queue, self.settings
-        batch: list[Mutation] = []
-        room = settings.frame_bytes
-        while queue and len(batch) < settings.frame_operations:
-            room -= queue[0].size_bytes
-            if room < 0 and batch:
-                break
-            batch.append(queue.popleft())
-        return batch
-
-    def _frame(self, batch: Sequence[Mutation], now_ms: int) -> tuple[list[Buffer], int]:
-        """The frame as parts: runs of small pieces are joined, large data stay where they are."""
-        parts: list[Buffer] = []
-        run: list[Buffer] = [b""]
-        count = size_bytes = 0
-        for mutation in batch:
-            head = mutation.encode()
-            if head is None:
-                continue
-            count += mutation.operations
-            run.append(head)
-            data = mutation.data
-            size_bytes += len(head) + len(data)
-            if len(data) >= LARGE_BYTES:
-                parts += (b"".join(run), data)
-                run = []
-            elif data:
-                run.append(data)
-        if not count:
-            return [], 0
-        run_first = frames.frame_header(self.index, count, now_ms)
-        if run:
-            parts.append(b"".join(run))
-        parts[0] = run_first + bytes(parts[0])
-        return parts, size_bytes + len(run_first)
-
     def _acknowledge(self, batch: Sequence[Mutation], address: int, now_ms: int) -> None:
         """The frame is durable: change durable state, answer in order, wake readers."""
-        if address > self.applied_address:
+        state, steps = self.state, self.steps
+        if address > state.applied_address:
             self.checkpointer.framed(address)
-            self.applied_address = address
+            state.applied_address = address
         wake: dict[Segment, None] = {}
         for mutation in batch:
-            mutation.apply(self, address, now_ms)
+            mutation.apply(steps, address, now_ms)
             segment = mutation.segment
             if segment is not None:
                 segment.pending_operations -= 1
@@ -472,12 +478,12 @@ class Container:
 
     def _refuse_all(self, error: StorageFullError) -> None:
         """Nothing was written: refuse the batch and all that was decided after it, and go back to durable state."""
-        self.telemetry.add("log_full_refusals")
+        self.parts.telemetry.add("log_full_refusals")
         failed = [*self._in_flight, *self._queue]
         self._in_flight = ()
         self._queue.clear()
         for mutation in failed:
-            mutation.withdraw(self)
+            mutation.withdraw(self._memory)
             for segment in (mutation.segment, mutation.other):
                 if segment is not None:
                     self.segments.restore(segment)

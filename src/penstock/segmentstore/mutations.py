@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from penstock.codec.store import operation_frames as frames
 from penstock.codec.store import operations as codec
 from penstock.model.errors import PenstockError
 from penstock.ports.files import Buffer
 from penstock.ports.segment_service import Append, AppendDone, Appended
-from penstock.segmentstore import transitions
 from penstock.segmentstore.segment import AttributeState, Segment
-
-if TYPE_CHECKING:
-    from penstock.segmentstore.container import Container
+from penstock.segmentstore.settings import StoreSettings
+from penstock.segmentstore.tiering.tail_cache import LARGE_BYTES, CacheMemory
+from penstock.segmentstore.transitions import Transitions
 
 # What a truncation, a retention run or a deletion consists of, the controller's records of it in tables included.
 _VITAL = (
@@ -59,10 +60,10 @@ class Mutation:
         """What follows ``encode`` in the frame."""
         return b""
 
-    def apply(self, container: Container, address: int, now_ms: int) -> None:
+    def apply(self, steps: Transitions, address: int, now_ms: int) -> None:
         """Change durable state, and set the answer. Runs once the frame at ``address`` is durable."""
 
-    def withdraw(self, container: Container) -> None:
+    def withdraw(self, memory: CacheMemory) -> None:
         """The operation will not happen: give back what was reserved."""
 
 
@@ -105,18 +106,18 @@ class AppendMutation(Mutation):
     def encode(self) -> bytes:
         return codec.encode_append_head(self.segment.uid, self.offset, self.writer, self.number, self.count, self._size)
 
-    def apply(self, container: Container, address: int, now_ms: int) -> None:
+    def apply(self, steps: Transitions, address: int, now_ms: int) -> None:
         segment = self.segment
-        container.memory.queued_bytes -= self._size
-        transitions.append(container, segment, self.offset, self._data, self.count, address, now_ms)
+        steps.memory.queued_bytes -= self._size
+        steps.append(segment, self.offset, self._data, self.count, address, now_ms)
         if self._size:
             segment.cache.wrote(self.writer, self.number, self.state.durable)
         self.state.durable = self.number
         segment.dirty_attributes[self.writer] = None
         self.answer = Appended(end_offset=segment.length)
 
-    def withdraw(self, container: Container) -> None:
-        container.memory.queued_bytes -= self._size
+    def withdraw(self, memory: CacheMemory) -> None:
+        memory.queued_bytes -= self._size
 
 
 class OperationMutation(Mutation):
@@ -145,7 +146,7 @@ class OperationMutation(Mutation):
     def encode(self) -> bytes:
         return self._encoded
 
-    def apply(self, container: Container, address: int, now_ms: int) -> None:
+    def apply(self, steps: Transitions, address: int, now_ms: int) -> None:
         self.answer = self._act(now_ms)
 
 
@@ -169,3 +170,42 @@ def flat(data: Buffer) -> Buffer:
     if type(data) is memoryview and (data.itemsize != 1 or data.ndim != 1 or not data.c_contiguous):
         return data.cast("B") if data.c_contiguous else data.tobytes()
     return data
+
+
+def take_batch(queue: deque[Mutation], settings: StoreSettings) -> Sequence[Mutation]:
+    """Take the mutations of the next frame from the queue, in order: at least one, and no more than the settings allow."""
+    batch: list[Mutation] = []
+    room = settings.frame_bytes
+    while queue and len(batch) < settings.frame_operations:
+        room -= queue[0].size_bytes
+        if room < 0 and batch:
+            break
+        batch.append(queue.popleft())
+    return batch
+
+
+def frame_parts(batch: Sequence[Mutation], container: int, now_ms: int) -> tuple[list[Buffer], int]:
+    """The frame of a batch, and its size: runs of small pieces are joined, large data stay where they are."""
+    parts: list[Buffer] = []
+    run: list[Buffer] = [b""]
+    count = size_bytes = 0
+    for mutation in batch:
+        head = mutation.encode()
+        if head is None:
+            continue
+        count += mutation.operations
+        run.append(head)
+        data = mutation.data
+        size_bytes += len(head) + len(data)
+        if len(data) >= LARGE_BYTES:
+            parts += (b"".join(run), data)
+            run = []
+        elif data:
+            run.append(data)
+    if not count:
+        return [], 0
+    run_first = frames.frame_header(container, count, now_ms)
+    if run:
+        parts.append(b"".join(run))
+    parts[0] = run_first + bytes(parts[0])
+    return parts, size_bytes + len(run_first)

@@ -20,16 +20,9 @@ from penstock.model.errors import (
 )
 from penstock.model.names import transient_segment_name
 from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
-from penstock.ports.chunks import ChunkStorage
-from penstock.ports.clock import Clock
 from penstock.ports.disk import Disk
 from penstock.ports.durable_log import DurableLog
-from penstock.ports.holds import NoHolds, SpaceHolds
 from penstock.ports.integrity import SCRUB_MAX_BYTES, ScrubPage
-from penstock.ports.keyvalue import KeyValueStore
-from penstock.ports.objects import Objects
-from penstock.ports.offload import Offload
-from penstock.ports.rng import Rng
 from penstock.ports.segment_service import (
     LEASE_PARTS_MAX,
     Append,
@@ -54,16 +47,16 @@ from penstock.ports.segment_service import (
     Watch,
 )
 from penstock.ports.shared_counts import SharedCounts
-from penstock.ports.telemetry import Telemetry
-from penstock.segmentstore import read_path, segment_calls, tables
 from penstock.segmentstore.append_limits import AppendLimits
+from penstock.segmentstore.calls import segments as segment_calls
+from penstock.segmentstore.calls import tables
 from penstock.segmentstore.changes import Changes
 from penstock.segmentstore.container import Container
 from penstock.segmentstore.durability.recovery import recover
 from penstock.segmentstore.durability.shared_log import SharedLog
 from penstock.segmentstore.erasure.log_wipe import wipe_log
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.repair.scrub import Scrubber
-from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.shortage import functions_not_ready
 from penstock.segmentstore.tiering.tail_cache import CacheMemory
 
@@ -77,54 +70,28 @@ class SegmentStore:
 
     def __init__(
         self,
-        *,
         log: DurableLog,
-        keyvalue: KeyValueStore,
-        chunks: ChunkStorage,
-        clock: Clock,
-        rng: Rng,
-        offload: Offload,
-        telemetry: Telemetry,
-        settings: StoreSettings,
+        parts: StoreParts,
+        *,
         disk: Disk | None = None,
-        catalogue: Objects | None = None,
         owned: Sequence[int] | None = None,
         shared: SharedCounts | None = None,
-        holds: SpaceHolds | None = None,
     ) -> None:
-        self._holds = holds or NoHolds()
-        self._rng = rng
-        self._clock = clock
-        self._wiping = asyncio.Lock()
+        """See ``open_segment_store``."""
+        settings = parts.settings
+        self._parts = parts
+        self._log = log
         self._disk = disk
+        self._wiping = asyncio.Lock()
         self._limits = AppendLimits(shared)
         self._changes = Changes(epoch=log.epoch, limit=settings.max_changed_segments)
-        self._log = log
-        self._keyvalue = keyvalue
-        self._chunks = chunks
-        self._catalogue = catalogue
-        self._offload = offload
-        self._telemetry = telemetry
         self.settings = settings
         self._memory = CacheMemory(settings.cache_bytes, settings.max_unflushed_bytes)
         self._shared_log = SharedLog(log, fill_bytes=settings.checkpoint_bytes, pause_s=settings.retry_min_s)
         self._routes: dict[str, Container] = {}
         self.containers = [
             Container(
-                index,
-                log=self._shared_log,
-                keyvalue=keyvalue,
-                chunks=chunks,
-                clock=clock,
-                rng=rng,
-                telemetry=telemetry,
-                settings=settings,
-                memory=self._memory,
-                offload=offload,
-                limits=self._limits,
-                changes=self._changes,
-                objects=catalogue,
-                holds=self._holds,
+                index, parts, log=self._shared_log, memory=self._memory, limits=self._limits, changes=self._changes
             )
             for index in (range(settings.containers) if owned is None else owned)
         ]
@@ -136,7 +103,7 @@ class SegmentStore:
     async def recover(self) -> None:
         """Rebuild the state. Raises: CorruptDataError, VersionTooNewError, InvalidArgumentError (another number of
         containers than the store was created with)."""
-        await recover(self.containers, self._total, log=self._log, keyvalue=self._keyvalue)
+        await recover(self.containers, self._total, log=self._log, keyvalue=self._parts.keyvalue)
         self._shared_log.last_address = self._log.last
 
     def start(self) -> None:
@@ -167,11 +134,11 @@ class SegmentStore:
 
     async def _truncate_log(self) -> None:
         bounds = [bound for one in self.containers if (bound := one.log_free_upto()) is not None]
-        with self._holds.log() as may_free:
+        with self._parts.holds.log() as may_free:
             if may_free:
                 await self._shared_log.truncate(min(bounds, default=self._shared_log.last_address))
-        self._telemetry.gauge("unflushed_bytes", self._memory.unflushed_bytes)
-        self._telemetry.gauge("tail_cache_bytes", self._memory.cached_bytes)
+        self._parts.telemetry.gauge("unflushed_bytes", self._memory.unflushed_bytes)
+        self._parts.telemetry.gauge("tail_cache_bytes", self._memory.cached_bytes)
 
     @property
     def cached_bytes(self) -> int:
@@ -238,13 +205,13 @@ class SegmentStore:
         return appended
 
     async def read(self, name: str, offset: int, max_bytes: int, *, wait: bool = True) -> SegmentRead:
-        return await read_path.read(self._container(name), name, offset, max_bytes, wait=wait)
+        return await self._container(name).reads.read(name, offset, max_bytes, wait=wait)
 
     def read_now(self, name: str, offset: int, max_bytes: int) -> SegmentRead | None:
-        return read_path.read_now(self._routes.get(name) or self._container(name), name, offset, max_bytes)
+        return (self._routes.get(name) or self._container(name)).reads.read_now(name, offset, max_bytes)
 
     def watch(self, name: str, offset: int, changed: Callable[[], None]) -> Watch | None:
-        return read_path.watch(self._container(name), name, offset, changed)
+        return self._container(name).reads.watch(name, offset, changed)
 
     async def info(self, name: str) -> SegmentInfo:
         container = self._container(name)
@@ -271,7 +238,7 @@ class SegmentStore:
     async def create_transient(self, parent: str, writer: UUID) -> str:
         container = self._container(parent)
         (await container.segments.find_visible(parent)).require_plain()
-        name = transient_segment_name(parent, writer, self._rng.uuid())
+        name = transient_segment_name(parent, writer, self._parts.rng.uuid())
         await segment_calls.create(container, name)
         return name
 
@@ -329,7 +296,7 @@ class SegmentStore:
     # --- chunks -------------------------------------------------------------------------------------------
 
     async def chunk_ranges(self, name: str, start: int, end: int) -> Sequence[ChunkRange]:
-        return await read_path.chunk_ranges(self._container(name), name, start, end)
+        return await self._container(name).reads.chunk_ranges(name, start, end)
 
     async def event_ranges(self, name: str, offsets: Sequence[int]) -> Sequence[tuple[int, int]]:
         return await self._container(name).eraser.event_ranges(name, offsets)
@@ -342,7 +309,7 @@ class SegmentStore:
 
     async def wipe_log(self) -> None:
         async with self._wiping:
-            await wipe_log(self, self._shared_log, self.containers[0].index, self._clock.now_ms())
+            await wipe_log(self, self._shared_log, self.containers[0].index, self._parts.clock.now_ms())
 
     async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int, holder: str = "") -> None:
         if not fits_int64(until_ms) or not is_text(holder):
@@ -372,7 +339,7 @@ class SegmentStore:
         return await self._container(name).imports.adopt(name, offset, chunks)
 
     async def next_event_boundary(self, name: str, offset: int) -> int:
-        return await read_path.next_event_boundary(self._container(name), name, offset)
+        return await self._container(name).reads.next_event_boundary(name, offset)
 
     async def infos(self, names: Sequence[str]) -> Mapping[str, SegmentInfo]:
         found: dict[str, SegmentInfo] = {}
@@ -406,16 +373,16 @@ class SegmentStore:
             container.check_online()
         scrubber = Scrubber(
             {container.index: container.rows for container in self.containers},
-            keyvalue=self._keyvalue,
+            keyvalue=self._parts.keyvalue,
             log=self._log,
-            chunks=self._chunks,
-            objects=self._catalogue,
-            offload=self._offload,
+            chunks=self._parts.chunks,
+            objects=self._parts.catalogue,
+            offload=self._parts.offload,
         )
         page = await scrubber.page(cursor, min(max_bytes, SCRUB_MAX_BYTES))
-        self._telemetry.add("scrubbed_bytes", page.checked.get("bytes", 0))
+        self._parts.telemetry.add("scrubbed_bytes", page.checked.get("bytes", 0))
         if page.damage:
-            self._telemetry.add("scrub_findings", len(page.damage))
+            self._parts.telemetry.add("scrub_findings", len(page.damage))
         return page
 
     # --- what retention asks ------------------------------------------------------------------------------
@@ -456,47 +423,23 @@ class SegmentStore:
 
 @asynccontextmanager
 async def open_segment_store(
-    *,
     log: DurableLog,
-    keyvalue: KeyValueStore,
-    chunks: ChunkStorage,
-    clock: Clock,
-    rng: Rng,
-    offload: Offload,
-    telemetry: Telemetry,
-    settings: StoreSettings | None = None,
+    parts: StoreParts,
+    *,
     disk: Disk | None = None,
-    catalogue: Objects | None = None,
     owned: Sequence[int] | None = None,
     shared: SharedCounts | None = None,
-    holds: SpaceHolds | None = None,
 ) -> AsyncIterator[SegmentStore]:
     """A recovered, serving store. The arguments are borrowed, and closed by their owners after it.
 
-    ``disk`` answers ``SegmentService.disk``, which raises UnsupportedError without it. ``catalogue`` is tier 2, where rows of
-    metadata are repeated (``segmentstore.tiering.catalogue``); without it tier 2 alone gives no store back. ``owned`` are the
-    containers, of the number in the settings, that are this store's (None: all); calls for segments of others raise
-    ContainerOfflineError. ``shared``: what the other stores hold, for limits on all of them together. ``holds``: asked
-    before space is freed; without it, the store cannot be backed up while it runs.
+    ``disk`` answers ``SegmentService.disk``, which raises UnsupportedError without it. ``owned`` are the containers, of the
+    number in the settings, that this store owns (None: all); calls for segments of others raise ContainerOfflineError.
+    ``shared``: what the other stores hold, for limits on all of them together.
 
     Left normally, what is queued is answered and checkpointed; left by an error, background work ends where it stands,
     and the next opening recovers. Raises what ``SegmentStore.recover`` raises.
     """
-    store = SegmentStore(
-        log=log,
-        keyvalue=keyvalue,
-        chunks=chunks,
-        clock=clock,
-        rng=rng,
-        offload=offload,
-        telemetry=telemetry,
-        settings=settings or StoreSettings(),
-        disk=disk,
-        catalogue=catalogue,
-        owned=owned,
-        shared=shared,
-        holds=holds,
-    )
+    store = SegmentStore(log, parts, disk=disk, owned=owned, shared=shared)
     await store.recover()
     store.start()
     try:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
 
 from penstock.codec.store import rows as records
 from penstock.core.segments.writer_memory import born_ms, is_refused, may_forget
 from penstock.model.errors import CorruptDataError, DamagedRowError, WriterForgottenError
+from penstock.ports.clock import Clock
 from penstock.ports.segment_service import NO_EVENT
-
-if TYPE_CHECKING:
-    from penstock.segmentstore.container import Container
-    from penstock.segmentstore.segment import AttributeState
+from penstock.ports.telemetry import Telemetry
+from penstock.segmentstore.segment import AttributeState
+from penstock.segmentstore.state import ContainerState
 
 _log = logging.getLogger(__name__)
 
@@ -34,8 +33,10 @@ LOOK_EVERY_S = 3600
 class WriterMemory:
     """The age and the floor of one container. ``recover`` comes before replay; ``forget_some`` after each checkpoint."""
 
-    def __init__(self, container: Container) -> None:
-        self._container = container
+    def __init__(self, state: ContainerState, clock: Clock, telemetry: Telemetry) -> None:
+        self._state = state
+        self._clock = clock
+        self._telemetry = telemetry
         self._before_s = 0
         self._opened = 0.0
         self.floor_ms = 0
@@ -59,20 +60,20 @@ class WriterMemory:
         If neither can be read, the floor may have been anywhere below now. Then each id that is not known and was born before
         now is refused, unless no row of a writer holds an age: the first commit of such a row also writes this one.
         """
-        container = self._container
+        state = self._state
         self._opened = asyncio.get_running_loop().time()
-        key = records.prefix(records.TAG_WRITERS, container.index)
+        key = records.prefix(records.TAG_WRITERS, state.index)
         found: list[records.WritersRecord] = []
         damaged = False
         places = (key, records.copy_key(key))
         for place in places:
             try:
-                row = await container.rows.get(place)
+                row = await state.rows.get(place)
                 if row is not None:
                     found.append(records.decode_writers(row))
             except CorruptDataError as error:
                 damaged = True
-                _log.error("row of the writers' floor is damaged", extra={"container": container.index, **error.fields})
+                _log.error("row of the writers' floor is damaged", extra={"container": state.index, **error.fields})
         if found:
             self._before_s = max(row.age_s for row in found)
             self.floor_ms = max(row.floor_ms for row in found)
@@ -80,21 +81,21 @@ class WriterMemory:
             seen = await self._age_in_rows()
             self._before_s = seen or 0
             if damaged or seen is not None:
-                _log.error("the writers' floor is lost: it is set to now", extra={"container": container.index})
-                self.floor_ms = container.clock.now_ms()
+                _log.error("the writers' floor is lost: it is set to now", extra={"container": state.index})
+                self.floor_ms = self._clock.now_ms()
         # With a copy missing, the next commit writes both.
         self._written_s = self._before_s if len(found) == len(places) else self._before_s - _PUT_EVERY_S
         self._next_look_s = self._before_s + LOOK_EVERY_S
 
     async def _age_in_rows(self) -> int | None:
         """The highest age that a row of a writer holds. None: no row holds one. Rows that cannot be read count as age 0."""
-        container = self._container
-        start, end = records.range_of(records.prefix(records.TAG_ATTRIBUTE, container.index))
+        state = self._state
+        start, end = records.range_of(records.prefix(records.TAG_ATTRIBUTE, state.index))
         highest: int | None = None
         while True:
             damaged: list[bytes] = []
             try:
-                page = await container.rows.scan((start, end), limit=_PAGE, damaged=damaged)
+                page = await state.rows.scan((start, end), limit=_PAGE, damaged=damaged)
             except CorruptDataError as error:
                 self._report(error)
                 return highest or 0
@@ -128,7 +129,7 @@ class WriterMemory:
 
     def put(self) -> None:
         """Add the age and the floor to the rows of the next commit."""
-        rows, index = self._container.rows, self._container.index
+        rows, index = self._state.rows, self._state.index
         self._written_s = self.age_s
         row = records.encode_writers(records.WritersRecord(age_s=self._written_s, floor_ms=self.floor_ms))
         key = records.prefix(records.TAG_WRITERS, index)
@@ -141,18 +142,18 @@ class WriterMemory:
         The rows leave in one commit with the floor. Damaged rows stay, and are reported once. Raises what the key-value store
         raises, except CorruptDataError; then the page is looked at again.
         """
-        container = self._container
-        start, end = records.range_of(records.prefix(records.TAG_ATTRIBUTE, container.index))
+        state = self._state
+        start, end = records.range_of(records.prefix(records.TAG_ATTRIBUTE, state.index))
         if self._at is None:
             if self.age_s < self._next_look_s:
                 return
             self._next_look_s = self.age_s + LOOK_EVERY_S
             self.put()
             self._at = start
-        generation = container.rows.generation
+        generation = state.rows.generation
         damaged: list[bytes] = []
         try:
-            page = await container.rows.scan((self._at, end), limit=self._limit, damaged=damaged)
+            page = await state.rows.scan((self._at, end), limit=self._limit, damaged=damaged)
         except CorruptDataError as error:
             # Not a row that fails its checksum: a page of the file, and with it any number of rows.
             self._report(error)
@@ -164,19 +165,19 @@ class WriterMemory:
         if damaged:
             self._report(DamagedRowError("value fails its checksum", key=damaged[0].hex(), rows=len(damaged)))
         # No await from here on: each row below is as it was read, or is seen to have changed.
-        if container.rows.generation == generation:
-            self._forget([(key, value) for key, value in page if not container.rows.peek(key)[0]])
+        if state.rows.generation == generation:
+            self._forget([(key, value) for key, value in page if not state.rows.peek(key)[0]])
             self._at = page[-1][0] + b"\0" if len(page) >= self._limit else None
 
     async def _behind(self, start: bytes, end: bytes) -> bytes | None:
         """Where reading succeeds again behind a damaged page: at the next segment, or at one further away. None: nowhere."""
-        index, uid = self._container.index, records.parse_number(start[3:_UID_END].ljust(8, b"\0"))
+        index, uid = self._state.index, records.parse_number(start[3:_UID_END].ljust(8, b"\0"))
         for ahead in range(_UID_BITS):
             if uid + (1 << ahead) >= 1 << _UID_BITS:
                 break
             at = records.uid_key(records.TAG_ATTRIBUTE, index, uid + (1 << ahead))
             try:
-                await self._container.rows.scan((at, end), limit=1, damaged=[])
+                await self._state.rows.scan((at, end), limit=1, damaged=[])
             except CorruptDataError:
                 continue
             return at
@@ -187,7 +188,7 @@ class WriterMemory:
             self._reported = True
             _log.error(
                 "rows of writers' numbers are damaged: they are not forgotten; run penstock doctor",
-                extra={"container": self._container.index, **error.fields},
+                extra={"container": self._state.index, **error.fields},
             )
 
     def _used_s(self, value: bytes) -> int | None:
@@ -199,8 +200,8 @@ class WriterMemory:
             return None
 
     def _forget(self, page: list[tuple[bytes, bytes]]) -> None:
-        container = self._container
-        age_s, now_ms = self.age_s, container.clock.now_ms()
+        state = self._state
+        age_s, now_ms = self.age_s, self._clock.now_ms()
         count, floor_ms = 0, self.floor_ms
         for key, value in page:
             used_s = self._used_s(value)
@@ -209,18 +210,18 @@ class WriterMemory:
             uid, writer = records.parse_number(key[3:_UID_END]), int.from_bytes(key[_UID_END:], "big")
             if not may_forget(writer, silent_ms=(age_s - used_s) * 1000, now_ms=now_ms):
                 continue
-            if uid in container.segments.aside or not self._release(uid, writer):
+            if uid in state.segments.aside or not self._release(uid, writer):
                 continue
-            container.rows.delete(key)
+            state.rows.delete(key)
             floor_ms = max(floor_ms, (born_ms(writer) or -1) + 1)
             count += 1
         if count:
             self.floor_ms = floor_ms
             self.put()
-            container.telemetry.add("writers_forgotten", count)
+            self._telemetry.add("writers_forgotten", count)
 
     def _release(self, uid: int, writer: int) -> bool:
         """Let the writer's state leave memory. False: an operation or bytes that are not tiered still need the number."""
-        segments = self._container.segments
+        segments = self._state.segments
         segment = segments.by_uid.get(uid)
         return segment is None or segments.forget_attribute(segment, writer)

@@ -20,6 +20,7 @@ from penstock.model.segments import SegmentId
 from penstock.ports.clock import Clock
 from penstock.ports.files import Files
 from penstock.ports.offload import Offload
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.log.local_log import open_local_log
@@ -64,15 +65,17 @@ async def reconcile(
         )
         segments = await stack.enter_async_context(
             open_segment_store(
-                log=log,
-                keyvalue=keyvalue,
-                chunks=tier.chunks,
-                clock=clock,
-                rng=rng,
-                offload=offload,
-                telemetry=Counters(),
-                settings=StoreSettings(containers=containers),
-                catalogue=tier.objects,
+                log,
+                StoreParts(
+                    keyvalue=keyvalue,
+                    chunks=tier.chunks,
+                    clock=clock,
+                    rng=rng,
+                    offload=offload,
+                    telemetry=Counters(),
+                    settings=StoreSettings(containers=containers),
+                    catalogue=tier.objects,
+                ),
             )
         )
         table = await controller_table(segments)

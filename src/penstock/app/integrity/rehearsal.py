@@ -14,6 +14,7 @@ from penstock.model.errors import PenstockError
 from penstock.ports.durable_log import LogAddress
 from penstock.ports.files import Files
 from penstock.ports.offload import Offload
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.storage.log.scan import frames_of
@@ -76,15 +77,17 @@ async def rehearse(
         log = _SeenLog(store.files, facts)
         stack.push_async_callback(log.close)
         segments = SegmentStore(
-            log=log,
-            keyvalue=MemoryKeyValue() if store.keyvalue is None else store.keyvalue,
-            chunks=store.source.chunks,
-            clock=RealClock(),
-            rng=RealRng(),
-            offload=offload,
-            telemetry=Counters(),
-            settings=StoreSettings(containers=containers),
-            catalogue=store.source.objects,
+            log,
+            StoreParts(
+                keyvalue=MemoryKeyValue() if store.keyvalue is None else store.keyvalue,
+                chunks=store.source.chunks,
+                clock=RealClock(),
+                rng=RealRng(),
+                offload=offload,
+                telemetry=Counters(),
+                settings=StoreSettings(containers=containers),
+                catalogue=store.source.objects,
+            ),
             owned=owned,
         )
         await segments.recover()

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from penstock.codec.store import rows as records
 from penstock.model.errors import PenstockError, StorageFullError, UnavailableError
 from penstock.ports.segment_service import NO_EVENT
+from penstock.segmentstore.parts import StoreParts
+from penstock.segmentstore.state import ContainerState
+from penstock.segmentstore.tiering.catalogue import Catalogue
 from penstock.segmentstore.tiering.flushed import write_flushed
-
-if TYPE_CHECKING:
-    from penstock.segmentstore.container import Container
+from penstock.segmentstore.tiering.reclaimer import Reclaimer
+from penstock.segmentstore.writer_memory import WriterMemory
 
 _log = logging.getLogger(__name__)
 Released: TypeAlias = tuple[dict[str, records.FreeRecord], dict[int, None]]
@@ -45,8 +48,23 @@ class Checkpointer:
     before the log forgets, and rows that name a chunk no more are durable before its file goes.
     """
 
-    def __init__(self, container: Container) -> None:
-        self._container = container
+    def __init__(
+        self,
+        state: ContainerState,
+        parts: StoreParts,
+        *,
+        catalogue: Catalogue,
+        reclaimer: Reclaimer,
+        writers: WriterMemory,
+        lowest_untiered: Callable[[], int | None],
+    ) -> None:
+        """``lowest_untiered`` returns the lowest log address that holds a byte not tiered."""
+        self._state = state
+        self._parts = parts
+        self._catalogue = catalogue
+        self._reclaimer = reclaimer
+        self._writers = writers
+        self._lowest_untiered = lowest_untiered
         self._wake = asyncio.Event()
         self._asked = False
         self._lock = asyncio.Lock()
@@ -66,12 +84,12 @@ class Checkpointer:
     def recovered(self, complete_upto: int, lowest_untiered: int | None) -> None:
         """Take up after recovery."""
         self._complete_upto = complete_upto
-        applied = self._container.applied_address
+        applied = self._state.applied_address
         # As long as tier 2 does not give back what is there by now, the log keeps all of it.
         self._covered.next_frame = 1 if applied else None
         self._points.append(
             _Point(
-                sequence=self._container.catalogue.sequence,
+                sequence=self._catalogue.sequence,
                 lowest_untiered=lowest_untiered,
                 released=({}, {}),
                 next_frame=complete_upto + 1 if applied > complete_upto else None,
@@ -97,7 +115,7 @@ class Checkpointer:
     # --- the loop -----------------------------------------------------------------------------------------
 
     def nudge(self) -> None:
-        if self._container.rows.changed_bytes >= self._container.settings.checkpoint_rows_bytes:
+        if self._state.rows.changed_bytes >= self._parts.settings.checkpoint_rows_bytes:
             self.ask()
 
     def ask(self) -> None:
@@ -116,33 +134,32 @@ class Checkpointer:
         self._committed = asyncio.Event()
 
     async def run(self) -> None:
-        container = self._container
-        settings = container.settings
+        state, parts, settings = self._state, self._parts, self._parts.settings
         pause_s = settings.checkpoint_interval_s
         failures = 0
         while True:
             asked = await self._sleep(pause_s, interruptible=not failures)
             try:
                 await self._checkpoint(everything=asked)
-                await container.reclaimer.free()
-                await container.reclaimer.forget_merges()
-                await container.writers.forget_some()
+                await self._reclaimer.free()
+                await self._reclaimer.forget_merges()
+                await self._writers.forget_some()
             except (OSError, UnavailableError) as error:
-                container.log.shortage.settle(self, error)
+                state.log.shortage.settle(self, error)
                 failures += 1
-                container.telemetry.add("checkpoint_failures")
+                parts.telemetry.add("checkpoint_failures")
                 if failures == 1:
                     _log.warning(
-                        "checkpoint failed, will be tried again", extra={"container": container.index}, exc_info=error
+                        "checkpoint failed, will be tried again", extra={"container": state.index}, exc_info=error
                     )
                 # A part of chance, so that containers that failed together do not return together.
                 longest = min(settings.retry_max_s, settings.retry_min_s * 2 ** min(failures, 16))
-                pause_s = longest * (0.5 + container.rng.random() / 2)
+                pause_s = longest * (0.5 + parts.rng.random() / 2)
             else:
-                container.log.shortage.settle(self, None)
+                state.log.shortage.settle(self, None)
                 failures = 0
                 pause_s = settings.checkpoint_interval_s
-            container.segments.evict_idle(settings.max_loaded_segments)
+            state.segments.evict_idle(settings.max_loaded_segments)
 
     async def _sleep(self, seconds: float, *, interruptible: bool) -> bool:
         """Wait, or until asked. Returns whether somebody asked."""
@@ -161,12 +178,12 @@ class Checkpointer:
 
     async def last(self) -> None:
         """The checkpoint of an orderly close. Its failure costs time at the next start, nothing else."""
-        self._container.writers.put_if_old()
+        self._writers.put_if_old()
         try:
             await self.checkpoint()
-            await self._container.catalogue.tidy_outbox()
+            await self._catalogue.tidy_outbox()
         except (OSError, PenstockError) as error:
-            _log.warning("last checkpoint failed", extra={"container": self._container.index}, exc_info=error)
+            _log.warning("last checkpoint failed", extra={"container": self._state.index}, exc_info=error)
 
     async def checkpoint(self) -> None:
         """Commit what has changed, here and in tier 2, then let the log forget.
@@ -174,12 +191,12 @@ class Checkpointer:
         Raises what the key-value store, tier 2 and the log raise.
         """
         await self._checkpoint(everything=True)
-        if self._container.catalogue.safe < 0:
-            await self._container.catalogue.begin()
+        if self._catalogue.safe < 0:
+            await self._catalogue.begin()
             await self._checkpoint(everything=True)
 
     async def _checkpoint(self, *, everything: bool) -> None:
-        catalogue = self._container.catalogue
+        catalogue = self._catalogue
         async with self._lock:
             await self._commit()
             if everything or catalogue.is_due():
@@ -189,27 +206,27 @@ class Checkpointer:
                     # Space comes from the files that rows name no more. That the catalogue still names them, a rebuilt
                     # store would take for damage: that is less than a disk that stays full.
                     self._release_all()
-                    await self._container.reclaimer.free()
+                    await self._reclaimer.free()
                     raise
             self._settle()
             await self.truncate_log()
 
     async def _commit(self) -> None:
-        container = self._container
-        if not container.dirty and not container.rows.changed and container.applied_address == self._complete_upto:
+        state = self._state
+        if not state.dirty and not state.rows.changed and state.applied_address == self._complete_upto:
             return
         # No await from here to the commit's own first one: the rows are the state at this very address.
-        upto, self._next_frame = container.applied_address, None
-        lowest = container.tiering.lowest_address()
-        released = container.reclaimer.released_by_now()
+        upto, self._next_frame = state.applied_address, None
+        lowest = self._lowest_untiered()
+        released = self._reclaimer.released_by_now()
         self._write_rows(upto)
-        container.telemetry.add("checkpoints")
-        await container.rows.commit()
+        self._parts.telemetry.add("checkpoints")
+        await state.rows.commit()
         self.wake()
         self._complete_upto = upto
         self._points.append(
             _Point(
-                sequence=container.catalogue.sequence,
+                sequence=self._catalogue.sequence,
                 lowest_untiered=lowest,
                 released=released,
                 next_frame=self._next_frame,
@@ -218,22 +235,22 @@ class Checkpointer:
 
     def _settle(self) -> None:
         """Go by the newest checkpoint that tier 2 alone gives back."""
-        safe = self._container.catalogue.safe
+        safe = self._catalogue.safe
         while self._points and self._points[0].sequence <= safe:
             self._covered = self._points.popleft()
-            self._container.reclaimer.committed(self._covered.released)
+            self._reclaimer.committed(self._covered.released)
 
     def _release_all(self) -> None:
         for index, point in enumerate(self._points):
-            self._container.reclaimer.committed(point.released)
+            self._reclaimer.committed(point.released)
             self._points[index] = replace(point, released=({}, {}))
 
     def _write_rows(self, upto: int) -> None:
-        container = self._container
-        rows, index = container.rows, container.index
-        container.writers.put_if_old()
-        used_s = container.writers.age_s
-        for segment in container.dirty:
+        state = self._state
+        rows, index = state.rows, state.index
+        self._writers.put_if_old()
+        used_s = self._writers.age_s
+        for segment in state.dirty:
             segment.stored = True
             place, record = records.uid_key(records.TAG_SEGMENT, index, segment.uid), segment.record()
             rows.put(place, records.encode_segment(record))
@@ -242,16 +259,16 @@ class Checkpointer:
             for key in segment.dirty_attributes:
                 attribute = segment.attributes[key]
                 value = attribute.durable
-                row = container.segments.attribute_key(segment, key)
+                row = state.segments.attribute_key(segment, key)
                 if value == NO_EVENT:
                     rows.delete(row)
                 else:
                     fixed = attribute.fixed
                     rows.put(row, records.encode_int(value) if fixed else records.encode_writer(value, used_s))
             segment.dirty_attributes.clear()
-            write_flushed(container, segment)
+            write_flushed(rows, index, segment)
             segment.dirty = False
-        container.dirty.clear()
-        state = records.encode_container(records.ContainerRecord(epoch=container.log.epoch, complete_upto=upto))
-        rows.put(records.prefix(records.TAG_CONTAINER, index), state)
-        rows.put(records.container_copy_key(index), state)
+        state.dirty.clear()
+        row = records.encode_container(records.ContainerRecord(epoch=state.log.epoch, complete_upto=upto))
+        rows.put(records.prefix(records.TAG_CONTAINER, index), row)
+        rows.put(records.container_copy_key(index), row)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from penstock.codec.store import operation_frames as frames
 from penstock.codec.store import operations as codec
@@ -14,14 +14,11 @@ from penstock.model.errors import CorruptDataError, DamagedRowError, InternalErr
 from penstock.ports.durable_log import DurableLog
 from penstock.ports.keyvalue import KeyValueStore
 from penstock.ports.segment_service import NO_EVENT
-from penstock.segmentstore import transitions
+from penstock.segmentstore.container import Container
 from penstock.segmentstore.repair.chunk_gaps import missing_ranges
 from penstock.segmentstore.repair.set_aside import SetAside
 from penstock.segmentstore.segment import AttributeState, Segment
-from penstock.segmentstore.tiering import imports
-
-if TYPE_CHECKING:
-    from penstock.segmentstore.container import Container
+from penstock.segmentstore.state import ContainerState
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +61,7 @@ async def recover(containers: Sequence[Container], total: int, *, log: DurableLo
         first = address
         await recoveries[header.container].replay(address, header, frame)
     for container in containers:
-        _check_log_reaches(container, log)
+        _check_log_reaches(container.state, log)
     for recovery in recoveries.values():
         await recovery.finish()
     if is_new or await _lacks_store_row(keyvalue):
@@ -116,13 +113,13 @@ async def _check_total(total: int, keyvalue: KeyValueStore) -> bool:
     return False
 
 
-def _check_log_reaches(container: Container, log: DurableLog) -> None:
+def _check_log_reaches(state: ContainerState, log: DurableLog) -> None:
     # Going on would delete the chunks that only the lost frames name, and use addresses a second time.
-    if container.applied_address > log.last:
+    if state.applied_address > log.last:
         raise CorruptDataError(
             "log has lost its end: the metadata knows later frames",
-            container=container.index,
-            known_address=container.applied_address,
+            container=state.index,
+            known_address=state.applied_address,
             log_last=log.last,
         )
 
@@ -136,35 +133,35 @@ class Recovery:
 
     def __init__(self, container: Container) -> None:
         self._container = container
+        self._state = container.state
+        self._steps = container.steps
+        self._parts = container.parts
         self._complete_upto = 0
         self._pieces: dict[int, list[_Piece]] = {}
         self._settled = False
-        self._aside = SetAside(container)
+        self._aside = SetAside(container.state, container.parts.telemetry)
 
     async def begin(self) -> None:
         """Load the checkpoint. Raises CorruptDataError where the log is not the one that the rows go with."""
-        container = self._container
-        key, copy = records.prefix(records.TAG_CONTAINER, container.index), records.container_copy_key(container.index)
-        row = await _row_or_copy(container.keyvalue, key, copy)
+        state = self._state
+        key, copy = records.prefix(records.TAG_CONTAINER, state.index), records.container_copy_key(state.index)
+        row = await _row_or_copy(self._parts.keyvalue, key, copy)
         record = None if row is None else records.decode_container(row)
         if record is not None:
-            if record.epoch >= container.log.epoch:
+            if record.epoch >= state.log.epoch:
                 raise CorruptDataError(
                     "metadata is newer than the log: it belongs to another one",
-                    container=container.index,
+                    container=state.index,
                     epoch=record.epoch,
-                    log_epoch=container.log.epoch,
+                    log_epoch=state.log.epoch,
                 )
             self._complete_upto = record.complete_upto
-        container.applied_address = self._complete_upto
-        await container.catalogue.recover(record)
-        await container.writers.recover()
-        await container.reclaimer.recover()
+        state.applied_address = self._complete_upto
+        await self._container.load(record)
         await self._aside.recover(self._complete_upto)
 
     async def replay(self, address: int, header: frames.FrameHeader, frame: bytes) -> None:
         """Take up one frame of the container; frames come in order."""
-        container = self._container
         if address > self._complete_upto and not self._settled:
             await self._settle()
         if address <= self._complete_upto:
@@ -177,18 +174,16 @@ class Recovery:
                 else:
                     await self._apply(change, header.time_ms)
         self._aside.hold(address, header.time_ms, frame)
-        container.applied_address = max(container.applied_address, address)
+        self._state.applied_address = max(self._state.applied_address, address)
 
     async def finish(self) -> None:
         """All frames were replayed: check that nothing is missing, and get ready to serve."""
-        container = self._container
         if not self._settled:
             await self._settle()
-        for segment in container.segments.loaded():
+        for segment in self._state.segments.loaded():
             segment.forget_pending()
             await self._check_complete(segment)
-        lowest = [address for address in (container.tiering.lowest_address(), self._aside.put_rows()) if address]
-        container.checkpointer.recovered(self._complete_upto, min(lowest, default=None))
+        self._container.recovered(self._complete_upto, self._aside.put_rows())
 
     async def _check_complete(self, segment: Segment) -> None:
         """A gap before later bytes, or in what was all tiered, is a lost chunk row: the store starts, and refuses reads
@@ -199,7 +194,7 @@ class Recovery:
         where = {"segment": segment.name, "offset": gap, "length": segment.length}
         starts = [*(chunk.start for chunk in segment.chunks.items), *(entry.start for entry in segment.cache.untiered)]
         has_later = any(start > gap for start in starts)
-        if not has_later and not await missing_ranges(self._container.rows, self._container.index, segment.uid):
+        if not has_later and not await missing_ranges(self._state.rows, self._state.index, segment.uid):
             raise CorruptDataError("bytes are neither in the log nor in chunks", **where)
         _log.error("bytes are neither in the log nor in chunks; reads of them are refused", extra=where)
 
@@ -253,12 +248,10 @@ class Recovery:
         for uid, items in pieces.items():
             segment = await self._find(uid)
             if segment is None:
-                raise CorruptDataError(
-                    "log holds bytes of an unknown segment", container=self._container.index, uid=uid
-                )
+                raise CorruptDataError("log holds bytes of an unknown segment", container=self._state.index, uid=uid)
             for piece in items:
                 if piece.data:
-                    self._container.tiering.add(segment)
+                    self._steps.untiered(segment)
                     segment.cache.append(piece.offset, piece.data, piece.count, piece.address, piece.time_ms)
                     if piece.writer is not None:
                         before = await self._number_before(segment, piece.writer, piece.number - piece.count)
@@ -270,21 +263,21 @@ class Recovery:
         if known is not None:
             return known
         try:
-            row = await self._container.rows.get(records.flushed_key(self._container.index, segment.uid, writer))
+            row = await self._state.rows.get(records.flushed_key(self._state.index, segment.uid, writer))
         except DamagedRowError:
             return counted
         return NO_EVENT if row is None else records.decode_int(row)
 
     async def _find(self, uid: int) -> Segment | None:
         """The segment; None if it does not exist or was set aside."""
-        known = self._container.segments.by_uid.get(uid)
+        known = self._state.segments.by_uid.get(uid)
         if known is None and uid not in self._aside:
             try:
-                known = await self._container.segments.load(uid)
+                known = await self._state.segments.load(uid)
             except CorruptDataError as error:
                 self._aside.add(uid, error)
             if known is not None:
-                self._container.segments.show(known)
+                self._state.segments.show(known)
         return known
 
     # --- behind it ----------------------------------------------------------------------------------------
@@ -293,11 +286,11 @@ class Recovery:
         """The segment; None if it was set aside. Then the operation is held for it."""
         segment = await self._find(uid)
         if segment is None and uid not in self._aside:
-            raise CorruptDataError("log changes an unknown segment", container=self._container.index, uid=uid)
+            raise CorruptDataError("log changes an unknown segment", container=self._state.index, uid=uid)
         return segment
 
     async def _append(self, run: frames.AppendRun, address: int, time_ms: int) -> None:
-        segments = self._container.segments
+        segments = self._state.segments
         segment = segments.by_uid.get(run.uid) or await self._require(run.uid)
         if segment is None:
             return
@@ -308,20 +301,20 @@ class Recovery:
         if segments.by_uid.get(run.uid) is not segment:
             raise InternalError("segment left memory while the log was replayed", segment=segment.name)
         _expect(segment, run.offset)
-        transitions.append_run(self._container, segment, run, address, time_ms)
+        self._steps.append_run(segment, run, address, time_ms)
 
     async def _attribute(self, segment: Segment, key: int, otherwise: int) -> AttributeState:
         """State of an attribute that the log is about to change; ``otherwise`` if its row is damaged."""
         try:
-            return await self._container.segments.attribute(segment, key)
+            return await self._state.segments.attribute(segment, key)
         except DamagedRowError:
             state = segment.attributes[key] = AttributeState(otherwise)
             return state
 
     async def _apply(self, operation: codec.Change, time_ms: int) -> None:
-        container = self._container
+        steps = self._steps
         if isinstance(operation, codec.CreateOperation):
-            _create(container, operation, time_ms)
+            self._create(operation, time_ms)
             return
         segment = await self._require(operation.uid)
         if segment is None:
@@ -330,56 +323,55 @@ class Recovery:
             return
         match operation:
             case codec.SealOperation():
-                transitions.seal(container, segment, time_ms)
+                steps.seal(segment, time_ms)
             case codec.TruncateOperation():
-                transitions.truncate(container, segment, operation.offset)
+                steps.truncate(segment, operation.offset)
             case codec.KeepOperation():
-                transitions.keep(container, segment, operation.offset)
+                steps.keep(segment, operation.offset)
             case codec.ReleaseOperation():
-                transitions.release(container, segment, operation.offset)
+                steps.release(segment, operation.offset)
             case codec.RestoreOperation():
-                transitions.restore(container, segment, operation.offset)
+                steps.restore(segment, operation.offset)
             case codec.DeleteOperation():
-                transitions.delete(container, segment)
+                steps.delete(segment)
             case codec.AttributeOperation():
                 state = await self._attribute(segment, operation.attribute, NO_EVENT)
                 state.pending = operation.value
-                transitions.attribute(container, segment, state, operation.attribute, operation.value)
+                steps.attribute(segment, state, operation.attribute, operation.value)
             case codec.MergeOperation():
                 source = await self._require(operation.source)
                 _expect(segment, operation.offset)
                 if source is None:
                     name = await self._aside.free_name(operation.source)
-                    transitions.merge_damaged(container, segment, operation.source, name, operation.length, time_ms)
+                    steps.merge_damaged(segment, operation.source, name, operation.length, time_ms)
                     return
                 _expect(source, operation.length)
-                transitions.merge(container, segment, source, operation.offset, time_ms)
+                steps.merge(segment, source, operation.offset, time_ms)
             case codec.AdoptOperation():
                 _expect(segment, operation.offset)
-                imports.adopt(container, segment, operation, time_ms)
+                steps.adopt(segment, operation, time_ms)
             case codec.TableOperation():
                 _expect(segment, operation.position)
-                transitions.table_change(container, segment, operation, time_ms)
+                steps.table_change(segment, operation, time_ms)
             case _:
                 assert_never(operation)
 
-
-def _create(container: Container, operation: codec.CreateOperation, time_ms: int) -> None:
-    record = records.SegmentRecord(
-        name=operation.name,
-        kind=operation.kind,
-        key_bytes=operation.key_bytes,
-        rollover_bytes=operation.rollover_bytes,
-        start_offset=0,
-        length=0,
-        sealed=False,
-        modified_ms=time_ms,
-        event_count=0,
-        freed_bytes=0,
-        entry_count=0,
-        kept_offset=0,
-    )
-    transitions.create(container, Segment(operation.uid, record, container.memory), time_ms)
+    def _create(self, operation: codec.CreateOperation, time_ms: int) -> None:
+        record = records.SegmentRecord(
+            name=operation.name,
+            kind=operation.kind,
+            key_bytes=operation.key_bytes,
+            rollover_bytes=operation.rollover_bytes,
+            start_offset=0,
+            length=0,
+            sealed=False,
+            modified_ms=time_ms,
+            event_count=0,
+            freed_bytes=0,
+            entry_count=0,
+            kept_offset=0,
+        )
+        self._steps.create(Segment(operation.uid, record, self._state.memory), time_ms)
 
 
 def _expect(segment: Segment, offset: int) -> None:

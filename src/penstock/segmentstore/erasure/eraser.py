@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from penstock.codec.events import HEADER_BYTES, event_bounds
 from penstock.codec.store import rows as records
@@ -31,7 +30,6 @@ from penstock.core.segments.erasure import (
     size_of,
     without,
 )
-from penstock.core.segments.garbage import ChunkName
 from penstock.model.errors import (
     CorruptDataError,
     InternalError,
@@ -41,12 +39,13 @@ from penstock.model.errors import (
     UnavailableError,
 )
 from penstock.ports.segment_service import ChunkBlock, ErasedChunk
-from penstock.segmentstore.segment import Chunk, bytes_lost
-from penstock.segmentstore.tiering.blocks import checksum_of, index_records, named_blocks, put_blocks
-
-if TYPE_CHECKING:
-    from penstock.segmentstore.container import Container
-    from penstock.segmentstore.segment import Segment
+from penstock.segmentstore.parts import StoreParts
+from penstock.segmentstore.segment import Chunk, Segment, bytes_lost
+from penstock.segmentstore.state import ContainerState
+from penstock.segmentstore.tiering.blocks import BlockReader, checksum_of, index_records, named_blocks, put_blocks
+from penstock.segmentstore.tiering.chunk_writes import ChunkWrites
+from penstock.segmentstore.tiering.reclaimer import Reclaimer
+from penstock.segmentstore.tiering.tier_writer import TierWriter
 
 _START = attrgetter("start_offset")
 _NOTHING = ErasedRecord(ranges=(), changes=())
@@ -66,22 +65,39 @@ class Eraser:
     """Blanks bytes of one container's segments. One erasure works at a time; tiering and freeing wait while a chunk is
     written anew."""
 
-    def __init__(self, container: Container) -> None:
-        self._container = container
+    def __init__(
+        self,
+        state: ContainerState,
+        parts: StoreParts,
+        *,
+        writes: ChunkWrites,
+        blocks: BlockReader,
+        tiering: TierWriter,
+        reclaimer: Reclaimer,
+        checkpoint: Callable[[], Awaitable[None]],
+    ) -> None:
+        """``checkpoint`` commits what has changed, here and in tier 2."""
+        self._state = state
+        self._parts = parts
+        self._writes = writes
+        self._blocks = blocks
+        self._tiering = tiering
+        self._reclaimer = reclaimer
+        self._checkpoint = checkpoint
         self._lock = asyncio.Lock()
 
     # --- what there is ------------------------------------------------------------------------------------
 
     async def event_ranges(self, name: str, offsets: Sequence[int]) -> list[Range]:
         """See ``SegmentService.event_ranges``."""
-        container = self._container
-        segment = (await container.segments.find_visible(name)).require_plain()
+        state = self._state
+        segment = (await state.segments.find_visible(name)).require_plain()
         found: list[Range] = []
         wanted = sorted(dict.fromkeys(offsets))
         at = 0
         with segment.pinned():
             try:
-                await container.tiering.tier(segment)
+                await self._tiering.tier(segment)
             except OSError as error:
                 raise UnavailableError("tier 2 cannot be written", segment=name, cause=repr(error)) from error
             while at < len(wanted):
@@ -95,7 +111,7 @@ class Eraser:
                         raise bytes_lost(segment, offset)
                     # The segment has bytes that were not there when it was tiered.
                     raise UnavailableError("segment changed during the search for events; try again", segment=name)
-                blocks = await named_blocks(container, segment, chunk)
+                blocks = await named_blocks(state, segment, chunk)
                 if blocks is None:
                     continue  # It has changed: try again.
                 start = chunk.start
@@ -111,7 +127,7 @@ class Eraser:
         """None: the segment has changed, look again."""
         with segment.pinned():
             try:
-                return bytes(await self._container.blocks.whole(chunk.name, block))
+                return bytes(await self._blocks.whole(chunk.name, block))
             except (SegmentNotFoundError, CorruptDataError):
                 if segment.chunks.holds(chunk) and chunk.start + block.end_offset > segment.kept_offset:
                     raise
@@ -121,13 +137,13 @@ class Eraser:
         """See ``SegmentService.erased_ranges``."""
         if not 0 <= start <= end:
             raise InvalidArgumentError("range is not ordered", start=start, end=end)
-        container = self._container
+        state = self._state
         while True:
-            segment = (await container.segments.find_visible(name)).require_plain()
+            segment = (await state.segments.find_visible(name)).require_plain()
             chunks = [(chunk, chunk.start) for chunk in segment.chunks.between(start, end)]
-            keys = [records.erased_key(container.index, chunk.name) for chunk, _ in chunks]
+            keys = [records.erased_key(state.index, chunk.name) for chunk, _ in chunks]
             with segment.pinned():
-                rows = await container.rows.get_many(keys)
+                rows = await state.rows.get_many(keys)
                 if segment.gone or not all(segment.chunks.holds(chunk) for chunk, _ in chunks):
                     continue
             found: list[Range] = []
@@ -152,53 +168,51 @@ class Eraser:
     async def _wipe_if_deleted(self, name: str) -> None:
         """Raises SegmentNotFoundError if the segment is deleted, after no file holds bytes of it."""
         try:
-            await self._container.segments.find_visible(name)
+            await self._state.segments.find_visible(name)
         except SegmentNotFoundError:
             await self._wipe_deleted(name)
             raise
 
     async def _wipe_deleted(self, name: str) -> None:
         """Overwrite and delete the files of a deleted segment, whatever leases them."""
-        reclaimer = self._container.reclaimer
-        await self._settle(reclaimer.wipe_released(name))
-        await reclaimer.sweep(None)
+        await self._settle(self._reclaimer.wipe_released(name))
+        await self._reclaimer.sweep(None)
 
     async def _erase(self, name: str, wanted: Sequence[Range], erasure: str) -> list[ErasedChunk]:
-        container = self._container
-        segment = (await container.segments.find_visible(name)).require_plain()
+        state = self._state
+        segment = (await state.segments.find_visible(name)).require_plain()
         if wanted and wanted[-1][1] > segment.length:
             raise InvalidArgumentError(
                 "range to erase ends behind the segment", segment=name, end=wanted[-1][1], length=segment.length
             )
         with segment.pinned():
-            await container.tiering.tier(segment)
+            await self._tiering.tier(segment)
             position = 0
             while (found := await self._next(segment, wanted, position)) is not None:
                 position = found.start + 1
                 # No head may be freed now: a hole counts as damage until the chunk records it.
-                async with container.tiering.quiet(), container.reclaimer.quiet():
+                async with self._tiering.quiet(), self._reclaimer.quiet():
                     await self._rewrite(segment, found, wanted, erasure)
             if wanted and wanted[0][0] < segment.kept_offset:
                 # Truncated after the positions were taken: the bytes are in unreferenced chunks, which leases may keep.
-                await self._settle(container.reclaimer.wipe_released(name))
+                await self._settle(self._reclaimer.wipe_released(name))
             await self._trim(segment, wanted)
             erased = await self._erased_chunks(segment, wanted, erasure)
         if erased:
             await self._settle([item.name_before for item in erased])
-        await container.reclaimer.sweep(segment.uid)
+        await self._reclaimer.sweep(segment.uid)
         return erased
 
     async def _trim(self, segment: Segment, wanted: Sequence[Range]) -> None:
         """Overwrite what lies behind the ends of chunks: what a write that failed left there, or one whose row a crash took,
         are bytes that later chunks hold."""
-        container = self._container
         end = wanted[-1][0] if wanted else 0
         with segment.pinned():
             for chunk in list(segment.chunks.items):
-                if chunk.end <= end and container.tiering.may_have_tail(chunk.name):
-                    async with container.tiering.quiet():
+                if chunk.end <= end and self._tiering.may_have_tail(chunk.name):
+                    async with self._tiering.quiet():
                         if segment.chunks.holds(chunk):
-                            await container.chunks.trim(chunk.name, chunk.length)
+                            await self._parts.chunks.trim(chunk.name, chunk.length)
 
     async def _next(self, segment: Segment, wanted: Sequence[Range], position: int) -> Chunk | None:
         """A chunk behind ``position`` that is to be written anew: it holds bytes that are not blank yet, or dead ones."""
@@ -215,15 +229,15 @@ class Eraser:
         return None
 
     async def _record(self, chunk: str) -> ErasedRecord:
-        row = await self._container.rows.get(records.erased_key(self._container.index, chunk))
+        row = await self._state.rows.get(records.erased_key(self._state.index, chunk))
         return _NOTHING if row is None else decode_erased(row)
 
     async def _rewrite(self, segment: Segment, chunk: Chunk, wanted: Sequence[Range], erasure: str) -> None:
         """Replace a chunk by one without the bytes; where the segment let go of it, do nothing. Others rest meanwhile."""
-        container = self._container
+        state = self._state
         with segment.pinned():
             before = await self._record(chunk.name)
-            blocks = await named_blocks(container, segment, chunk)
+            blocks = await named_blocks(state, segment, chunk)
             if blocks is not None:
                 await self._replace(segment, chunk, blocks, before, wanted, erasure)
 
@@ -236,29 +250,23 @@ class Eraser:
         wanted: Sequence[Range],
         erasure: str,
     ) -> None:
-        container = self._container
-        container.tiering.attempt += 1
-        name = ChunkName(
-            container=container.index,
-            uid=segment.uid,
-            epoch=container.log.epoch,
-            start=chunk.start,
-            attempt=container.tiering.attempt,
-        )
+        writes = self._writes
+        writes.next_attempt()
+        name = writes.name(segment.uid, chunk.start)
         own, dead = _own(segment, chunk, wanted), _dead(segment, chunk)
         copy: _Copy | None = None
-        container.tiering.writing[str(name)] = None
+        writes.in_flight[name] = None
         with segment.pinned():
             try:
-                copy = await self._copy(chunk, str(name), blocks, own, dead, before, erasure)
+                copy = await self._copy(chunk, name, blocks, own, dead, before, erasure)
             except (SegmentNotFoundError, CorruptDataError):
                 if segment.chunks.holds(chunk):
                     raise
             finally:
-                del container.tiering.writing[str(name)]
+                del writes.in_flight[name]
                 # No await from here on: the decision must still hold when it is applied.
                 if copy is None or not segment.chunks.holds(chunk) or segment.gone:
-                    container.reclaimer.discard(str(name))
+                    writes.discarded[name] = None
                 else:
                     self._swap(segment, chunk, copy)
 
@@ -273,7 +281,7 @@ class Eraser:
         erasure: str,
     ) -> _Copy:
         """Write the chunk anew, block by block, each verified; durable when it returns."""
-        storage = self._container.chunks
+        storage = self._parts.chunks
         live = clipped(own, dead, chunk.length)
         old, new = Digests(live), Digests(live)
         made: list[ChunkBlock] = []
@@ -320,33 +328,33 @@ class Eraser:
             # Truncated as a whole, so no reader sees it. It may already be a hole whose row a crash lost. It becomes
             # zeros that have a checksum.
             data = bytearray(size)
-            return data, await checksum_of(self._container.offload, [data])
-        data = bytearray(await self._container.blocks.whole(chunk.name, block))
+            return data, await checksum_of(self._parts.offload, [data])
+        data = bytearray(await self._blocks.whole(chunk.name, block))
         skip = min(size, max(0, dead - block.start_offset))
         before, after = digests
         before.show(memoryview(data)[skip:], block.start_offset + skip)
         blank(data, 0, dead_payloads(data, block.event_count, skip))
         blank(data, block.start_offset, clipped(own, dead, chunk.length))
         after.show(memoryview(data)[skip:], block.start_offset + skip)
-        return data, await checksum_of(self._container.offload, [data])
+        return data, await checksum_of(self._parts.offload, [data])
 
     def _swap(self, segment: Segment, chunk: Chunk, copy: _Copy) -> None:
         """The segment names the copy. The next checkpoint makes it so for ever, and lets the old chunk be wiped."""
-        container, index = self._container, self._container.index
+        state, index = self._state, self._state.index
         new = copy.chunk
         segment.chunks.replace(chunk, new)
         if segment.open_chunk is chunk:
             segment.open_chunk = None
-        container.rows.delete_range(records.range_of(records.block_prefix(index, chunk.name)))
-        put_blocks(container, new.name, copy.blocks)
-        container.rows.put(records.chunk_key(index, segment.uid, new.start), records.encode_chunk(new.record()))
-        container.rows.delete(records.erased_key(index, chunk.name))
-        container.rows.put(records.erased_key(index, new.name), encode_erased(copy.record))
-        container.reclaimer.release(segment, chunk.name, chunk.length - chunk.freed, wipe=True)
+        state.rows.delete_range(records.range_of(records.block_prefix(index, chunk.name)))
+        put_blocks(state, new.name, copy.blocks)
+        state.rows.put(records.chunk_key(index, segment.uid, new.start), records.encode_chunk(new.record()))
+        state.rows.delete(records.erased_key(index, chunk.name))
+        state.rows.put(records.erased_key(index, new.name), encode_erased(copy.record))
+        self._reclaimer.release(segment, chunk.name, chunk.length - chunk.freed, wipe=True)
         segment.cache.drop_tiered(new.start, new.end)
-        container.blocks.forget(chunk.name)
-        container.mark_dirty(segment)
-        container.telemetry.add("erased_bytes", copy.record.changes[-1].blanked_bytes)
+        self._blocks.forget(chunk.name)
+        state.mark_dirty(segment)
+        self._parts.telemetry.add("erased_bytes", copy.record.changes[-1].blanked_bytes)
 
     async def _erased_chunks(self, segment: Segment, wanted: Sequence[Range], erasure: str) -> list[ErasedChunk]:
         """The segment's chunks that this erasure rewrote, now or in an earlier attempt. All requested ranges are blank."""
@@ -378,10 +386,9 @@ class Eraser:
     async def _settle(self, replaced: Sequence[str]) -> None:
         """Return once the replaced chunks are durably named no more, overwritten and gone. Raises what storage raises,
         UnavailableError where they are still there."""
-        container = self._container
-        await container.checkpointer.checkpoint()
-        await container.reclaimer.free()
-        left = [name for name in replaced if container.reclaimer.is_pending(name)]
+        await self._checkpoint()
+        await self._reclaimer.free()
+        left = [name for name in replaced if self._reclaimer.is_pending(name)]
         if left:
             raise UnavailableError("replaced chunks are not gone yet; try again", chunk=left[0], chunks=len(left))
 

@@ -8,15 +8,13 @@ Source: docs/design/0015-integrity.md.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from penstock.codec.store import operation_frames as frames
 from penstock.codec.store import operations as codec
 from penstock.codec.store import rows as records
 from penstock.model.errors import CorruptDataError
-
-if TYPE_CHECKING:
-    from penstock.segmentstore.container import Container
+from penstock.ports.telemetry import Telemetry
+from penstock.segmentstore.state import ContainerState
 
 _log = logging.getLogger(__name__)
 _PAGE = 1000
@@ -25,47 +23,48 @@ _PAGE = 1000
 class SetAside:
     """The segments of one container that are set aside during its recovery."""
 
-    def __init__(self, container: Container) -> None:
-        self._container = container
+    def __init__(self, state: ContainerState, telemetry: Telemetry) -> None:
+        self._state = state
+        self._telemetry = telemetry
         self._before: dict[int, None] = {}
         self._complete_upto = 0
         self._held: dict[tuple[int, int], tuple[int, list[codec.Operation]]] = {}
         """By segment and address of the frame: its time, and its changes."""
 
     def __contains__(self, uid: int) -> bool:
-        return uid in self._container.segments.aside
+        return uid in self._state.segments.aside
 
     async def recover(self, complete_upto: int) -> None:
         """Find the marks of earlier openings. The rows of those segments hold all frames up to the address."""
         self._complete_upto = complete_upto
-        index = self._container.index
+        index = self._state.index
         start, end = records.range_of(records.prefix(records.TAG_ASIDE, index))
         while True:
             damaged: list[bytes] = []
             # The mark is the first row of its segment. The rows after it may be large, and are not read.
-            page = await self._container.rows.scan((start, end), limit=1, damaged=damaged)
+            page = await self._state.rows.scan((start, end), limit=1, damaged=damaged)
             keys = [*damaged, *(key for key, _ in page)]
             if not keys:
                 return
             for key in keys:
                 uid = records.parse_number(key[3:11])
-                self._before[uid] = self._container.segments.aside[uid] = None
+                self._before[uid] = self._state.segments.aside[uid] = None
                 start = max(start, records.range_of(records.aside_key(index, uid))[1])
 
     def add(self, uid: int, error: CorruptDataError) -> None:
         """Set the segment aside from here on."""
-        self._container.segments.aside[uid] = None
-        self._container.telemetry.add("segments_set_aside")
+        self._state.segments.aside[uid] = None
+        self._telemetry.add("segments_set_aside")
         _log.error(
             "segment set aside: its metadata is damaged; penstock scrub names the row",
-            extra={"container": self._container.index, "uid": f"{uid:x}", **error.fields},
+            extra={"container": self._state.index, "uid": f"{uid:x}", **error.fields},
         )
 
     async def free_name(self, uid: int) -> str | None:
         """Remove the name of a segment that was merged or deleted, so that a repeated call gets the same answer.
 
         Returns the name, or None where the row of the name is damaged."""
-        rows, index = self._container.rows, self._container.index
+        rows, index = self._state.rows, self._state.index
         start, end = records.range_of(records.prefix(records.TAG_NAME, index))
         damaged: list[bytes] = []
         while page := await rows.scan((start, end), limit=_PAGE, damaged=damaged):
@@ -79,7 +78,7 @@ class SetAside:
 
     def hold(self, address: int, time_ms: int, frame: bytes) -> None:
         """Keep the changes of a frame to segments that are set aside."""
-        if not self._container.segments.aside:
+        if not self._state.segments.aside:
             return
         is_old = address <= self._complete_upto
         for operation in frames.decode_operations(frame):
@@ -103,8 +102,8 @@ class SetAside:
 
     def put_rows(self) -> int | None:
         """Add what is held to the rows of the next checkpoint. Returns the lowest log address that it comes from."""
-        rows, index = self._container.rows, self._container.index
-        for uid in self._container.segments.aside:
+        rows, index = self._state.rows, self._state.index
+        for uid in self._state.segments.aside:
             if uid not in self._before:
                 rows.put(records.aside_key(index, uid), records.encode_int(self._complete_upto))
         for (uid, address), (time_ms, operations) in self._held.items():

@@ -7,7 +7,6 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
@@ -17,11 +16,10 @@ from penstock.model.errors import CorruptDataError
 from penstock.ports.files import Buffer
 from penstock.ports.offload import Offload
 from penstock.ports.segment_service import ChunkBlock
+from penstock.segmentstore.parts import StoreParts
+from penstock.segmentstore.segment import Chunk, Segment
+from penstock.segmentstore.state import ContainerState
 from penstock.segmentstore.tiering.block_memory import BlockMemory
-
-if TYPE_CHECKING:
-    from penstock.segmentstore.container import Container
-    from penstock.segmentstore.segment import Chunk, Segment
 
 _START = attrgetter("start_offset")
 
@@ -60,12 +58,12 @@ def checksum(parts: Sequence[Buffer]) -> int:
     return found
 
 
-async def load_blocks(container: Container, chunk: Chunk) -> Sequence[ChunkBlock]:
+async def load_blocks(state: ContainerState, chunk: Chunk) -> Sequence[ChunkBlock]:
     """The chunk's blocks, in chunk positions. Raises CorruptDataError where rows contradict each other."""
     while chunk.blocks is None:
         count, length = chunk.block_count, chunk.length
-        bounds = records.range_of(records.block_prefix(container.index, chunk.name))
-        rows = await container.rows.scan(bounds, limit=count + 1)
+        bounds = records.range_of(records.block_prefix(state.index, chunk.name))
+        rows = await state.rows.scan(bounds, limit=count + 1)
         if chunk.block_count != count:
             continue  # A block was added while we read.
         blocks: list[ChunkBlock] = []
@@ -93,11 +91,11 @@ async def load_blocks(container: Container, chunk: Chunk) -> Sequence[ChunkBlock
     return chunk.blocks
 
 
-async def named_blocks(container: Container, segment: Segment, chunk: Chunk) -> Sequence[ChunkBlock] | None:
+async def named_blocks(state: ContainerState, segment: Segment, chunk: Chunk) -> Sequence[ChunkBlock] | None:
     """As ``load_blocks``, of a chunk of the segment; None where the segment let go of it, and of its rows, meanwhile."""
     with segment.pinned():
         try:
-            blocks = await load_blocks(container, chunk)
+            blocks = await load_blocks(state, chunk)
         except CorruptDataError:
             if segment.chunks.holds(chunk):
                 raise
@@ -105,7 +103,7 @@ async def named_blocks(container: Container, segment: Segment, chunk: Chunk) -> 
         return blocks if segment.chunks.holds(chunk) else None
 
 
-def put_blocks(container: Container, chunk: str, blocks: Sequence[ChunkBlock]) -> None:
+def put_blocks(state: ContainerState, chunk: str, blocks: Sequence[ChunkBlock]) -> None:
     """Put the rows of blocks of a chunk, for the next checkpoint."""
     for block in blocks:
         row = records.BlockRecord(
@@ -115,8 +113,8 @@ def put_blocks(container: Container, chunk: str, blocks: Sequence[ChunkBlock]) -
             first_ms=block.first_ms,
             last_ms=block.last_ms,
         )
-        key = records.block_key(container.index, chunk, block.start_offset)
-        container.rows.put(key, records.encode_block(row))
+        key = records.block_key(state.index, chunk, block.start_offset)
+        state.rows.put(key, records.encode_block(row))
 
 
 def index_records(chunk_start: int, blocks: Sequence[ChunkBlock], first: int = 0) -> list[bytes]:
@@ -136,12 +134,12 @@ def index_records(chunk_start: int, blocks: Sequence[ChunkBlock], first: int = 0
     ]
 
 
-async def sum_of_events(container: Container, chunk: Chunk) -> int:
+async def sum_of_events(state: ContainerState, chunk: Chunk) -> int:
     """The events of all blocks, which are not kept in memory for it. Raises CorruptDataError."""
     if chunk.blocks is not None:
         return sum(block.event_count for block in chunk.blocks)
-    bounds = records.range_of(records.block_prefix(container.index, chunk.name))
-    rows = await container.rows.scan(bounds, limit=chunk.block_count + 1)
+    bounds = records.range_of(records.block_prefix(state.index, chunk.name))
+    rows = await state.rows.scan(bounds, limit=chunk.block_count + 1)
     if len(rows) < chunk.block_count:
         raise CorruptDataError(
             "blocks do not make up their chunk", chunk=chunk.name, blocks=len(rows), expected=chunk.block_count
@@ -156,9 +154,10 @@ class BlockReader:
     What is handed out was verified in the very memory that it is a view of; nothing writes there while a view is held.
     """
 
-    def __init__(self, container: Container, limit_bytes: int) -> None:
-        self._container = container
-        self._limit_bytes = limit_bytes
+    def __init__(self, state: ContainerState, parts: StoreParts) -> None:
+        self._state = state
+        self._parts = parts
+        self._limit_bytes = limit_bytes = parts.settings.read_cache_bytes
         self._memory = BlockMemory(2 * limit_bytes)
         self._kept: OrderedDict[tuple[str, int], memoryview] = OrderedDict()
         self._kept_bytes = 0
@@ -171,7 +170,7 @@ class BlockReader:
         A read of much is taken for one of many, and the disk is told what comes next.
         Raises: CorruptDataError, SegmentNotFoundError (the file is gone), OSError.
         """
-        blocks = await load_blocks(self._container, chunk)
+        blocks = await load_blocks(self._state, chunk)
         index = bisect_right(blocks, position, key=_START) - 1
         found: list[memoryview] = []
         ahead = _AHEAD_BYTES if max_bytes >= _SCAN_BYTES else 0
@@ -222,7 +221,7 @@ class BlockReader:
 
     async def _fetch(self, name: str, block: ChunkBlock, ahead: int) -> memoryview:
         room = self._memory.room(block.end_offset - block.start_offset)
-        count = await self._container.chunks.read_into(name, block.start_offset, room, ahead=ahead)
+        count = await self._parts.chunks.read_into(name, block.start_offset, room, ahead=ahead)
         data = room[:count].toreadonly()
         await self._verify(name, block, data)
         return data
@@ -238,8 +237,8 @@ class BlockReader:
 
     async def _verify(self, name: str, block: ChunkBlock, data: memoryview) -> None:
         size = block.end_offset - block.start_offset
-        if len(data) != size or await checksum_of(self._container.offload, [data]) != block.crc32c:
-            self._container.telemetry.add("corrupt_blocks")
+        if len(data) != size or await checksum_of(self._parts.offload, [data]) != block.crc32c:
+            self._parts.telemetry.add("corrupt_blocks")
             raise CorruptDataError(
                 "chunk block fails its checksum",
                 chunk=name,

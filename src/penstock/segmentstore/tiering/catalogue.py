@@ -10,17 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
 from penstock.codec.store import catalogue as codec
 from penstock.codec.store import rows as records
 from penstock.model.errors import CorruptDataError, DamagedRowError, UnavailableError
+from penstock.ports.objects import Objects
 from penstock.segmentstore.metadata import MetadataRows
-
-if TYPE_CHECKING:
-    from penstock.ports.objects import Objects
-    from penstock.segmentstore.container import Container
+from penstock.segmentstore.parts import StoreParts
+from penstock.segmentstore.state import ContainerState
 
 _log = logging.getLogger(__name__)
 _PAGE = 1000
@@ -41,9 +39,12 @@ class Catalogue:
     there should be few. No two objects ever have the same name.
     """
 
-    def __init__(self, container: Container, objects: Objects | None) -> None:
-        self._container = container
-        self._objects = objects
+    def __init__(self, state: ContainerState, parts: StoreParts, ask_checkpoint: Callable[[], None]) -> None:
+        """``ask_checkpoint``: called after a snapshot, so that the log may forget what it holds."""
+        self._state = state
+        self._parts = parts
+        self._ask_checkpoint = ask_checkpoint
+        self._objects = parts.catalogue
         self._sequence = 0
         self._taken = 0
         """As ``_sequence``, with the batch of a commit that is under way, or whose end nobody knows."""
@@ -80,16 +81,15 @@ class Catalogue:
 
     async def recover(self, row: records.ContainerRecord | None) -> None:
         """Take up where an earlier opening stopped. ``row``: the container's checkpoint."""
-        container = self._container
+        state = self._state
         if self._objects is None:
             return
         damaged: list[bytes] = []
-        head = records.range_of(records.prefix(records.TAG_CATALOGUE, container.index))
-        stored = [value for _, value in await container.rows.scan(head, limit=1, damaged=damaged)]
-        bounds = records.range_of(records.prefix(records.TAG_OUTBOX, container.index))
+        head = records.range_of(records.prefix(records.TAG_CATALOGUE, state.index))
+        stored = [value for _, value in await state.rows.scan(head, limit=1, damaged=damaged)]
+        bounds = records.range_of(records.prefix(records.TAG_OUTBOX, state.index))
         waiting = [
-            (records.parse_number(key[-8:]), value)
-            for key, value in await container.rows.scan_all(bounds, damaged=damaged)
+            (records.parse_number(key[-8:]), value) for key, value in await state.rows.scan_all(bounds, damaged=damaged)
         ]
         known = records.decode_catalogue(stored[0]) if stored else None
         if known is not None:
@@ -113,12 +113,12 @@ class Catalogue:
         rows can replace it. Until then the log keeps what it holds."""
         _log.error(
             "outbox of the catalogue is damaged, all rows are written to tier 2 again",
-            extra={"container": self._container.index, "key": damaged[0].hex()},
+            extra={"container": self._state.index, "key": damaged[0].hex()},
         )
-        behind = records.prefix(records.TAG_OUTBOX, self._container.index)
+        behind = records.prefix(records.TAG_OUTBOX, self._state.index)
         self._obsolete = [*waiting, *(records.parse_number(key[-8:]) for key in damaged if key.startswith(behind))]
         # Above every number that was ever used: numbers count from where an opening began.
-        self._sequence = self._taken = max(self._sequence, *self._obsolete, self._container.log.epoch << 32)
+        self._sequence = self._taken = max(self._sequence, *self._obsolete, self._state.log.epoch << 32)
         self._written = self._sequence
         self._wanted.set()
 
@@ -135,7 +135,7 @@ class Catalogue:
 
     async def _listed(self) -> Mapping[codec.ObjectName, int]:
         """What lies in tier 2, and its bytes."""
-        found = await self._require().list(f"{codec.DIRECTORY}/{self._container.index:x}")
+        found = await self._require().list(f"{codec.DIRECTORY}/{self._state.index:x}")
         names = ((codec.parse_object_name(text), size) for text, size in found.items())
         return {name: size for name, size in names if name is not None}
 
@@ -146,7 +146,7 @@ class Catalogue:
 
     async def run(self) -> None:
         """Write snapshots when they are wanted. Never ends; failures that pass are tried again."""
-        settings = self._container.settings
+        settings = self._parts.settings
         failures = 0
         while True:
             await self._wanted.wait()
@@ -156,24 +156,24 @@ class Catalogue:
                 # The catalogue in tier 2 holds the row as it was. A snapshot without that row must not replace it.
                 _log.error(
                     "catalogue takes no new snapshot, because a row of the metadata is damaged",
-                    extra={"container": self._container.index, **error.fields},
+                    extra={"container": self._state.index, **error.fields},
                 )
                 self._wanted.clear()
                 await asyncio.sleep(_DAMAGED_PAUSE_S)
                 self._wanted.set()
             except (OSError, UnavailableError, CorruptDataError) as error:
                 failures += 1
-                self._container.telemetry.add("catalogue_failures")
+                self._parts.telemetry.add("catalogue_failures")
                 if failures == 1:
                     _log.warning(
                         "snapshot of the catalogue failed, will be tried again",
-                        extra={"container": self._container.index},
+                        extra={"container": self._state.index},
                         exc_info=error,
                     )
                 await asyncio.sleep(min(settings.retry_max_s, settings.retry_min_s * 2 ** min(failures, 16)))
             else:
                 failures = 0
-                self._container.checkpointer.ask()
+                self._ask_checkpoint()
 
     # --- the outbox ---------------------------------------------------------------------------------------
 
@@ -183,18 +183,18 @@ class Catalogue:
         """Rows to put and to delete in the commit that is about to change these."""
         if self._objects is None:
             return (), ()
-        container, index = self._container, self._container.index
+        index = self._state.index
         head = records.prefix(records.TAG_CONTAINER, index)
         row = next((records.decode_container(value) for key, value in puts if key == head), None)
         if row is None:
-            row = records.ContainerRecord(epoch=container.log.epoch, complete_upto=0)
+            row = records.ContainerRecord(epoch=self._state.log.epoch, complete_upto=0)
         # A commit that failed may have happened: its number is taken again, by a batch that says all it said.
         self._taken = self._sequence + 1
         self._taken_batch = codec.encode_batch(
             codec.Batch(
                 sequence=self._taken,
                 complete_upto=row.complete_upto,
-                time_ms=container.clock.now_ms(),
+                time_ms=self._parts.clock.now_ms(),
                 ranges=[item for item in ranges if item[0][0] in records.CATALOGUED],
                 deletes=[key for key in deletes if key[0] in records.CATALOGUED],
                 puts=[item for item in puts if item[0][0] in records.CATALOGUED],
@@ -237,7 +237,7 @@ class Catalogue:
 
     def is_due(self) -> bool:
         """Whether what waits should be written without being asked for."""
-        settings = self._container.settings
+        settings = self._parts.settings
         waited = asyncio.get_running_loop().time() - self._written_at
         return self._pending_bytes >= settings.catalogue_object_bytes or waited >= settings.catalogue_interval_s
 
@@ -246,7 +246,7 @@ class Catalogue:
         if self._objects is None:
             return
         async with self._lock:
-            limit = self._container.settings.catalogue_object_bytes
+            limit = self._parts.settings.catalogue_object_bytes
             while self._pending:
                 taken, size = list(self._open), sum(len(batch) for _, batch in self._open)
                 count = 0
@@ -257,7 +257,7 @@ class Catalogue:
                 await self._put_journal(taken, count, size)
             await self._clear_surplus()
             self._written_at = asyncio.get_running_loop().time()
-            settings = self._container.settings
+            settings = self._parts.settings
             if (
                 self._journal_bytes > max(settings.catalogue_growth_bytes, 2 * self._snapshot_bytes)
                 or self._journal_objects > settings.catalogue_objects
@@ -267,7 +267,7 @@ class Catalogue:
     async def _put_journal(self, taken: list[tuple[int, bytes]], fresh: int, size: int) -> None:
         name = codec.ObjectName(
             kind=codec.Kind.JOURNAL,
-            container=self._container.index,
+            container=self._state.index,
             run=self._new_run(),
             first=taken[0][0],
             last=taken[-1][0],
@@ -278,7 +278,7 @@ class Catalogue:
         else:
             self._journal_objects += 1
         self._open, self._open_name = taken, str(name)
-        if size >= self._container.settings.catalogue_object_bytes:
+        if size >= self._parts.settings.catalogue_object_bytes:
             self._open, self._open_name = [], None
         self._written = taken[-1][0]
         for _ in range(fresh):
@@ -289,12 +289,12 @@ class Catalogue:
 
     def _new_run(self) -> int:
         self._count += 1
-        return self._container.log.epoch << 32 | self._count
+        return self._state.log.epoch << 32 | self._count
 
     async def _put(self, name: codec.ObjectName, payload: bytes, count: int) -> None:
-        data = codec.encode_object(name, payload, containers=self._container.settings.containers, count=count)
+        data = codec.encode_object(name, payload, containers=self._parts.settings.containers, count=count)
         await self._require().put(str(name), data)
-        self._container.telemetry.add("catalogue_bytes", len(data))
+        self._parts.telemetry.add("catalogue_bytes", len(data))
 
     async def _clear_surplus(self) -> None:
         """Delete what a longer journal, or a snapshot that is complete by now, replaces."""
@@ -316,9 +316,9 @@ class Catalogue:
     async def tidy_outbox(self) -> None:
         """Take what was written out of the outbox, where no further commit will."""
         if self._obsolete:
-            index = self._container.index
+            index = self._state.index
             taken = list(self._obsolete)
-            await self._container.keyvalue.commit([], [records.outbox_key(index, item) for item in taken])
+            await self._parts.keyvalue.commit([], [records.outbox_key(index, item) for item in taken])
             del self._obsolete[: len(taken)]
 
     async def begin(self) -> None:
@@ -357,8 +357,8 @@ class Catalogue:
         """``parts`` receives the names of all objects except the last. ``lacking`` receives the keys of damaged rows,
         which are left out and marked; without that list the first of them raises DamagedRowError."""
         first, run = self._sequence, self._new_run()
-        index, limit = self._container.index, self._container.settings.catalogue_part_bytes
-        committed = MetadataRows(self._container.keyvalue)
+        index, limit = self._state.index, self._parts.settings.catalogue_part_bytes
+        committed = MetadataRows(self._parts.keyvalue)
         # Encoded page by page: as rows they would take several times their bytes.
         pieces: list[bytes] = []
         rows = size = total = part = 0
@@ -396,13 +396,13 @@ class Catalogue:
         async with self._lock:
             self._complete_at, self._is_whole = (first, last, run), not lacking
             self._snapshot_bytes, self._journal_bytes = total + size, sum(len(batch) for _, batch in self._pending)
-        self._container.telemetry.add("catalogue_snapshots")
+        self._parts.telemetry.add("catalogue_snapshots")
         if last <= self._sequence:
             await self.write()
 
     async def _put_part(self, payload: bytes, count: int, run: int, first: int, part: int) -> codec.ObjectName:
         name = codec.ObjectName(
-            kind=codec.Kind.SNAPSHOT, container=self._container.index, run=run, first=first, last=0, part=part
+            kind=codec.Kind.SNAPSHOT, container=self._state.index, run=run, first=first, last=0, part=part
         )
         await self._put(name, payload, count)
         return name

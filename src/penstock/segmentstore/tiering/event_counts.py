@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from collections.abc import Coroutine
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import Any
 
 from penstock.codec.events import event_bounds
 from penstock.model.errors import (
@@ -19,16 +20,11 @@ from penstock.model.errors import (
     SegmentNotFoundError,
     TruncatedError,
 )
-from penstock.segmentstore.segment import bytes_lost
-from penstock.segmentstore.tiering.blocks import load_blocks, sum_of_events
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-    from typing import Any
-
-    from penstock.ports.segment_service import ChunkBlock
-    from penstock.segmentstore.container import Container
-    from penstock.segmentstore.segment import Chunk, Segment
+from penstock.ports.offload import Offload
+from penstock.ports.segment_service import ChunkBlock
+from penstock.segmentstore.segment import Chunk, Segment, bytes_lost
+from penstock.segmentstore.state import ContainerState
+from penstock.segmentstore.tiering.blocks import BlockReader, load_blocks, sum_of_events
 
 _REMEMBERED = 4096
 _OFFLOADED_BYTES = 256 << 10
@@ -41,15 +37,17 @@ class EventCounter:
     """Counts of one container. The last answers about single places in blocks are remembered: the same cuts are asked for
     in every look at a stream."""
 
-    def __init__(self, container: Container) -> None:
-        self._container = container
+    def __init__(self, state: ContainerState, blocks: BlockReader, offload: Offload) -> None:
+        self._state = state
+        self._blocks = blocks
+        self._offload = offload
         self._known: OrderedDict[tuple[str, int], int] = OrderedDict()
 
     async def count(self, name: str, start: int, end: int) -> int:
         """See ``SegmentService.count_events``."""
         uid: int | None = None
         while True:
-            segment = (await self._container.segments.find_visible(name)).require_plain()
+            segment = (await self._state.segments.find_visible(name)).require_plain()
             if uid is not None and segment.uid != uid:
                 raise SegmentNotFoundError("no such segment", segment=name)
             uid = segment.uid
@@ -111,11 +109,11 @@ class EventCounter:
     async def _in_chunk(self, chunk: Chunk, start: int, end: int) -> int:
         if start == 0 and end == chunk.length and chunk.block_count:
             length = chunk.length
-            total = await sum_of_events(self._container, chunk)
+            total = await sum_of_events(self._state, chunk)
             if end == length == chunk.length:
                 chunk.event_count = total
             return total
-        blocks = await load_blocks(self._container, chunk)
+        blocks = await load_blocks(self._state, chunk)
         low = bisect_right(blocks, start, key=_START) - 1
         high = bisect_left(blocks, end, key=_START)
         whole = sum(block.event_count for block in blocks[low:high])
@@ -134,7 +132,7 @@ class EventCounter:
         key = (chunk, position)
         count = self._known.get(key)
         if count is None:
-            data = bytes(await self._container.blocks.whole(chunk, block))
+            data = bytes(await self._blocks.whole(chunk, block))
             (count,) = await self._before(data, block.event_count, [position - block.start_offset])
             self._known[key] = count
             if len(self._known) > _REMEMBERED:
@@ -146,7 +144,7 @@ class EventCounter:
     async def _before(self, data: bytes, events: int, positions: list[int]) -> list[int]:
         if len(data) < _OFFLOADED_BYTES:
             return events_before(data, events, positions)
-        return await self._container.offload.run(lambda: events_before(data, events, positions))
+        return await self._offload.run(lambda: events_before(data, events, positions))
 
 
 def events_before(data: bytes, events: int, positions: list[int]) -> list[int]:

@@ -7,18 +7,14 @@ tiered, rows say how many events those are, and what each of their writers' numb
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from penstock.codec.store import rows as records
-
-if TYPE_CHECKING:
-    from penstock.segmentstore.container import Container
-    from penstock.segmentstore.segment import Segment
+from penstock.segmentstore.metadata import MetadataRows
+from penstock.segmentstore.segment import Segment
 
 
-def write_flushed(container: Container, segment: Segment) -> None:
-    """Put the rows as they are at this instant, or take them away where all is tiered."""
-    rows, index, uid = container.rows, container.index, segment.uid
+def write_flushed(rows: MetadataRows, index: int, segment: Segment) -> None:
+    """Put the rows as they are at this instant, or delete them where all is tiered. ``index``: the container's number."""
+    uid = segment.uid
     if segment.marks is False and not segment.cache.untiered:
         return
     if segment.marks is None or not segment.cache.untiered:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from penstock.codec.store import rows as records
 from penstock.model.errors import InvalidArgumentError, ThrottledError
+from penstock.ports.clock import Clock
 from penstock.ports.segment_service import HOLDER_MAX_BYTES, Lease
-
-if TYPE_CHECKING:
-    from penstock.segmentstore.container import Container
-    from penstock.segmentstore.segment import Segment
+from penstock.segmentstore.segment import Segment
+from penstock.segmentstore.settings import StoreSettings
+from penstock.segmentstore.state import ContainerState
 
 Key = tuple[int, int]
 """Id of the lease, and uid of the segment."""
@@ -40,8 +39,14 @@ class Leases:
     by a call, by a merge or by time.
     """
 
-    def __init__(self, container: Container) -> None:
-        self._container = container
+    def __init__(
+        self, state: ContainerState, clock: Clock, settings: StoreSettings, ask_checkpoint: Callable[[], None]
+    ) -> None:
+        """``ask_checkpoint``: called when chunks may be freed."""
+        self._state = state
+        self._clock = clock
+        self._settings = settings
+        self._ask_checkpoint = ask_checkpoint
         self._held: dict[Key, _Held] = {}
         self._old: dict[Key, None] = {}
         self._segments_of: dict[int, int] = {}
@@ -52,13 +57,13 @@ class Leases:
     async def recover(self) -> Sequence[bytes]:
         """Load the leases of earlier openings. Called before replay. Returns the keys of damaged rows. The end of those
         leases is unknown, so they hold for the longest time that any lease may."""
-        container = self._container
+        state = self._state
         now = asyncio.get_running_loop().time()
-        now_ms = container.clock.now_ms()
-        bounds = records.range_of(records.prefix(records.TAG_LEASE, container.index))
+        now_ms = self._clock.now_ms()
+        bounds = records.range_of(records.prefix(records.TAG_LEASE, state.index))
         damaged: list[bytes] = []
-        rows = await container.rows.scan_all(bounds, damaged=damaged)
-        longest = records.encode_lease(records.LeaseRecord(until_ms=now_ms + container.settings.max_lease_ms))
+        rows = await state.rows.scan_all(bounds, damaged=damaged)
+        longest = records.encode_lease(records.LeaseRecord(until_ms=now_ms + self._settings.max_lease_ms))
         for key, value in [*rows, *((key, longest) for key in damaged)]:
             row = records.decode_lease(value)
             loop_until = now + max(0, row.until_ms - now_ms) / 1000
@@ -101,8 +106,8 @@ class Leases:
         """
         if len(holder.encode()) > HOLDER_MAX_BYTES:
             raise InvalidArgumentError("holder of a lease has too many bytes", limit_bytes=HOLDER_MAX_BYTES)
-        container, settings = self._container, self._container.settings
-        now_ms = container.clock.now_ms()
+        settings = self._settings
+        now_ms = self._clock.now_ms()
         if until_ms - now_ms > settings.max_lease_ms:
             raise InvalidArgumentError("lease is too long", until_ms=until_ms, limit_ms=settings.max_lease_ms)
         key = (lease, segment.uid)
@@ -124,7 +129,7 @@ class Leases:
             for key in keys:
                 self._drop(key)
             await self._durable(keys)
-            self._container.checkpointer.ask()
+            self._ask_checkpoint()
 
     async def finish(self, lease: int, part: int, parts: int) -> None:
         """Note that a task under the lease is done. After the last one, do as ``release``."""
@@ -144,13 +149,13 @@ class Leases:
 
     def drop_expired(self) -> None:
         """End leases that have expired by both clocks. Durable with the next checkpoint: after a crash they expire again."""
-        now, now_ms = asyncio.get_running_loop().time(), self._container.clock.now_ms()
+        now, now_ms = asyncio.get_running_loop().time(), self._clock.now_ms()
         for key in [key for key, held in self._held.items() if held.until_ms <= now_ms and held.loop_until <= now]:
             self._drop(key)
 
     def _put(self, key: Key, held: _Held) -> None:
         self._hold(key, held)
-        self._container.rows.put(records.lease_key(self._container.index, *key), held.encoded())
+        self._state.rows.put(records.lease_key(self._state.index, *key), held.encoded())
 
     def _hold(self, key: Key, held: _Held) -> None:
         if key not in self._held:
@@ -164,7 +169,7 @@ class Leases:
         if not self._segments_of[lease]:
             del self._segments_of[lease]
             self._done.pop(lease, None)
-        self._container.rows.delete(records.lease_key(self._container.index, *key))
+        self._state.rows.delete(records.lease_key(self._state.index, *key))
 
     async def _durable(self, keys: Sequence[Key]) -> None:
-        await self._container.rows.commit_some([records.lease_key(self._container.index, *key) for key in keys])
+        await self._state.rows.commit_some([records.lease_key(self._state.index, *key) for key in keys])

@@ -3,58 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from penstock.codec.store import rows as records
 from penstock.core.segments.garbage import parse_chunk_name, parse_import_name
 from penstock.model.errors import CorruptDataError
 from penstock.segmentstore.repair.chunk_gaps import segments_with_gaps
-
-if TYPE_CHECKING:
-    from penstock.segmentstore.container import Container
+from penstock.segmentstore.state import ContainerState
 
 _PAGE = 1000
 
 
-async def named_chunks(container: Container) -> tuple[set[str], CorruptDataError | None]:
+async def named_chunks(state: ContainerState) -> tuple[set[str], CorruptDataError | None]:
     """Names in the chunk rows, and why they may be incomplete. Use them for lookups only; their order is not defined.
 
     A chunk that a damaged row names, or one of a segment that was set aside, looks like an orphan.
     """
-    start, end = records.range_of(records.prefix(records.TAG_CHUNK, container.index))
+    start, end = records.range_of(records.prefix(records.TAG_CHUNK, state.index))
     named: set[str] = set()
     damaged: list[bytes] = []
     while True:
-        page: Sequence[tuple[bytes, bytes]] = await container.rows.scan((start, end), limit=_PAGE, damaged=damaged)
+        page: Sequence[tuple[bytes, bytes]] = await state.rows.scan((start, end), limit=_PAGE, damaged=damaged)
         named.update(records.decode_chunk(value).name for _, value in page)
         if len(page) < _PAGE:
             break
         start = page[-1][0] + b"\0"
-    if damaged or container.segments.aside:
+    if damaged or state.segments.aside:
         key = damaged[0].hex() if damaged else None
         return named, CorruptDataError(
             "orphaned chunks cannot be identified, because metadata is damaged",
-            container=container.index,
+            container=state.index,
             key=key,
         )
     return named, None
 
 
-async def lost_rows(container: Container) -> CorruptDataError | None:
+async def lost_rows(state: ContainerState) -> CorruptDataError | None:
     """Why a chunk that no row names must perhaps stay: rows of chunks are missing, and they may have named it. SQLite
     does not notice a lost row."""
-    found = await segments_with_gaps(container.rows, container.index)
+    found = await segments_with_gaps(state.rows, state.index)
     if not found:
         return None
     return CorruptDataError(
         "orphaned chunks cannot be identified, because rows of chunks are missing",
-        container=container.index,
+        container=state.index,
         uid=f"{found[0]:x}",
         segments=len(found),
     )
 
 
-async def may_hold(container: Container, leases: Iterable[tuple[int, int]], orphan: str, uid: int | None) -> bool:
+async def may_hold(state: ContainerState, leases: Iterable[tuple[int, int]], orphan: str, uid: int | None) -> bool:
     """Whether an orphan may hold bytes of the segment: it belongs to the segment, or to a deleted one that may have merged
     into it. If only that other one is leased, there was no merge, because a merge moves leases along. ``uid`` None: the
     segment was deleted.
@@ -65,12 +62,12 @@ async def may_hold(container: Container, leases: Iterable[tuple[int, int]], orph
     name = parse_chunk_name(orphan) or parse_import_name(orphan)
     if name is None or name.uid == uid:
         return True
-    if name.uid in container.segments.by_uid:
+    if name.uid in state.segments.by_uid:
         return False
     damaged: list[bytes] = []
-    key = records.uid_key(records.TAG_SEGMENT, container.index, name.uid)
-    (row,) = await container.rows.get_many([key], damaged=damaged)
-    if (row is not None or damaged) and name.uid not in container.segments.aside:
+    key = records.uid_key(records.TAG_SEGMENT, state.index, name.uid)
+    (row,) = await state.rows.get_many([key], damaged=damaged)
+    if (row is not None or damaged) and name.uid not in state.segments.aside:
         return False
     if uid is None:
         return True

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from penstock.codec.store import rows as records
 from penstock.codec.store.chunk_index import index_name
@@ -18,12 +17,14 @@ from penstock.model.errors import (
     UnavailableError,
 )
 from penstock.ports.segment_service import Lease, SegmentSpace
+from penstock.segmentstore.parts import StoreParts
+from penstock.segmentstore.segment import Chunk, Segment
+from penstock.segmentstore.state import ContainerState
 from penstock.segmentstore.tiering.blocks import named_blocks
+from penstock.segmentstore.tiering.chunk_writes import ChunkWrites
+from penstock.segmentstore.tiering.import_garbage import ImportGarbage
+from penstock.segmentstore.tiering.leases import Leases
 from penstock.segmentstore.tiering.orphans import lost_rows, may_hold, named_chunks
-
-if TYPE_CHECKING:
-    from penstock.segmentstore.container import Container
-    from penstock.segmentstore.segment import Chunk, Segment
 
 _log = logging.getLogger(__name__)
 
@@ -34,14 +35,30 @@ _MERGES_PER_PASS = 1000
 class Reclaimer:
     """Follows each chunk from the moment no segment names it to the removal of its file."""
 
-    def __init__(self, container: Container) -> None:
-        self._container = container
+    def __init__(
+        self,
+        state: ContainerState,
+        parts: StoreParts,
+        *,
+        writes: ChunkWrites,
+        leases: Leases,
+        garbage: ImportGarbage,
+        check_online: Callable[[], None],
+        forget_blocks: Callable[[str], None],
+    ) -> None:
+        """``check_online`` raises once the container is offline. ``forget_blocks`` drops what is cached of a chunk."""
+        self._state = state
+        self._parts = parts
+        self._writes = writes
+        self._leases = leases
+        self._garbage = garbage
+        self._check_online = check_online
+        self._forget_blocks = forget_blocks
         self._released: dict[str, records.FreeRecord] = {}
         self._freeable: dict[str, records.FreeRecord] = {}
         self._pending_bytes: dict[str, dict[int, int]] = {}
         """Bytes of chunks that nothing names, by the name and uid of the segment that named them last."""
         self._to_wipe: dict[str, None] = {}
-        self._discarded: dict[str, None] = {}
         self._orphans: dict[str, None] = {}
         self._heads: dict[int, None] = {}
         self._committed_heads: dict[int, None] = {}
@@ -60,11 +77,11 @@ class Reclaimer:
 
     async def recover(self) -> None:
         """Load what an earlier opening left to be freed, and the leases. Called before replay."""
-        container = self._container
-        index = container.index
+        state = self._state
+        index = state.index
         bounds = records.range_of(records.prefix(records.TAG_FREE, index))
         damaged: list[bytes] = []
-        for key, value in await container.rows.scan_all(bounds, damaged=damaged):
+        for key, value in await state.rows.scan_all(bounds, damaged=damaged):
             record = records.decode_free(value)
             if not record.segment:
                 record = await self._with_name(record)
@@ -72,18 +89,18 @@ class Reclaimer:
             self._add_pending(record, record.size_bytes)
         bounds = records.range_of(records.prefix(records.TAG_WIPE, index))
         marks: list[bytes] = []
-        marks += [key for key, _ in await container.rows.scan_all(bounds, damaged=marks)]
+        marks += [key for key, _ in await state.rows.scan_all(bounds, damaged=marks)]
         self._to_wipe = {key[3:].decode(): None for key in marks}  # Such a row has no value.
-        self._born = container.clock.now_ms(), asyncio.get_running_loop().time()
-        leases = await container.leases.recover()
+        self._born = self._parts.clock.now_ms(), asyncio.get_running_loop().time()
+        leases = await self._leases.recover()
         for key in (*damaged, *leases):
             self._report(key.hex(), "row of the metadata is damaged")
 
     async def _with_name(self, record: records.FreeRecord) -> records.FreeRecord:
         """Rows of earlier versions do not tell the segment's name; if it is still there, its own row does."""
-        key = records.uid_key(records.TAG_SEGMENT, self._container.index, record.uid)
+        key = records.uid_key(records.TAG_SEGMENT, self._state.index, record.uid)
         try:
-            row = await self._container.rows.get(key)
+            row = await self._state.rows.get(key)
         except DamagedRowError:
             row = None
         return record if row is None else replace(record, segment=records.decode_segment(row).name)
@@ -92,10 +109,10 @@ class Reclaimer:
         """Log damage once for each place."""
         if place not in self._reported:
             self._reported[place] = None
-            self._container.telemetry.add("damage_met")
+            self._parts.telemetry.add("damage_met")
             _log.error(
                 "damaged metadata prevents freeing of space; penstock scrub names the row",
-                extra={"container": self._container.index, "place": place, "why": why},
+                extra={"container": self._state.index, "place": place, "why": why},
             )
 
     # --- told by transitions ------------------------------------------------------------------------------
@@ -107,11 +124,11 @@ class Reclaimer:
         """
         if wipe:
             self._to_wipe[chunk] = None
-            self._container.rows.put(records.wipe_key(self._container.index, chunk), b"")
+            self._state.rows.put(records.wipe_key(self._state.index, chunk), b"")
         record = records.FreeRecord(uid=segment.uid, size_bytes=size_bytes, segment=segment.name)
         self._released[chunk] = record
         self._add_pending(record, size_bytes)
-        self._container.rows.put(records.free_key(self._container.index, chunk), records.encode_free(record))
+        self._state.rows.put(records.free_key(self._state.index, chunk), records.encode_free(record))
 
     def wipe_released(self, segment: str) -> list[str]:
         """Mark all chunks for wiping that a segment of this name has released and that still exist, leased or not. Returns
@@ -121,8 +138,8 @@ class Reclaimer:
         found = [chunk for chunk, record in released.items() if record.segment in (segment, "")]
         for chunk in found:
             self._to_wipe[chunk] = None
-            self._container.rows.put(records.wipe_key(self._container.index, chunk), b"")
-            self._container.blocks.forget(chunk)
+            self._state.rows.put(records.wipe_key(self._state.index, chunk), b"")
+            self._forget_blocks(chunk)
         return found
 
     def is_pending(self, chunk: str) -> bool:
@@ -138,10 +155,6 @@ class Reclaimer:
         by_uid.pop(record.uid, None)
         if not by_uid:
             del self._pending_bytes[record.segment]
-
-    def discard(self, chunk: str) -> None:
-        """A chunk that was never named, left by a failed or outrun write."""
-        self._discarded[chunk] = None
 
     def head_moved(self, segment: Segment) -> None:
         """The segment was truncated: part of its first chunk may be dead."""
@@ -188,41 +201,41 @@ class Reclaimer:
         Nothing is deleted while a backup holds the chunks.
         """
         async with self._lock:
-            with self._container.holds.chunks() as may_free:
+            with self._parts.holds.chunks() as may_free:
                 if may_free:
                     await self._free()
 
     async def _free(self) -> None:
-        self._container.leases.drop_expired()
-        for chunk in [name for name in self._discarded if name not in self._container.tiering.writing]:
+        self._leases.drop_expired()
+        for chunk in [name for name in self._writes.discarded if name not in self._writes.in_flight]:
             await self._delete(chunk)
-            self._discarded.pop(chunk, None)
-        await self._container.imports.free()
-        if not self._container.leases.has_recovered:
+            self._writes.discarded.pop(chunk, None)
+        await self._garbage.free()
+        if not self._leases.has_recovered:
             for chunk in list(self._orphans):
                 if chunk in self._to_wipe:  # The row that names its segment is damaged.
-                    await self._container.chunks.wipe(chunk)
+                    await self._parts.chunks.wipe(chunk)
                 await self._delete(chunk)
                 self._orphans.pop(chunk, None)
         # Later leases cannot cover these chunks, because no segment names them any more.
-        leased = self._container.leases.segments()
+        leased = self._leases.segments()
         for chunk, record in list(self._freeable.items()):
             wipe = chunk in self._to_wipe
-            if chunk in self._container.tiering.writing or (record.uid in leased and not wipe):
+            if chunk in self._writes.in_flight or (record.uid in leased and not wipe):
                 continue
             if wipe:
-                await self._container.chunks.wipe(chunk)
+                await self._parts.chunks.wipe(chunk)
             await self._delete(chunk)
             self._freeable.pop(chunk, None)
             if wipe:
                 self._to_wipe.pop(chunk, None)
-                self._container.rows.delete(records.wipe_key(self._container.index, chunk))
-            self._container.rows.delete(records.free_key(self._container.index, chunk))
+                self._state.rows.delete(records.wipe_key(self._state.index, chunk))
+            self._state.rows.delete(records.free_key(self._state.index, chunk))
             self._add_pending(record, -record.size_bytes)
             self._count_freed(record.uid, record.size_bytes)
-        for uid in [uid for uid in self._committed_heads if uid not in self._container.leases.segments()]:
+        for uid in [uid for uid in self._committed_heads if uid not in self._leases.segments()]:
             del self._committed_heads[uid]
-            segment = self._container.segments.by_uid.get(uid)
+            segment = self._state.segments.by_uid.get(uid)
             if segment is not None:
                 try:
                     await self._free_head(segment)
@@ -243,7 +256,7 @@ class Reclaimer:
         is damaged and a chunk may hold bytes of the segment: a damaged row may name it for another one.
         """
         await self.scanned()
-        self._container.check_online()
+        self._check_online()
         if self._scan_failed:
             await self.collect_orphans()
         if self._unscanned is not None:
@@ -251,45 +264,41 @@ class Reclaimer:
         if self._scan_failed:
             raise UnavailableError("tier 2 cannot be listed, so what nothing names in it is not known; try again")
         async with self._lock:
-            await self._wipe_each(self._discarded, list(self._discarded))
+            await self._wipe_each(self._writes.discarded, list(self._writes.discarded))
             await self._wipe_each(
                 self._orphans,
-                [
-                    chunk
-                    for chunk in list(self._orphans)
-                    if await may_hold(self._container, self._container.leases, chunk, uid)
-                ],
+                [chunk for chunk in list(self._orphans) if await may_hold(self._state, self._leases, chunk, uid)],
             )
-            await self._container.imports.sweep()
+            await self._garbage.sweep()
             # Copies that went before, when nothing was to be erased yet, were not overwritten: a power loss must not bring
             # their names back.
-            await self._container.chunks.sync_deletes(f"{self._container.index:x}")
+            await self._parts.chunks.sync_deletes(f"{self._state.index:x}")
 
     async def _check_doubtful(self, why: CorruptDataError, uid: int | None) -> None:
         if self._doubtful is None:
             raise CorruptDataError(why.message, **why.fields)
         for chunk in self._doubtful:
-            if await may_hold(self._container, self._container.leases, chunk, uid):
+            if await may_hold(self._state, self._leases, chunk, uid):
                 raise CorruptDataError(why.message, **why.fields, chunk=chunk)
 
     async def _wipe_each(self, names: dict[str, None], chosen: Sequence[str]) -> None:
         for chunk in chosen:
-            if chunk not in self._container.tiering.writing:
-                await self._container.chunks.wipe(chunk)
+            if chunk not in self._writes.in_flight:
+                await self._parts.chunks.wipe(chunk)
                 await self._delete(chunk)
                 names.pop(chunk, None)
 
     async def _delete(self, chunk: str) -> None:
         # The index first: an index without its chunk is found as an orphan, a chunk without index is not told apart.
-        await self._container.chunks.delete(index_name(chunk))
-        await self._container.chunks.delete(chunk)
+        await self._parts.chunks.delete(index_name(chunk))
+        await self._parts.chunks.delete(chunk)
 
     def _count_freed(self, uid: int, size_bytes: int) -> None:
-        self._container.telemetry.add("freed_bytes", size_bytes)
-        segment = self._container.segments.by_uid.get(uid)
+        self._parts.telemetry.add("freed_bytes", size_bytes)
+        segment = self._state.segments.by_uid.get(uid)
         if segment is not None:
             segment.freed_bytes += size_bytes
-            self._container.mark_dirty(segment)
+            self._state.mark_dirty(segment)
 
     async def _free_head(self, segment: Segment) -> None:
         chunk = segment.chunks.items[0] if segment.chunks.items else None
@@ -300,27 +309,27 @@ class Reclaimer:
             upto = await self._dead_bytes(segment, chunk)
             if upto == chunk.freed or not segment.chunks.holds(chunk):
                 return
-            if segment.uid in self._container.leases.segments():
+            if segment.uid in self._leases.segments():
                 self._committed_heads[segment.uid] = None
                 return
-            await self._container.chunks.free_head(chunk.name, upto)
+            await self._parts.chunks.free_head(chunk.name, upto)
             freed, chunk.freed = upto - chunk.freed, upto
             if segment.chunks.holds(chunk):
-                row = records.chunk_key(self._container.index, segment.uid, chunk.start)
-                self._container.rows.put(row, records.encode_chunk(chunk.record()))
+                row = records.chunk_key(self._state.index, segment.uid, chunk.start)
+                self._state.rows.put(row, records.encode_chunk(chunk.record()))
                 self._count_freed(segment.uid, freed)
 
     async def _dead_bytes(self, segment: Segment, chunk: Chunk) -> int:
         """Up to where the chunk's head can be given back: the beginning of the block that holds the first kept byte, for
         whole blocks are verified, so whole blocks must stay; no further than it was, where that is too little."""
-        least_bytes = self._container.settings.free_head_bytes
-        if not self._container.chunks.mutable:
+        least_bytes = self._parts.settings.free_head_bytes
+        if not self._parts.chunks.mutable:
             return chunk.freed  # An object goes whole, or not at all.
         if segment.kept_offset - chunk.start - chunk.freed < least_bytes:
             return chunk.freed
         dead, head = chunk.freed, segment.kept_offset - chunk.start
         try:
-            blocks = await named_blocks(self._container, segment, chunk)
+            blocks = await named_blocks(self._state, segment, chunk)
         except CorruptDataError as error:
             self._report(chunk.name, str(error))
             return chunk.freed  # Block bounds are unknown, so nothing more is freed until the whole chunk is deleted.
@@ -353,11 +362,9 @@ class Reclaimer:
             tiered += chunk.end - min(chunk.end, max(chunk.start, segment.start_offset))
             kept += max(0, min(chunk.end, segment.start_offset) - max(chunk.start, segment.kept_offset))
         released, leased, leases = self._released_bytes(segment.name)
-        if segment.uid in self._container.leases.segments():
+        if segment.uid in self._leases.segments():
             leased += head_bytes - partial_bytes
-            leases = self._container.leases.on(
-                {segment.uid: 0} | dict.fromkeys(self._pending_bytes.get(segment.name, ()))
-            )
+            leases = self._leases.on({segment.uid: 0} | dict.fromkeys(self._pending_bytes.get(segment.name, ())))
         if not leased:
             leases = ()
         return SegmentSpace(
@@ -392,27 +399,27 @@ class Reclaimer:
     def _released_bytes(self, name: str) -> tuple[int, int, Sequence[Lease]]:
         """Bytes of chunks that nothing names; how many of them leases hold, and which."""
         by_uid = self._pending_bytes.get(name, {})
-        held = self._container.leases.segments()
+        held = self._leases.segments()
         leased = {uid: size for uid, size in by_uid.items() if uid in held}
-        return sum(by_uid.values()), sum(leased.values()), self._container.leases.on(leased)
+        return sum(by_uid.values()), sum(leased.values()), self._leases.on(leased)
 
     # --- merges and orphans -------------------------------------------------------------------------------
 
     async def forget_merges(self) -> None:
         """Forget merges that nobody will repeat any more."""
-        container = self._container
-        start, _ = records.range_of(records.prefix(records.TAG_MERGED_TIME, container.index))
-        now_ms = container.clock.now_ms()
+        state = self._state
+        start, _ = records.range_of(records.prefix(records.TAG_MERGED_TIME, state.index))
+        now_ms = self._parts.clock.now_ms()
         if self._born is not None:
             # If the clock was set ahead, a merge must not look older than it is.
             now_ms = min(now_ms, self._born[0] + int((asyncio.get_running_loop().time() - self._born[1]) * 1000))
-        before_ms = max(0, now_ms - container.settings.merge_memory_ms)
-        end = records.merged_time_key(container.index, before_ms, 0, "")
+        before_ms = max(0, now_ms - self._parts.settings.merge_memory_ms)
+        end = records.merged_time_key(state.index, before_ms, 0, "")
         damaged: list[bytes] = []
-        for key, _value in await container.rows.scan((start, end), limit=_MERGES_PER_PASS, damaged=damaged):
+        for key, _value in await state.rows.scan((start, end), limit=_MERGES_PER_PASS, damaged=damaged):
             uid, source = records.parse_merged_time_key(key)
-            container.rows.delete(key)
-            container.rows.delete(records.uid_key(records.TAG_MERGED, container.index, uid, source))
+            state.rows.delete(key)
+            state.rows.delete(records.uid_key(records.TAG_MERGED, state.index, uid, source))
 
     async def collect_orphans(self) -> None:
         """Find the chunks of earlier epochs that nothing names: a crash came between their write and their row.
@@ -421,33 +428,33 @@ class Reclaimer:
         soon as it is synced, so a holder may read one whose row the crash took.
         Raises what the chunk storage raises but for failures that pass: then they wait for the next start.
         """
-        container = self._container
+        state = self._state
         # From here on moves are noted; what is in memory now is noted as well, for its rows may not be written yet.
         self._scan_failed = False
-        self._moved = {chunk.name: None for segment in container.segments.loaded() for chunk in segment.chunks.items}
+        self._moved = {chunk.name: None for segment in state.segments.loaded() for chunk in segment.chunks.items}
         try:
-            listed = await container.chunks.list()
+            listed = await self._parts.chunks.list()
             candidates = [
-                *orphan_candidates(listed, container=container.index, epoch=container.log.epoch),
-                *await container.imports.orphan_candidates(listed),
+                *orphan_candidates(listed, container=state.index, epoch=state.log.epoch),
+                *await self._garbage.orphan_candidates(listed),
             ]
             if candidates:
-                named, doubt = await named_chunks(container)
+                named, doubt = await named_chunks(state)
                 found = list(orphans(candidates, named, self._moved, self._released, self._freeable))
                 if found and doubt is None:
-                    doubt = await lost_rows(container)
+                    doubt = await lost_rows(state)
                 if doubt is not None:
                     self._unscanned, self._doubtful = doubt, found
                     self._report("chunks", str(doubt))
                     return
                 for chunk in found:
                     self._orphans[chunk] = None
-                    container.telemetry.add("orphan_chunks")
+                    self._parts.telemetry.add("orphan_chunks")
         except CorruptDataError as error:
             self._unscanned = error
             self._report("chunks", str(error))
         except (OSError, UnavailableError):
-            container.telemetry.add("orphan_scan_failures")
+            self._parts.telemetry.add("orphan_scan_failures")
             self._scan_failed = True
         finally:
             self._moved = None

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from penstock.codec.store.chunk_index import RECORD_BYTES, index_name
 from penstock.ports.chunks import ChunkWrite
 from penstock.ports.segment_service import ChunkBlock
+from penstock.segmentstore.segment import Chunk, Segment
 from penstock.segmentstore.tiering.blocks import index_records
-
-if TYPE_CHECKING:
-    from penstock.segmentstore.segment import Chunk, Segment
 
 
 class TierRun:

@@ -5,25 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from penstock.codec.store import rows as records
-from penstock.core.segments.garbage import ChunkName, parse_chunk_name
+from penstock.core.segments.garbage import parse_chunk_name
 from penstock.core.segments.rolling import continues_chunk
 from penstock.core.segments.throttle import tiering_is_urgent
 from penstock.model.errors import CorruptDataError, NotFoundError, UnavailableError
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.segment import Chunk, Segment
+from penstock.segmentstore.state import ContainerState
 from penstock.segmentstore.tiering.blocks import checksum, checksums_of, put_blocks
+from penstock.segmentstore.tiering.chunk_writes import ChunkWrites
+from penstock.segmentstore.tiering.tail_cache import Entry
 from penstock.segmentstore.tiering.tier_run import TierRun
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-
-    from penstock.segmentstore.container import Container
-    from penstock.segmentstore.tiering.tail_cache import Entry
 
 _log = logging.getLogger(__name__)
 
@@ -48,19 +46,30 @@ class TierWriter:
     A segment that was truncated, merged or deleted meanwhile names nothing: what was written for it is garbage.
     """
 
-    def __init__(self, container: Container) -> None:
-        self._container = container
-        self._block_bytes = container.settings.flush_bytes
+    def __init__(
+        self,
+        state: ContainerState,
+        parts: StoreParts,
+        writes: ChunkWrites,
+        *,
+        head_moved: Callable[[Segment], None],
+        ask_checkpoint: Callable[[], None],
+    ) -> None:
+        """``head_moved``: called where part of a segment's first chunk may be dead. ``ask_checkpoint``: called where the log
+        waits for one."""
+        self._state = state
+        self._parts = parts
+        self._writes = writes
+        self._head_moved = head_moved
+        self._ask_checkpoint = ask_checkpoint
+        self._block_bytes = parts.settings.flush_bytes
         self._segments: dict[Segment, None] = {}
         self._filled: dict[Segment, None] = {}
         self._wake = asyncio.Event()
         self._forced = False
         self._lock = asyncio.Lock()
-        self.attempt = 0
         self._distrusted: dict[str, None] = {}
         self._rested_at = 0.0
-        self.writing: dict[str, None] = {}
-        """Chunks that a write is in flight to: their files must not go now."""
 
     # --- which segments -----------------------------------------------------------------------------------
 
@@ -93,7 +102,7 @@ class TierWriter:
             self._wake.set()
 
     def _urgent(self) -> bool:
-        memory = self._container.memory
+        memory = self._state.memory
         return tiering_is_urgent(memory.unflushed_bytes, limit_bytes=memory.unflushed_limit_bytes)
 
     def force(self) -> None:
@@ -108,7 +117,7 @@ class TierWriter:
         A run, as long as few segments gather: its syncs cost as much as writing megabytes, and the log's syncs wait behind
         them. The more there are, the sooner each is written, down to a block: they share a part of the memory.
         """
-        settings = self._container.settings
+        settings = self._parts.settings
         share = settings.max_unflushed_bytes // _GATHERING_SHARE // settings.containers // max(1, len(self._segments))
         return max(settings.unit_bytes, min(share, settings.tier_gather_bytes))
 
@@ -119,7 +128,7 @@ class TierWriter:
         """
         if everything:
             return [(segment, 1) for segment in self._segments]
-        settings = self._container.settings
+        settings = self._parts.settings
         due = dict.fromkeys(self._filled, self.unit_bytes)
         now = asyncio.get_running_loop().time()
         waiting = iter(self._segments if now >= self._rested_at else ())
@@ -139,34 +148,32 @@ class TierWriter:
     # --- the loop -----------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        container, settings = self._container, self._container.settings
+        state, parts, settings = self._state, self._parts, self._parts.settings
         failures = 0
         while True:
             await self._sleep()
             forced, self._forced = self._forced, False
             self._wake.clear()
             failed = await self._tier_due(forced=forced)
-            container.log.shortage.settle(self, failed)
+            state.log.shortage.settle(self, failed)
             if failed is None:
                 failures = 0
                 if forced:
                     # Forced to let the log shrink: it does once a checkpoint names what was tiered.
-                    container.checkpointer.ask()
+                    self._ask_checkpoint()
                 continue
             failures += 1
-            container.telemetry.add("tiering_failures")
+            parts.telemetry.add("tiering_failures")
             if failures == 1:
-                _log.warning(
-                    "tiering failed, will be tried again", extra={"container": container.index}, exc_info=failed
-                )
+                _log.warning("tiering failed, will be tried again", extra={"container": state.index}, exc_info=failed)
             longest = min(settings.retry_max_s, settings.retry_min_s * 2 ** min(failures, 16))
-            await asyncio.sleep(longest * (0.5 + container.rng.random() / 2))
+            await asyncio.sleep(longest * (0.5 + parts.rng.random() / 2))
             self._forced = self._forced or forced
             self._wake.set()
 
     async def _sleep(self) -> None:
         """Until there is a full block, or the oldest bytes have waited long enough."""
-        interval_s = self._container.settings.flush_interval_s
+        interval_s = self._parts.settings.flush_interval_s
         now = asyncio.get_running_loop().time()
         oldest = next(iter(self._segments)).untiered_since if self._segments else now
         try:
@@ -177,7 +184,7 @@ class TierWriter:
 
     async def _tier_due(self, *, forced: bool) -> BaseException | None:
         """Tier what is due. Returns the first failure, after which the rest is left for the next attempt."""
-        block_bytes = self._container.settings.flush_bytes
+        block_bytes = self._parts.settings.flush_bytes
         small: list[Segment] = []
         for segment, least_bytes in self._due(everything=forced):
             if segment.cache.untiered_bytes < block_bytes:
@@ -199,7 +206,7 @@ class TierWriter:
 
     async def _make_room(self) -> BaseException | None:
         """Tier the segments that hold most, full blocks or not, until no more is held than may be without hurry."""
-        memory = self._container.memory
+        memory = self._state.memory
         largest = deque(sorted(self._segments, key=lambda segment: -segment.cache.untiered_bytes))
         while largest and self._urgent():
             too_many = memory.unflushed_bytes - memory.unflushed_limit_bytes // 2
@@ -295,13 +302,13 @@ class TierWriter:
         run = self._begin_run(segment, goal, least_bytes)
         with segment.pinned():
             try:
-                run.check(await checksums_of(self._container.offload, run.parts))
+                run.check(await checksums_of(self._parts.offload, run.parts))
                 await self._write(run)
             except BaseException:
                 self._abandon(segment, run.chunk)
                 raise
             finally:
-                del self.writing[run.chunk.name]
+                del self._writes.in_flight[run.chunk.name]
             self._record(run)
 
     def _begin_run(self, segment: Segment, goal: int, least_bytes: int) -> TierRun:
@@ -313,7 +320,7 @@ class TierWriter:
         counts = [sum(entry.events for entry in block) for block in run]
         times = [(min(entry.first_ms for entry in block), max(entry.last_ms for entry in block)) for block in run]
         parts = [[entry.view(entry.start, entry.end) for entry in block] for block in run]
-        self.writing[chunk.name] = None
+        self._writes.in_flight[chunk.name] = None
         return TierRun(segment, chunk, start, end, bounds, counts, times, parts)
 
     def _next_run(self, segment: Segment, goal: int, least_bytes: int) -> tuple[Chunk, Sequence[Sequence[Entry]]]:
@@ -321,7 +328,7 @@ class TierWriter:
 
         A sync costs as much as writing megabytes: what has gathered while the run before was written shares one.
         """
-        settings, cache = self._container.settings, segment.cache
+        settings, cache = self._parts.settings, segment.cache
         found = cache.next_blocks(min(settings.flush_bytes, self._limit_of(segment)), settings.tier_run_bytes)
         left = cache.untiered_bytes
         # Once a run is worth its write, it takes every full block that there is.
@@ -344,14 +351,14 @@ class TierWriter:
 
     async def _write(self, run: TierRun) -> None:
         """Durable when it returns: the bytes first, then the records that vouch for them."""
-        storage = self._container.chunks
+        storage = self._parts.chunks
         for write in (run.data(), run.index()):
             await storage.append(write.name, write.offset, write.parts)
             await storage.sync(write.name)
 
     async def _write_together(self, runs: Sequence[TierRun]) -> Sequence[BaseException | None]:
         """As ``_write``, of many; what made each fail, or None."""
-        storage = self._container.chunks
+        storage = self._parts.chunks
         failed: dict[TierRun, BaseException] = {}
         try:
             for run in runs:
@@ -365,7 +372,7 @@ class TierWriter:
             raise
         finally:
             for run in runs:
-                del self.writing[run.chunk.name]
+                del self._writes.in_flight[run.chunk.name]
             for run in failed:
                 self._abandon(run.segment, run.chunk)
         return [failed.get(run) for run in runs]
@@ -373,16 +380,16 @@ class TierWriter:
     def _record(self, run: TierRun) -> None:
         """The blocks are durable: the segment names them, unless it was truncated, merged or deleted meanwhile."""
         segment, chunk, blocks, start, end = run.segment, run.chunk, run.blocks, run.start, run.end
-        container = self._container
+        state = self._state
         known = segment.chunks.holds(chunk)
         if segment.gone or (chunk.length and not known) or end <= segment.kept_offset:
             if not chunk.length:
-                container.reclaimer.discard(chunk.name)
+                self._writes.discarded[chunk.name] = None
             else:
                 # Others name the chunk, and know nothing of what lies behind its end now.
                 self._distrusted[chunk.name] = None
             return
-        put_blocks(container, chunk.name, blocks)
+        put_blocks(state, chunk.name, blocks)
         if chunk.blocks is not None:
             chunk.blocks += blocks
         chunk.length = blocks[-1].end_offset
@@ -392,35 +399,33 @@ class TierWriter:
         if not known:
             segment.chunks.add(chunk)
         segment.open_chunk = chunk
-        container.rows.put(
-            records.chunk_key(container.index, segment.uid, chunk.start), records.encode_chunk(chunk.record())
-        )
+        state.rows.put(records.chunk_key(state.index, segment.uid, chunk.start), records.encode_chunk(chunk.record()))
         if start < segment.kept_offset:
             # Truncated while it was written: its first blocks may be dead already.
-            container.reclaimer.head_moved(segment)
+            self._head_moved(segment)
         segment.cache.mark_tiered(end)
-        container.mark_dirty(segment)
+        state.mark_dirty(segment)
         if not segment.cache.untiered:
             self.remove(segment)
         else:
             self.add(segment)
             if segment.cache.untiered_bytes < self.unit_bytes:
                 self._filled.pop(segment, None)
-        container.telemetry.add("tiered_bytes", end - start)
+        self._parts.telemetry.add("tiered_bytes", end - start)
 
     def may_have_tail(self, chunk: str) -> bool:
         """Whether its file may be longer than what is named of it: a write to it failed, or it is of an earlier opening."""
         name = parse_chunk_name(chunk)
-        return name is not None and (name.epoch != self._container.log.epoch or chunk in self._distrusted)
+        return name is not None and (name.epoch != self._state.log.epoch or chunk in self._distrusted)
 
     def _limit_of(self, segment: Segment) -> int:
-        return segment.rollover_bytes or self._container.settings.chunk_bytes
+        return segment.rollover_bytes or self._parts.settings.chunk_bytes
 
     def _chunk_for(self, segment: Segment, start: int, size_bytes: int) -> Chunk:
         """The chunk that takes a block at ``start``: the open one, or one that begins there."""
         chunk = segment.open_chunk or self._reopened(segment)
         if (
-            self._container.chunks.mutable
+            self._parts.chunks.mutable
             and chunk is not None
             and chunk.end == start
             and continues_chunk(
@@ -431,14 +436,7 @@ class TierWriter:
             )
         ):
             return chunk
-        name = ChunkName(
-            container=self._container.index,
-            uid=segment.uid,
-            epoch=self._container.log.epoch,
-            start=start,
-            attempt=self.attempt,
-        )
-        return Chunk(str(name), start)
+        return Chunk(self._writes.name(segment.uid, start), start)
 
     def _reopened(self, segment: Segment) -> Chunk | None:
         """The last chunk, where this very segment began it in this epoch and no write to it failed."""
@@ -446,13 +444,13 @@ class TierWriter:
         name = parse_chunk_name(chunk.name) if chunk is not None else None
         if chunk is None or name is None or chunk.name in self._distrusted:
             return None
-        return chunk if (name.uid, name.epoch) == (segment.uid, self._container.log.epoch) else None
+        return chunk if (name.uid, name.epoch) == (segment.uid, self._state.log.epoch) else None
 
     def _abandon(self, segment: Segment, chunk: Chunk) -> None:
         """After a failed write or sync the chunk takes nothing more: the kernel may have dropped what it holds."""
-        self.attempt += 1
+        self._writes.next_attempt()
         segment.open_chunk = None
         if chunk.length:
             self._distrusted[chunk.name] = None
         else:
-            self._container.reclaimer.discard(chunk.name)
+            self._writes.discarded[chunk.name] = None

@@ -21,6 +21,7 @@ from penstock.net.wire.wire_server import WireLimits, WireServer
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.controller_service import ControllerService, Endpoint
 from penstock.ports.segment_service import Append, AppendDone, Appended, SegmentService
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.chunks.file_chunks import FileChunks
 from penstock.storage.log.local_log import open_local_log
@@ -106,16 +107,18 @@ class SimNode:
         keyvalue = SimKeyValue(cluster.rows, cluster.disk)
         self.store = await stack.enter_async_context(
             open_segment_store(
-                log=log,
-                keyvalue=keyvalue,
-                chunks=self.chunks,
-                clock=cluster.clock,
-                rng=cluster.rng,
-                offload=offload,
-                telemetry=cluster.figures,
-                settings=config.store,
+                log,
+                StoreParts(
+                    keyvalue=keyvalue,
+                    chunks=self.chunks,
+                    clock=cluster.clock,
+                    rng=cluster.rng,
+                    offload=offload,
+                    telemetry=cluster.figures,
+                    settings=config.store,
+                    catalogue=self.objects,
+                ),
                 disk=FileDisk(files),
-                catalogue=self.objects,
             )
         )
         cluster.prepare_store(self.store)

@@ -1,8 +1,9 @@
-"""Chunks that others wrote into tier 2: where they may, how the store makes them its own, what of them is garbage.
+"""Chunks that others wrote into tier 2: where they may write, and how the store adopts what they wrote.
 
-A place is granted for one segment of a transaction, and bears that segment's uid. As long as the segment is there, nothing of
-it is removed; adopted chunks are named by the segment, and go with it like any other; once it is merged or deleted, what was
-not adopted is garbage, for its uid never comes back. So only references decide; a time says at most when to look.
+A place is granted for one segment of a transaction, and bears that segment's uid. While the segment exists, nothing of it is
+removed. Adopted chunks are named by the segment, and are deleted with it like any other. Once it is merged or deleted, what
+was not adopted is garbage (``tiering.import_garbage``), because its uid is never used again. So only references decide; a
+time decides at most when to look.
 
 Source: docs/design/0016-sink.md.
 """
@@ -10,16 +11,14 @@ Source: docs/design/0016-sink.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from weakref import WeakValueDictionary
 
 from crc32c import crc32c
 
 from penstock.codec.store import operations as codec
-from penstock.codec.store import rows as records
 from penstock.codec.store.chunk_index import RECORD_BYTES, IndexRecord, decode_records, index_name
-from penstock.core.segments.garbage import ImportName, imports_listed, parse_import_name
+from penstock.core.segments.garbage import ImportName, parse_import_name
 from penstock.core.segments.placement import is_transaction_name
 from penstock.core.segments.rolling import BLOCKS_MAX
 from penstock.model.errors import (
@@ -34,44 +33,30 @@ from penstock.model.errors import (
     leaves,
 )
 from penstock.ports.chunk_imports import ADOPT_MAX_CHUNKS, ImportedChunk, ImportGrant
-from penstock.segmentstore import segment_calls
-from penstock.segmentstore.segment import Chunk, Segment
-
-if TYPE_CHECKING:
-    from penstock.segmentstore.container import Container
+from penstock.segmentstore.calls import segments as segment_calls
+from penstock.segmentstore.calls.segments import Operations
+from penstock.segmentstore.parts import StoreParts
+from penstock.segmentstore.segment import Segment
+from penstock.segmentstore.tiering.import_garbage import ImportGarbage
 
 _READS = 16
 """Sidecars that are read at the same time."""
-
-_LOOK_AGAIN_S = 900.0
-"""When to look a second time for what was written late: behind the longest lease of a transaction."""
-
-_LOOK_PAUSE_S = 10.0
-"""Between two looks: each lists the container's tier 2."""
 
 NO_SEGMENT = 0
 """Uid of no segment, in the name of the marker."""
 
 
-@dataclass(slots=True)
-class _Ended:
-    """A segment that is gone: which of the chunks written for it others name now, and when to look for the rest."""
-
-    named: frozenset[str]
-    look_at: float
-    last: bool = False
-
-
 class Imports:
-    """Of one container. Its garbage goes when the reclaimer frees."""
+    """Of one container."""
 
-    def __init__(self, container: Container) -> None:
-        self._container = container
+    def __init__(self, operations: Operations, parts: StoreParts, garbage: ImportGarbage) -> None:
+        self._operations = operations
+        self._state = operations.state
+        self._parts = parts
+        self._garbage = garbage
         self._count = 0
-        self._granted: dict[int, dict[tuple[int, int], None]] = {}
-        self._ended: dict[int, _Ended] = {}
-        self._looked_at = float("-inf")
-        self._locks: dict[int, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        """One for each segment that chunks are being adopted for."""
         self._marker: str | None = None
         self._marking = asyncio.Lock()
 
@@ -79,25 +64,24 @@ class Imports:
 
     async def grant(self, name: str) -> ImportGrant:
         """See ``ChunkImports.grant_import``."""
-        container, settings = self._container, self._container.settings
+        operations, storage, settings = self._operations, self._parts.chunks, self._parts.settings
         marker = await self._marked()
-        segment = (await segment_calls.find(container, name)).require_plain()
+        segment = (await segment_calls.find(operations, name)).require_plain()
         error = _refusal(segment) or self._no_room(segment)
         if error is not None:
-            await segment_calls.refuse(container, segment, error)
+            await segment_calls.refuse(operations, segment, error)
         self._count += 1
-        place = ImportName(
-            container=container.index, uid=segment.uid, epoch=container.log.epoch, grant=self._count, number=0
-        )
-        self._granted.setdefault(segment.uid, {})[place.epoch, place.grant] = None
+        state = self._state
+        place = ImportName(container=state.index, uid=segment.uid, epoch=state.log.epoch, grant=self._count, number=0)
+        self._garbage.granted(segment.uid, place.epoch, place.grant)
         # A place for a segment that a crash takes back would be looked for by nobody.
-        await segment_calls.agree(container, segment, None)
+        await segment_calls.agree(operations, segment, None)
         return ImportGrant(
             segment=name,
             prefix=place.prefix,
-            location=container.chunks.location(marker),
+            location=storage.location(marker),
             marker=marker,
-            appends=container.chunks.mutable,
+            appends=storage.mutable,
             chunk_bytes=segment.rollover_bytes or settings.chunk_bytes,
             block_bytes=settings.flush_bytes,
         )
@@ -106,42 +90,42 @@ class Imports:
         """The name of the marker, which is there when this returns. One for each opening: an older one is garbage."""
         async with self._marking:
             if self._marker is None:
-                nonce = self._container.rng.uuid().int
+                nonce = self._parts.rng.uuid().int
                 name = ImportName(
-                    container=self._container.index,
+                    container=self._state.index,
                     uid=NO_SEGMENT,
-                    epoch=self._container.log.epoch,
+                    epoch=self._state.log.epoch,
                     grant=nonce,
                     number=0,
                 )
                 try:
-                    await self._container.chunks.append(str(name), 0, [b"penstock\n"])
-                    await self._container.chunks.sync(str(name))
+                    await self._parts.chunks.append(str(name), 0, [b"penstock\n"])
+                    await self._parts.chunks.sync(str(name))
                 except OSError as error:
                     raise UnavailableError("tier 2 cannot be written", chunk=str(name), cause=repr(error)) from error
                 self._marker = str(name)
             return self._marker
 
     def _no_room(self, segment: Segment) -> PenstockError | None:
-        return self._container.log.shortage.refusal() or (segment.gate.take(segment, 0, 0) if segment.gate else None)
+        return self._state.log.shortage.refusal() or (segment.gate.take(segment, 0, 0) if segment.gate else None)
 
     # --- adoption -----------------------------------------------------------------------------------------
 
     async def adopt(self, name: str, offset: int, chunks: Sequence[ImportedChunk]) -> int:
         """See ``ChunkImports.adopt_chunks``."""
-        container = self._container
+        operations = self._operations
         names = [_import_name(chunk) for chunk in chunks]
         _check_list(chunks, offset)
-        segment = (await segment_calls.find(container, name)).require_plain()
+        segment = (await segment_calls.find(operations, name)).require_plain()
         with segment.pinned():
             async with self._locks.setdefault(segment.uid, asyncio.Lock()):
                 # First wait until it is known whether operations of earlier calls, even abandoned ones, have happened.
-                await segment_calls.agree(container, segment, None)
+                await segment_calls.agree(operations, segment, None)
                 if offset < segment.next_length and _lies_there(segment, offset, chunks):
                     return segment.next_length
                 error = _refusal(segment) or _misplaced(segment, names) or self._no_room(segment)
                 if error is not None:
-                    await segment_calls.refuse(container, segment, error)
+                    await segment_calls.refuse(operations, segment, error)
                 adopted = await self._verified(chunks)
                 # Read over awaits: the transaction may have been decided.
                 return await self._adopt(name, names, offset, chunks, adopted)
@@ -155,23 +139,23 @@ class Imports:
         adopted: tuple[codec.AdoptedChunk, ...],
     ) -> int:
         """Decide and queue, without an await in between."""
-        container = self._container
-        segment = (await segment_calls.find(container, name)).require_plain()
+        operations = self._operations
+        segment = (await segment_calls.find(operations, name)).require_plain()
         error = _refusal(segment) or _misplaced(segment, names)
         if error is None and segment.next_length != offset:
             error = ConditionFailedError(
                 "segment has another length", segment=name, expected=offset, actual=segment.next_length
             )
         if error is not None:
-            await segment_calls.refuse(container, segment, error)
+            await segment_calls.refuse(operations, segment, error)
         operation = codec.AdoptOperation(uid=segment.uid, offset=offset, chunks=adopted)
         prepared = segment_calls.Prepared(
-            container, segment, operation, lambda now_ms: adopt(container, segment, operation, now_ms)
+            operations, segment, operation, lambda now_ms: operations.steps.adopt(segment, operation, now_ms)
         )
         size_bytes, events = sum(item.size_bytes for item in chunks), sum(item.event_count for item in chunks)
         error = segment.gate.take(segment, size_bytes, events) if segment.gate is not None else None
         if error is not None:
-            await segment_calls.refuse(container, segment, error)
+            await segment_calls.refuse(operations, segment, error)
         segment.next_length += size_bytes
         segment.next_events += events
         return int(await prepared.submit())
@@ -193,7 +177,7 @@ class Imports:
         return tuple(found)
 
     async def _look(self, chunk: ImportedChunk) -> codec.AdoptedChunk:
-        storage = self._container.chunks
+        storage = self._parts.chunks
         try:
             index = await storage.read(index_name(chunk.name), 0, BLOCKS_MAX * RECORD_BYTES + 1)
             # One byte where the chunk ends with it, more or less where it does not.
@@ -218,98 +202,6 @@ class Imports:
                 for item in blocks
             ),
         )
-
-    # --- garbage ------------------------------------------------------------------------------------------
-
-    def ended(self, segment: Segment, chunks: Iterable[Chunk], *, merged: bool) -> None:
-        """The segment is merged or deleted; those were its chunks."""
-        if not is_transaction_name(segment.name):
-            return
-        granted = self._granted.pop(segment.uid, None)
-        self._locks.pop(segment.uid, None)
-        # What an earlier opening granted is not known any more.
-        earlier = segment.uid >> 32 < self._container.log.epoch
-        if granted is None and not earlier:
-            return
-        names = [name for chunk in chunks if (name := parse_import_name(chunk.name)) is not None]
-        adopted = {(name.epoch, name.grant) for name in names if name.uid == segment.uid}
-        # A commit adopts all that an attempt wrote, or nothing; one that is given up may have come half way.
-        if merged and not earlier and all(grant in adopted for grant in granted or ()):
-            return
-        now = asyncio.get_running_loop().time()
-        self._ended[segment.uid] = _Ended(named=frozenset(str(name) for name in names), look_at=now)
-
-    async def free(self) -> None:
-        """Remove what was written for segments that are gone, and not adopted. Raises what the chunk storage raises."""
-        now = asyncio.get_running_loop().time()
-        due = {uid: item for uid, item in self._ended.items() if item.look_at <= now}
-        if not due or now < self._looked_at + _LOOK_PAUSE_S:
-            return
-        self._looked_at = now
-        listed = imports_listed(await self._container.chunks.list(), container=self._container.index)
-        for uid, item in due.items():
-            await self._remove(str(name) for name in listed.get(uid, ()) if str(name) not in item.named)
-            if item.last:
-                del self._ended[uid]
-            else:
-                item.look_at, item.last = now + _LOOK_AGAIN_S, True
-
-    async def sweep(self) -> None:
-        """As ``free``, but now, and overwriting: bytes were erased, and what was not adopted may be copies of them."""
-        if not self._ended:
-            return
-        listed = imports_listed(await self._container.chunks.list(), container=self._container.index)
-        for uid, item in list(self._ended.items()):
-            await self._remove((str(name) for name in listed.get(uid, ()) if str(name) not in item.named), wipe=True)
-
-    async def _remove(self, names: Iterable[str], *, wipe: bool = False) -> None:
-        for name in names:
-            if wipe:
-                await self._container.chunks.wipe(name)
-            await self._container.chunks.delete(index_name(name))
-            await self._container.chunks.delete(name)
-            self._container.telemetry.add("unadopted_chunks")
-
-    async def orphan_candidates(self, listed: Sequence[str]) -> Sequence[str]:
-        """Of the listed names, imported chunks of earlier openings for segments that are gone: garbage unless named."""
-        container = self._container
-        found: list[str] = []
-        for uid, names in imports_listed(listed, container=container.index).items():
-            if uid in container.segments.by_uid or uid in self._granted:
-                continue
-            # Read the row last: a segment found in neither place no longer exists. A damaged row counts as present.
-            bounds = records.range_of(records.uid_key(records.TAG_SEGMENT, container.index, uid))
-            damaged: list[bytes] = []
-            if not await container.rows.scan(bounds, limit=1, damaged=damaged) and not damaged:
-                found += [str(name) for name in names if name.epoch < container.log.epoch]
-        return found
-
-
-def adopt(container: Container, segment: Segment, operation: codec.AdoptOperation, now_ms: int) -> int:
-    """Change durable state: the chunks are the segment's. Recovery takes the same step."""
-    index = container.index
-    at = operation.offset
-    for item in operation.chunks:
-        position = 0
-        for block in item.blocks:
-            end = position + block.size_bytes
-            record = records.BlockRecord(end=end, event_count=block.event_count, crc32c=block.crc32c)
-            container.rows.put(records.block_key(index, item.name, position), records.encode_block(record))
-            position = end
-        chunk = Chunk(item.name, at, length=position, block_count=len(item.blocks), event_count=item.event_count)
-        segment.chunks.add(chunk)
-        container.rows.put(records.chunk_key(index, segment.uid, at), records.encode_chunk(chunk.record()))
-        # Looked for as orphans are: it is in no row that was read before.
-        container.reclaimer.chunk_moved(item.name)
-        segment.event_count += item.event_count
-        at = chunk.end
-    segment.open_chunk = None
-    container.telemetry.add("adopted_bytes", at - segment.length)
-    segment.length = at
-    segment.modified_ms = now_ms
-    container.changes.note(segment)
-    container.mark_dirty(segment)
-    return at
 
 
 def _import_name(chunk: ImportedChunk) -> ImportName:

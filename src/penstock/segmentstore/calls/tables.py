@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from penstock.codec.store import operations as codec
 from penstock.codec.store import rows as records
@@ -37,45 +37,59 @@ from penstock.ports.segment_service import (
     TablePut,
     TableRemoval,
 )
-from penstock.segmentstore import segment_calls, transitions
+from penstock.segmentstore.calls import segments as segment_calls
+from penstock.segmentstore.calls.segments import Operations
+from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.segment import KIND_SORTED, TABLE_KINDS, Segment, TableState
-
-if TYPE_CHECKING:
-    from penstock.segmentstore.container import Container
 
 BATCH_MAX_BYTES = (1 << 24) - 1 - KEY_MAX_BYTES
 _PAGE_MAX = 10_000
 
 
-async def create(container: Container, name: str, *, kind: TableKind, key_bytes: int) -> None:
+class TableOperations(Operations, Protocol):
+    """As ``Operations``, of a container whose changed rows are committed from time to time."""
+
+    @property
+    def parts(self) -> StoreParts: ...
+
+    def check_online(self) -> None:
+        """Raises ContainerOfflineError once the container has stopped."""
+        ...
+
+    async def next_commit(self) -> None:
+        """Ask for a checkpoint, and return once rows are committed, or the container has gone offline."""
+        ...
+
+
+async def create(operations: TableOperations, name: str, *, kind: TableKind, key_bytes: int) -> None:
     """See ``SegmentService.create_table``."""
     if kind is TableKind.SORTED and not 0 < key_bytes <= KEY_MAX_BYTES:
         raise InvalidArgumentError("sorted table needs the length of its keys", key_bytes=key_bytes)
     if kind is TableKind.HASH and key_bytes != 0:
         raise InvalidArgumentError("hash table has keys of any length", key_bytes=key_bytes)
-    await segment_calls.create(container, name, kind=TABLE_KINDS[kind], key_bytes=key_bytes)
+    await segment_calls.create(operations, name, kind=TABLE_KINDS[kind], key_bytes=key_bytes)
 
 
-async def delete(container: Container, name: str, *, must_be_empty: bool) -> None:
-    segment = await segment_calls.find(container, name)
+async def delete(operations: TableOperations, name: str, *, must_be_empty: bool) -> None:
+    segment = await segment_calls.find(operations, name)
     table = segment.require_table()
     if must_be_empty and table.next_entry_count:
         error = NotEmptyError("table holds entries", segment=name, entries=table.next_entry_count)
-        await segment_calls.refuse(container, segment, error)
-    await segment_calls.remove(container, segment)
+        await segment_calls.refuse(operations, segment, error)
+    await segment_calls.remove(operations, segment)
 
 
 async def change(
-    container: Container, name: str, asked: Sequence[TablePut | TableRemoval | TableCheck | TableLength]
+    operations: TableOperations, name: str, asked: Sequence[TablePut | TableRemoval | TableCheck | TableLength]
 ) -> Sequence[int]:
     """See ``SegmentService.table_update`` and ``table_remove``: a version for each change."""
     lengths = [item.length for item in asked if isinstance(item, TableLength)]
     changes = [item for item in asked if not isinstance(item, TableLength)]
     if len(changes) > TABLE_BATCH_MAX:
         raise InvalidArgumentError("batch has too many items", items=len(changes), limit=TABLE_BATCH_MAX)
-    await _room(container)
+    await _room(operations)
     while True:
-        segment = await segment_calls.find(container, name)
+        segment = await segment_calls.find(operations, name)
         table = segment.require_table()
         items = [
             (bytes(item.key), bytes(item.value) if isinstance(item, TablePut) else None)
@@ -85,25 +99,25 @@ async def change(
         checked = [bytes(item.key) for item in changes if isinstance(item, TableCheck)]
         _check_sizes(segment, [*items, *((key, None) for key in checked)])
         with segment.pinned():
-            versions = await _versions(container, segment, table, [*(key for key, _ in items), *checked])
-        if versions is not None and container.segments.is_current(segment):
+            versions = await _versions(operations, segment, table, [*(key for key, _ in items), *checked])
+        if versions is not None and operations.state.segments.is_current(segment):
             break
     # No await is allowed between the conditions and the change.
     error = _other_length(segment, lengths) or _condition_failed(name, changes, versions)
     if error is None and not changes:
-        return list(await segment_calls.agree(container, segment, []))
-    error = error or _throttled(container)
+        return list(await segment_calls.agree(operations, segment, []))
+    error = error or _throttled(operations)
     if error is not None:
-        await segment_calls.refuse(container, segment, error)
+        await segment_calls.refuse(operations, segment, error)
     if not items:
-        return list(await segment_calls.agree(container, segment, [versions[key] for key in checked]))
+        return list(await segment_calls.agree(operations, segment, [versions[key] for key in checked]))
     operation = codec.TableOperation(
         uid=segment.uid,
         position=segment.next_length,
         items=tuple(codec.TableItem(key=key, value=value, previous=versions[key]) for key, value in items),
     )
     prepared = segment_calls.Prepared(
-        container, segment, operation, lambda now_ms: transitions.table_change(container, segment, operation, now_ms)
+        operations, segment, operation, lambda now_ms: operations.steps.table_change(segment, operation, now_ms)
     )
     _foresee(segment, table, operation)
     written = iter(await prepared.submit())
@@ -128,23 +142,23 @@ def _check_sizes(segment: Segment, items: Sequence[tuple[bytes, bytes | None]]) 
 
 
 async def _versions(
-    container: Container, segment: Segment, table: TableState, keys: Sequence[bytes]
+    operations: TableOperations, segment: Segment, table: TableState, keys: Sequence[bytes]
 ) -> dict[bytes, int] | None:
     """Version of each key once the queued changes are durable; None: the table has gone meanwhile."""
     distinct = list(dict.fromkeys(keys))
-    rows = {key: _entry_key(container, segment, key) for key in distinct}
+    rows = {key: _entry_key(operations, segment, key) for key in distinct}
     while True:
         unknown = [key for key in distinct if key not in table.next_versions]
-        generation = container.rows.generation
+        generation = operations.state.rows.generation
         damaged: list[bytes] = []
-        stored = await container.rows.get_many([rows[key] for key in unknown], damaged=damaged)
+        stored = await operations.state.rows.get_many([rows[key] for key in unknown], damaged=damaged)
         fetched = dict(zip(unknown, stored, strict=True))
-        if not container.segments.is_current(segment):
+        if not operations.state.segments.is_current(segment):
             return None
         versions: dict[bytes, int] = {}
         for key in distinct:
             pending = table.next_versions.get(key)
-            changed, row = container.rows.peek(rows[key])
+            changed, row = operations.state.rows.peek(rows[key])
             if pending is not None:
                 versions[key] = pending[0]
             elif not changed and rows[key] in damaged:
@@ -153,7 +167,7 @@ async def _versions(
                 value = row if changed else fetched[key]
                 versions[key] = KEY_ABSENT if value is None else records.decode_entry(value)[0]
         # Changes that left memory while we read may be missing in what was read; a key that was pending may be durable.
-        if len(versions) == len(distinct) and container.rows.generation == generation:
+        if len(versions) == len(distinct) and operations.state.rows.generation == generation:
             return versions
 
 
@@ -181,29 +195,29 @@ def _condition_failed(
     return None
 
 
-def _behind(container: Container) -> bool:
+def _behind(operations: TableOperations) -> bool:
     """Whether more rows have changed than the next checkpoint should have to write."""
-    return container.rows.changed_bytes >= 4 * container.settings.checkpoint_rows_bytes
+    return operations.state.rows.changed_bytes >= 4 * operations.parts.settings.checkpoint_rows_bytes
 
 
-def _throttled(container: Container) -> StorageFullError | ThrottledError | None:
-    if _behind(container):
-        return container.log.shortage.refusal() or ThrottledError(
+def _throttled(operations: TableOperations) -> StorageFullError | ThrottledError | None:
+    if _behind(operations):
+        return operations.state.log.shortage.refusal() or ThrottledError(
             "metadata does not keep up",
             resource="changed_rows_bytes",
-            limit=4 * container.settings.checkpoint_rows_bytes,
-            waited_s=container.settings.rows_wait_s,
+            limit=4 * operations.parts.settings.checkpoint_rows_bytes,
+            waited_s=operations.parts.settings.rows_wait_s,
         )
     return None
 
 
-async def _room(container: Container) -> None:
+async def _room(operations: TableOperations) -> None:
     """Wait, for a while, as long as metadata does not keep up; on a full disk nobody waits."""
     try:
-        async with asyncio.timeout(container.settings.rows_wait_s):
-            while _behind(container) and container.log.shortage.refusal() is None:
-                container.check_online()
-                await container.checkpointer.next_commit()
+        async with asyncio.timeout(operations.parts.settings.rows_wait_s):
+            while _behind(operations) and operations.state.log.shortage.refusal() is None:
+                operations.check_online()
+                await operations.next_commit()
     except TimeoutError:
         return  # What is decided next says why it is refused.
 
@@ -221,21 +235,21 @@ def _foresee(segment: Segment, table: TableState, operation: codec.TableOperatio
     segment.next_length = position
 
 
-async def _visible(container: Container, name: str) -> tuple[Segment, TableState]:
-    segment = await container.segments.find_visible(name)
+async def _visible(operations: TableOperations, name: str) -> tuple[Segment, TableState]:
+    segment = await operations.state.segments.find_visible(name)
     return segment, segment.require_table()
 
 
-async def get(container: Container, name: str, keys: Sequence[bytes]) -> Sequence[TableEntry]:
-    segment, _ = await _visible(container, name)
+async def get(operations: TableOperations, name: str, keys: Sequence[bytes]) -> Sequence[TableEntry]:
+    segment, _ = await _visible(operations, name)
     if len(keys) > TABLE_BATCH_MAX:
         raise InvalidArgumentError("batch has too many items", items=len(keys), limit=TABLE_BATCH_MAX)
     keys = [bytes(key) for key in keys]
     for key in keys:
         _check_key(segment, key)
-    rows = [_entry_key(container, segment, key) for key in keys]
+    rows = [_entry_key(operations, segment, key) for key in keys]
     damaged: list[bytes] = []
-    values = await container.rows.get_many(rows, damaged=damaged)
+    values = await operations.state.rows.get_many(rows, damaged=damaged)
     return [
         DamagedEntry(key=key) if row in damaged else _entry(key, value)
         for key, row, value in zip(keys, rows, values, strict=True)
@@ -254,22 +268,22 @@ def _entry(key: bytes, value: bytes | None) -> TableEntry:
 
 
 async def scan(
-    container: Container, name: str, *, after: bytes | None, limit: int, first: bytes | None, last: bytes | None
+    operations: TableOperations, name: str, *, after: bytes | None, limit: int, first: bytes | None, last: bytes | None
 ) -> Sequence[TableEntry]:
     """See ``SegmentService.table_scan``."""
-    segment, _ = await _visible(container, name)
+    segment, _ = await _visible(operations, name)
     if limit <= 0:
         raise InvalidArgumentError("scan needs a limit", limit=limit)
-    start, end = records.range_of(_entry_key(container, segment, b""))
+    start, end = records.range_of(_entry_key(operations, segment, b""))
     head = len(start)
     if first is not None:
-        start = max(start, _entry_key(container, segment, bytes(first)))
+        start = max(start, _entry_key(operations, segment, bytes(first)))
     if after is not None:
-        start = max(start, _entry_key(container, segment, bytes(after)) + b"\0")
+        start = max(start, _entry_key(operations, segment, bytes(after)) + b"\0")
     if last is not None:
-        end = min(end, _entry_key(container, segment, bytes(last)) + b"\0")
+        end = min(end, _entry_key(operations, segment, bytes(last)) + b"\0")
     damaged: list[bytes] = []
-    rows = await container.rows.scan((start, end), limit=min(limit, _PAGE_MAX), damaged=damaged)
+    rows = await operations.state.rows.scan((start, end), limit=min(limit, _PAGE_MAX), damaged=damaged)
     if not damaged:
         return [_entry(key[head:], value) for key, value in rows]
     found = {key: _entry(key[head:], value) for key, value in rows}
@@ -279,9 +293,9 @@ async def scan(
     return [found[key] for key in sorted(found) if not full or key <= rows[-1][0]][:limit]
 
 
-async def delta(container: Container, name: str, position: int, limit: int) -> TableDelta:
+async def delta(operations: TableOperations, name: str, position: int, limit: int) -> TableDelta:
     """See ``SegmentService.table_delta``. Nothing is ever compacted away: ``should_clear`` is False."""
-    segment, _ = await _visible(container, name)
+    segment, _ = await _visible(operations, name)
     if segment.kind == KIND_SORTED:
         raise UnsupportedError("sorted table has no order of changes", segment=name)
     if limit <= 0 or not 0 <= position <= segment.length:
@@ -290,11 +304,11 @@ async def delta(container: Container, name: str, position: int, limit: int) -> T
         )
     reached = segment.length
     limit = min(limit, _PAGE_MAX)
-    base = records.uid_key(records.TAG_CHANGE, container.index, segment.uid)
-    base_of_entries = _entry_key(container, segment, b"")
+    base = records.uid_key(records.TAG_CHANGE, operations.state.index, segment.uid)
+    base_of_entries = _entry_key(operations, segment, b"")
     _, end = records.range_of(base)
-    changes = await container.rows.scan((base + records.number(position), end), limit=limit)
-    values = await container.rows.get_many([base_of_entries + key for _, key in changes])
+    changes = await operations.state.rows.scan((base + records.number(position), end), limit=limit)
+    values = await operations.state.rows.get_many([base_of_entries + key for _, key in changes])
     entries: list[TableEntry] = []
     for (row, key), value in zip(changes, values, strict=True):
         entry = _entry(key, value)
@@ -314,10 +328,10 @@ async def delta(container: Container, name: str, position: int, limit: int) -> T
     return TableDelta(entries=entries, should_clear=False, reached_end=not full, position=reached)
 
 
-async def info(container: Container, name: str) -> tuple[SegmentInfo, int, int]:
-    segment, table = await _visible(container, name)
+async def info(operations: TableOperations, name: str) -> tuple[SegmentInfo, int, int]:
+    segment, table = await _visible(operations, name)
     return segment.info(), table.entry_count, segment.key_bytes
 
 
-def _entry_key(container: Container, segment: Segment, key: bytes) -> bytes:
-    return records.uid_key(records.TAG_ENTRY, container.index, segment.uid, key)
+def _entry_key(operations: TableOperations, segment: Segment, key: bytes) -> bytes:
+    return records.uid_key(records.TAG_ENTRY, operations.state.index, segment.uid, key)

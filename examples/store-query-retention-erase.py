@@ -115,8 +115,8 @@ assert spark.read.parquet(str(work / "archive")).count() == 5000
 
 # %%
 plan = turbine.retention.plan({"retain": {"min_bytes": 0}})
-print(plan["why"])
-print("would free", plan["frees_bytes"], "bytes")
+print(plan.why)
+print("would free", plan.frees_bytes, "bytes")
 
 # %%
 with turbine.writer() as writer:

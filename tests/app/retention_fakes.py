@@ -7,9 +7,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from penstock.app.cli.policies import sentence
 from penstock.client.blocking.stores import Store
-from penstock.core.planner_json.requests import encode_cut
+from penstock.core.planner_json.stream import encode_cut
 from penstock.core.policies.levels import check_effective, pravega_view, resolve, validate
+from penstock.model.answers.explanation import ExplainedRange, Explanation, GoneData
+from penstock.model.answers.plan import Holding, MovedSubscriber, RetentionPlan, RetentionRun
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     ConflictError,
@@ -24,6 +27,7 @@ from penstock.model.policies import StreamConfig
 from penstock.model.retention import EMPTY, EffectivePolicy, HoldInfo, PolicyDocument, PolicyTarget
 from penstock.model.segments import make_segment_id
 from penstock.ports.controller_service import StreamDescription, SubscriberInfo
+from tests.example_answers import explanation, plan_answer
 
 NOW_MS = 1_800_000_000_000
 FIRST = make_segment_id(0, 0)
@@ -110,7 +114,7 @@ class FakeController:
 
     async def plan_retention(
         self, name: StreamName, *, change: PolicyDocument | None = None, at_ms: int | None = None
-    ) -> Mapping[str, Any]:
+    ) -> RetentionPlan:
         found = self._of(name)
         policy = await self._effective(name, self.documents.get(name, EMPTY) if change is None else change)
         check_effective(policy, name)
@@ -118,34 +122,45 @@ class FakeController:
         over = 0 if limit is None else max(0, found.tail - found.head - limit)
         cut = found.head + over
         lost = {who: min(cut, found.tail) - at for who, at in found.subscribers.items() if at is not None and at < cut}
-        return {
-            "version": 1, "rule": "maximum" if over else "no-policy", "why": f"frees {over} bytes",
-            "truncate": {"0#0": cut} if over else None, "frees_bytes": over, "events": over // 10,
-            "time_range_ms": [NOW_MS - 5000, NOW_MS] if over else None, "next_due_ms": at_ms,
-            "expire": [], "drop": [], "delete_stream": False,
-            "evict": [
-                {"subscriber": who, "bytes": size, "events": size // 10, "rule": "maximum"} for who, size in lost.items()
-            ],
-            "held_by": [{"kind": "no-policy", "name": "", "bytes": found.tail - cut}],
-        }  # fmt: skip
+        evict = [
+            MovedSubscriber(
+                subscriber=who,
+                start={"0#0": cut - size},
+                end={"0#0": cut},
+                bytes=size,
+                events=size // 10,
+                rule="maximum",
+            )
+            for who, size in lost.items()
+        ]
+        return plan_answer(
+            id=str(name), rule="maximum" if over else "no-policy", why=f"frees {over} bytes",
+            truncate={"0#0": cut} if over else None, frees_bytes=over, events=over // 10, policy=policy,
+            sentence=sentence(policy), time_range_ms=[NOW_MS - 5000, NOW_MS] if over else None, next_due_ms=at_ms,
+            evict=evict, held_by=[Holding(kind="no-policy", name="", bytes=found.tail - cut)],
+        )  # fmt: skip
 
-    async def explain_retention(self, name: StreamName, *, position: StreamCut | None = None) -> Mapping[str, Any]:
+    async def explain_retention(self, name: StreamName, *, position: StreamCut | None = None) -> Explanation:
         found = self._of(name)
-        decision = dict(await self.plan_retention(name))
-        held = {"kind": "subscriber", "name": "s/g", "bytes": found.tail - found.head, "release_ms": NOW_MS}
+        plan = await self.plan_retention(name)
+        decision = {field: getattr(plan, field) for field in RetentionRun.__struct_fields__}
+        head, size = {"0#0": found.head}, found.tail - found.head
+        held = ExplainedRange(
+            kind="subscriber", name="s/g", bytes=size, start=head, end={"0#0": found.tail}, release_ms=NOW_MS
+        )
         if position is None:
-            return decision | {"ranges": [held]}
+            return explanation(**decision, ranges=[held])
         if dict(position.positions)[FIRST] < found.head:
-            gone = {"at_ms": NOW_MS, "rule": "maximum", "bytes": 400, "head": {"0#0": found.head}, "certain": False}
-            return decision | {"ranges": [], "earliest_release_ms": None, "gone": gone}
-        return decision | {"ranges": [held], "earliest_release_ms": NOW_MS, "gone": None}
+            gone = GoneData(at_ms=NOW_MS, rule="maximum", bytes=400, head=head, certain=False)
+            return explanation(**decision, earliest_release_ms=None, gone=gone)
+        return explanation(**decision, ranges=[held], earliest_release_ms=NOW_MS, gone=None)
 
-    async def run_retention(self, name: StreamName) -> Mapping[str, Any]:
+    async def run_retention(self, name: StreamName) -> RetentionRun:
         decision = await self.plan_retention(name)
         found = self._of(name)
-        if decision["frees_bytes"]:
+        if decision.frees_bytes:
             found.truncated.append(found.head)
-            found.head += decision["frees_bytes"]
+            found.head += decision.frees_bytes
         return decision
 
     async def reclaim_report(self, name: StreamName) -> Mapping[str, Any]:

@@ -97,7 +97,7 @@ def test_retention_reads_all_workers(store: Any) -> None:
     assert (subscriber.lag_events, subscriber.lag_bytes) == (400, 40_000)
     hold = stream.retention.holds.add(owner="me", reason="a test")
     stream.retention.set({"retain": {"max_bytes": 10_000}})
-    assert stream.retention.run().get("truncate") is None
+    assert stream.retention.run().truncate is None
     with pytest.raises(RetentionHoldError):
         stream.truncate(stream.tail())
     stream.retention.holds.release(hold.id, owner="me")

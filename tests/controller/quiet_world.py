@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
@@ -13,8 +12,10 @@ from controller_world import STREAM, FakeClock, cut_at, join, name_of, publish, 
 from memory_segments import MemorySegments
 
 from penstock.controller.controller import Controller
-from penstock.core.planner_json.requests import encode_cut, plan_line, read_facts
+from penstock.core.planner_json.requests import plan_line, read_facts
+from penstock.core.planner_json.stream import encode_cut
 from penstock.core.retention.settlement import settle
+from penstock.model.answers.plan import RetentionPlan, RetentionRun
 from penstock.model.errors import (
     InvalidArgumentError,
     InvalidCutError,
@@ -135,45 +136,45 @@ class QuietWorld:
         before = await controller.describe_stream(STREAM)
         plan = await controller.plan_retention(STREAM)
         explained = await controller.explain_retention(STREAM)
-        due = sum(item["bytes"] for item in explained["ranges"] if item["kind"] == "due")
-        assert due == explained["frees_bytes"] == plan["frees_bytes"] == sum(s["frees_bytes"] for s in plan["steps"])
-        assert sum(item["bytes"] for item in explained["ranges"]) == before.size_bytes
+        due = sum(item.bytes for item in explained.ranges if item.kind == "due")
+        assert due == explained.frees_bytes == plan.frees_bytes == sum(s.frees_bytes for s in plan.steps)
+        assert sum(item.bytes for item in explained.ranges) == before.size_bytes
         await self._check_line(plan)
         held = dict.fromkeys((item.name for item in await controller.describe_subscribers(STREAM)), 0)
-        for item in explained["ranges"]:
-            if item["kind"] == "subscriber":
-                held[item["name"]] += item["bytes"]
+        for item in explained.ranges:
+            if item.kind == "subscriber":
+                held[item.name] += item.bytes
         assert held == {item.name: item.held_bytes for item in await controller.describe_subscribers(STREAM)}
         done = await controller.run_retention(STREAM)
-        assert {name: done[name] for name in TAKEN[:7]} == {name: plan[name] for name in TAKEN[:7]}
+        assert [getattr(done, name) for name in TAKEN[:7]] == [getattr(plan, name) for name in TAKEN[:7]]
         await self._check_actions(done)
         for _ in range(2):
             after = await controller.describe_stream(STREAM)
-            assert before.size_bytes - after.size_bytes == plan["frees_bytes"]
-            if plan["steps"] and plan["frees_bytes"]:
-                assert after.head == cut_at(_cut(plan["truncate"]))
+            assert before.size_bytes - after.size_bytes == plan.frees_bytes
+            if plan.steps and plan.frees_bytes:
+                assert after.head == cut_at(_cut(plan.truncate))
             left = await controller.plan_retention(STREAM)
-            assert (left["frees_bytes"], left["steps"], left["events"]) == (0, [], 0)
-            ranges = (await controller.explain_retention(STREAM))["ranges"]
-            assert all(item["kind"] != "due" for item in ranges)
-            assert (await controller.run_retention(STREAM))["steps"] == []
-        return len(plan["steps"])
+            assert (left.frees_bytes, left.steps, left.events) == (0, [], 0)
+            ranges = (await controller.explain_retention(STREAM)).ranges
+            assert all(item.kind != "due" for item in ranges)
+            assert (await controller.run_retention(STREAM)).steps == []
+        return len(plan.steps)
 
-    async def _check_line(self, plan: Mapping[str, Any]) -> None:
+    async def _check_line(self, plan: RetentionPlan) -> None:
         """The facts on paper lead to where the plan does. With several segments a maximum that passes subscribers may take
         another of the cuts that are given all at once."""
         line = read_facts(json.dumps(await self.controller.retention_facts(STREAM)))
         found = settle(line.facts, now_ms=line.now_ms)
-        rules = {step["rule"] for step in plan["steps"]}
-        if rules & {"subscribers-maximum", "overlap-maximum"} and len(plan["truncate"] or ()) > 1:
+        rules = {step.rule for step in plan.steps}
+        if rules & {"subscribers-maximum", "overlap-maximum"} and len(plan.truncate or ()) > 1:
             return
-        assert (found.frees_bytes, encode_cut(found.truncate)) == (plan["frees_bytes"], plan["truncate"])
-        assert (found.last.deletes_stream, list(found.hurt)) == (plan["delete_stream"], plan["subscribers"])
+        assert (found.frees_bytes, encode_cut(found.truncate)) == (plan.frees_bytes, plan.truncate)
+        assert (found.last.deletes_stream, list(found.hurt)) == (plan.delete_stream, plan.subscribers)
         text = plan_line(json.dumps(await self.controller.retention_facts(STREAM)))
         said = text.get("settled", text)
-        assert (said["frees_bytes"], said["truncate"]) == (plan["frees_bytes"], plan["truncate"])
+        assert (said["frees_bytes"], said["truncate"]) == (plan.frees_bytes, plan.truncate)
 
-    async def _check_actions(self, done: Mapping[str, Any]) -> None:
+    async def _check_actions(self, done: RetentionRun) -> None:
         """Each quota does what is said of it, and nothing that is said of another."""
         policy = await self.controller.effective_policy(STREAM)
         own = {
@@ -181,12 +182,12 @@ class QuietWorld:
             "backlog-events": policy.events_action,
             "backlog-age": policy.age_action,
         }
-        for item in done["evict"]:
-            assert own.get(item["rule"], OnExceed.EVICT) is OnExceed.EVICT, item
-        writers = done["writers"]
-        if writers["exceeded"]:
-            state = "notify" if own[writers["rule"]] is OnExceed.EVICT else own[writers["rule"]].value
-            assert writers["state"] == state
+        for item in done.evict:
+            assert own.get(item.rule, OnExceed.EVICT) is OnExceed.EVICT, item
+        writers = done.writers
+        if writers.exceeded:
+            state = "notify" if own[writers.rule] is OnExceed.EVICT else own[writers.rule].value
+            assert writers.state == state
 
 
 def _cut(words: dict[str, int]) -> dict[int, int]:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 from byte_limits import HEADER, keeping, left, over_a_store
 from controller_world import STREAM, FakeClock, join, name_of, publish, scale_to, seg, with_stream
 from disks import write_events
 from memory_segments import MemorySegments
+from msgspec.structs import asdict
 
 from penstock.controller.controller import Controller
+from penstock.model.answers.plan import RetentionRun
 from penstock.model.names import segment_name
 from penstock.model.retention import Backlog, Combine, Measure, PolicyDocument, Retain, Unsubscribed
 from penstock.ports.segment_service import SegmentService
@@ -24,18 +24,18 @@ from penstock.ports.segment_service import SegmentService
 ONE = seg(0, 0)
 
 
-async def planned_and_run(controller: Controller) -> Mapping[str, Any]:
+async def planned_and_run(controller: Controller) -> RetentionRun:
     """One cycle, which does exactly what the plan and the explanation before it said."""
     plan = await controller.plan_retention(STREAM)
     explained = await controller.explain_retention(STREAM)
-    assert explained["frees_bytes"] == sum(item["bytes"] for item in explained["ranges"] if item["kind"] == "due")
+    assert explained.frees_bytes == sum(item.bytes for item in explained.ranges if item.kind == "due")
     before = await left(controller)
     decision = await controller.run_retention(STREAM)
-    assert {key: plan[key] for key in decision} == decision
+    assert asdict(plan).items() >= asdict(decision).items()
     # The explanation says who keeps the rest, too.
-    assert explained["why"].startswith(decision["why"])
-    assert {key: explained[key] for key in decision} == {**decision, "why": explained["why"]}
-    assert before - await left(controller) == decision["frees_bytes"]
+    assert explained.why.startswith(decision.why)
+    assert asdict(explained).items() >= (asdict(decision) | {"why": explained.why}).items()
+    assert before - await left(controller) == decision.frees_bytes
     return decision
 
 
@@ -58,12 +58,12 @@ def test_the_first_cycle_takes_unread_data_down_to_the_maximum_and_no_further() 
         await controller.set_policy(STREAM, keeping(max_bytes=10_000))
         decision = await planned_and_run(controller)
         wanted = min(end for end in ends_of(sizes) if written - end <= 10_000)
-        assert decision["truncate"] == {"0#0": wanted}
-        assert decision["rule"] == "subscribers-maximum"
+        assert decision.truncate == {"0#0": wanted}
+        assert decision.rule == "subscribers-maximum"
         (lost,) = await controller.list_evictions(STREAM)
         assert (lost["bytes"], lost["events"]) == (wanted, ends_of(sizes).index(wanted))
         clock.ms += 60_000
-        assert (await planned_and_run(controller))["frees_bytes"] == 0
+        assert (await planned_and_run(controller)).frees_bytes == 0
 
     asyncio.run(over_a_store(work))
 
@@ -74,12 +74,12 @@ def test_a_minimum_near_the_tail_does_not_keep_a_maximum_from_freeing_what_came_
         await join(controller, "g", {ONE: 0})
         await controller.set_policy(STREAM, keeping(min_bytes=1_000, max_bytes=20_000))
         await write_events(store, name_of(ONE), sizes)
-        assert (await planned_and_run(controller))["truncate"] == {"0#0": 36_000}
+        assert (await planned_and_run(controller)).truncate == {"0#0": 36_000}
         # All is read: down to the minimum, and no byte below.
         await publish(controller, "g", {ONE: 56_000})
         clock.ms += 1000
         decision = await planned_and_run(controller)
-        assert (decision["truncate"], decision["rule"]) == ({"0#0": 55_000}, "subscribers-minimum")
+        assert (decision.truncate, decision.rule) == ({"0#0": 55_000}, "subscribers-minimum")
         assert await left(controller) == 1_000
 
     asyncio.run(over_a_store(work))
@@ -90,14 +90,14 @@ def test_nobody_subscribes_and_a_policy_comes_late_the_maximum_goes_first_then_t
         await write_events(store, name_of(ONE), [92] * 500)
         await controller.set_policy(STREAM, keeping(min_bytes=3_050, max_bytes=20_000))
         decision = await planned_and_run(controller)
-        assert [(step["rule"], step["truncate"]) for step in decision["steps"]] == [
+        assert [(step.rule, step.truncate) for step in decision.steps] == [
             ("maximum", {"0#0": 30_000}),
             ("minimum", {"0#0": 46_900}),
         ]
-        assert (decision["truncate"], decision["frees_bytes"]) == ({"0#0": 46_900}, 46_900)
+        assert (decision.truncate, decision.frees_bytes) == ({"0#0": 46_900}, 46_900)
         await write_events(store, name_of(ONE), [92] * 5)
         clock.ms += 1000
-        assert (await planned_and_run(controller))["truncate"] == {"0#0": 47_400}
+        assert (await planned_and_run(controller)).truncate == {"0#0": 47_400}
 
     asyncio.run(over_a_store(work))
 
@@ -113,14 +113,14 @@ def test_an_age_takes_nothing_of_an_old_stream_before_a_record_has_it() -> None:
         )
         await controller.set_policy(STREAM, document)
         first = await planned_and_run(controller)
-        assert (first["frees_bytes"], first["expire"]) == (0, [])
+        assert (first.frees_bytes, first.expire) == (0, [])
         clock.ms += 1_799_999
         before = await planned_and_run(controller)
-        assert (before["frees_bytes"], before["expire"]) == (0, [])
+        assert (before.frees_bytes, before.expire) == (0, [])
         clock.ms += 1
         # Now the first record has the age, and with it all that it found, down to the minimum of bytes.
         decision = await planned_and_run(controller)
-        assert decision["expire"] != []
+        assert decision.expire != []
         assert await left(controller) == 1_000
 
     asyncio.run(over_a_store(work))
@@ -132,10 +132,10 @@ def test_each_segment_is_met_by_itself_where_limits_are_measured_so() -> None:
         for number, count in enumerate((300, 70, 5)):
             await write_events(store, name_of(seg(0, number)), [92] * count)
         await controller.set_policy(STREAM, keeping(measure=Measure.SEGMENT, min_bytes=1_050, max_bytes=5_020))
-        assert (await planned_and_run(controller))["truncate"] == {"0#0": 25_000, "1#0": 2_000, "2#0": 0}
+        assert (await planned_and_run(controller)).truncate == {"0#0": 25_000, "1#0": 2_000, "2#0": 0}
         await publish(controller, "g", {seg(0, 0): 30_000, seg(0, 1): 7_000, seg(0, 2): 500})
         clock.ms += 1000
-        assert (await planned_and_run(controller))["truncate"] == {"0#0": 28_900, "1#0": 5_900, "2#0": 0}
+        assert (await planned_and_run(controller)).truncate == {"0#0": 28_900, "1#0": 5_900, "2#0": 0}
 
     asyncio.run(over_a_store(work, 3))
 
@@ -150,7 +150,7 @@ def test_limits_of_segments_reach_into_earlier_epochs_of_the_same_keys() -> None
         await write_events(store, name_of(seg(1, 2)), [92] * 10)
         await controller.set_policy(STREAM, keeping(measure=Measure.SEGMENT, max_bytes=3_000))
         # 30 events of each are left: 20 of them in the sealed one.
-        assert (await planned_and_run(controller))["truncate"] == {"0#0": 8_000, "1#0": 7_000}
+        assert (await planned_and_run(controller)).truncate == {"0#0": 8_000, "1#0": 7_000}
 
     asyncio.run(over_a_store(work, 2))
 
@@ -166,13 +166,13 @@ def test_a_head_in_the_middle_of_a_scale_does_not_keep_a_boundary_from_being_fou
         # One of the two is read, and what follows both is not begun.
         await publish(controller, "g", {seg(1, 1): 4_000, seg(2, 3): -1})
         await controller.set_policy(STREAM, keeping(min_bytes=0))
-        assert (await planned_and_run(controller))["truncate"] == {"1#1": 4_000, "3#2": -1}
+        assert (await planned_and_run(controller)).truncate == {"1#1": 4_000, "3#2": -1}
         await controller.set_policy(STREAM, keeping(max_bytes=13_000))
         clock.ms += 1000
-        assert (await planned_and_run(controller))["truncate"] == {"1#1": 7_000, "3#2": -1}
+        assert (await planned_and_run(controller)).truncate == {"1#1": 7_000, "3#2": -1}
         await controller.set_policy(STREAM, keeping(max_bytes=4_050))
         clock.ms += 1000
-        assert (await planned_and_run(controller))["truncate"] == {"3#2": 6_000}
+        assert (await planned_and_run(controller)).truncate == {"3#2": 6_000}
 
     asyncio.run(over_a_store(work))
 
@@ -213,7 +213,7 @@ def test_whatever_was_written_the_minimum_stays_and_the_maximum_is_met_to_the_ev
                 assert await left(controller) <= maximum
             if subscribed and before > maximum:
                 assert await left(controller) > min(before, maximum) - 3 * (300 + HEADER)
-            for text, offset in (decision["truncate"] or {}).items():
+            for text, offset in (decision.truncate or {}).items():
                 number, epoch = text.split("#")
                 assert offset <= 0 or offset in ends_of(written[seg(int(epoch), int(number))])
             await write_events(store, await _first(controller), [chance.choice([0, 40])] * 3)

@@ -50,12 +50,12 @@ def test_a_position_inside_a_range_is_released_at_the_time_of_its_own_data() -> 
                 await controller.run_retention(STREAM)
             for offset, recorded_ms in ((0, times[0]), (9, times[0]), (10, times[1]), (25, times[2]), (39, times[3])):
                 found = await controller.explain_retention(STREAM, position=cut_at({SEGMENT: offset}))
-                assert found["earliest_release_ms"] == recorded_ms + 100_000, offset
-                assert [item["bytes"] for item in found["ranges"]] == [40 - offset]
+                assert found.earliest_release_ms == recorded_ms + 100_000, offset
+                assert [item.bytes for item in found.ranges] == [40 - offset]
                 # It is gone then, and not a millisecond before.
                 for early_ms, gone in ((1, False), (0, True)):
-                    plan = await controller.plan_retention(STREAM, at_ms=found["earliest_release_ms"] - early_ms)
-                    assert ((plan["truncate"] or {"0#0": 0})["0#0"] > offset) is gone
+                    plan = await controller.plan_retention(STREAM, at_ms=found.earliest_release_ms - early_ms)
+                    assert ((plan.truncate or {"0#0": 0})["0#0"] > offset) is gone
 
     run(work)
 
@@ -65,7 +65,7 @@ def test_the_sentence_of_a_policy_speaks_of_the_cycle_that_this_server_has() -> 
         segments, settings = MemorySegments(), replace(QUIET, retention_cycle_ms=cycle_ms)
         async with with_stream(segments, 1, settings=settings) as controller:
             await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_age_s=86_400)))
-            return str((await controller.plan_retention(STREAM))["sentence"])
+            return str((await controller.plan_retention(STREAM)).sentence)
 
     async def work() -> None:
         told = [await sentence(cycle_ms) for cycle_ms in (60_000, 600_000, None)]

@@ -9,6 +9,7 @@ import pytest
 from controller_world import STREAM, FakeClock, name_of, seg, with_stream
 from memory_segments import MemorySegments
 
+from penstock.codec.answers import as_json
 from penstock.core.planner_json.requests import plan_line
 from penstock.model.errors import InvalidArgumentError, StreamNotFoundError
 from penstock.model.names import StreamName
@@ -32,7 +33,7 @@ def test_who_decides_on_the_told_facts_decides_as_the_controller() -> None:
                 line = await controller.retention_facts(STREAM, change=change)
                 plan = await controller.plan_retention(STREAM, change=change)
                 told = plan_line(json.dumps(line))
-                assert {name: told[name] for name in OWN} == {name: plan[name] for name in OWN}
+                assert {name: told[name] for name in OWN} == {name: as_json(plan)[name] for name in OWN}
                 assert (line["id"], line["stream"]["scope"]) == (str(STREAM), STREAM.scope)
             assert line["hold"][0]["id"] == "case"
 

@@ -84,22 +84,22 @@ def test_undo_gives_back_all_of_it_and_rules_leave_it_alone_for_the_rest_of_the_
         segments.write(name_of(ONE), b"y" * 50)
         clock.ms += 1000
         decision = await controller.run_retention(STREAM)
-        assert decision["truncate"] == {"0#0": 140}
+        assert decision.truncate == {"0#0": 140}
         assert (await controller.undo_truncation(STREAM)).positions == {ONE: 0}
         assert segments.segments[name_of(ONE)].start == 0
         description = await controller.describe_stream(STREAM)
         assert (description.size_bytes, dict(description.head.positions)) == (150, {ONE: 0})
         clock.ms += HOUR_MS - 1
         decision = await controller.run_retention(STREAM)
-        assert decision["truncate"] is None
-        assert decision["next_due_ms"] is not None
+        assert decision.truncate is None
+        assert decision.next_due_ms is not None
         explained = await controller.explain_retention(STREAM)
-        assert explained["ranges"][0]["kind"] == "hold"
+        assert explained.ranges[0].kind == "hold"
         clock.ms += 1
         segments.write(name_of(ONE), b"z" * 20)
         decision = await controller.run_retention(STREAM)
         # A record is near enough to where the minimum begins.
-        assert decision["truncate"] == {"0#0": 150}
+        assert decision.truncate == {"0#0": 150}
 
     scenario(work)
 

@@ -57,7 +57,7 @@ def test_a_hold_beats_truncation_by_hand_by_rule_and_deletion_and_names_itself()
             assert caught.value.fields == expected
             clock.ms += 1000
             decision = await controller.run_retention(STREAM)
-            assert (decision["candidate"], decision["truncate"]) == ({"0#0": 10}, None)
+            assert (decision.candidate, decision.truncate) == ({"0#0": 10}, None)
             assert (await controller.describe_stream(STREAM)).held_by == "hold h1"
             await controller.seal_stream(STREAM)
             with pytest.raises(RetentionHoldError) as caught:
@@ -125,7 +125,7 @@ def test_a_hold_from_a_cut_on_lets_go_what_lies_before() -> None:
             with pytest.raises(RetentionHoldError):
                 await controller.truncate_stream(STREAM, cut_at({seg(0, 0): 5}))
             clock.ms += 1000
-            assert (await controller.run_retention(STREAM))["truncate"] == {"0#0": 4}
+            assert (await controller.run_retention(STREAM)).truncate == {"0#0": 4}
             with pytest.raises(InvalidCutError):
                 await controller.add_hold(STREAM, owner="o", reason="too late", cut=cut_at({seg(0, 0): 3}))
             with pytest.raises(InvalidCutError):
@@ -143,7 +143,7 @@ def test_a_hold_on_a_scope_covers_all_its_streams_those_to_come_included() -> No
             await controller.create_scope("free")
             segments.write(name_of(seg(0, 0), OTHER), b"x")
             clock.ms += 1000
-            assert (await controller.run_retention(OTHER))["truncate"] is None
+            assert (await controller.run_retention(OTHER)).truncate is None
             with pytest.raises(RetentionHoldError):
                 await controller.truncate_stream(OTHER, cut_at({seg(0, 0): 1}, OTHER))
             assert [item.id for item in await controller.list_holds(OTHER)] == [hold.id]
@@ -182,13 +182,13 @@ def test_a_hold_ends_with_its_time_whatever_the_wall_clock_is_set_to() -> None:
             segments.write(name_of(seg(0, 0)), b"x")
             await controller.add_hold(STREAM, owner="o", reason="r", until_ms=clock.ms + 1000)
             clock.jump(3_600_000)
-            assert (await controller.run_retention(STREAM))["truncate"] is None
+            assert (await controller.run_retention(STREAM)).truncate is None
             assert len(await controller.list_holds(STREAM)) == 1
             clock.jump(-3_600_000)
             clock.ms += 999
-            assert (await controller.run_retention(STREAM))["truncate"] is None
+            assert (await controller.run_retention(STREAM)).truncate is None
             clock.ms += 1
-            assert (await controller.run_retention(STREAM))["truncate"] == {"0#0": 1}
+            assert (await controller.run_retention(STREAM)).truncate == {"0#0": 1}
             assert await controller.list_holds() == ()
             await controller.sweep()
             assert hold_keys(segments) == []
@@ -293,11 +293,11 @@ def test_a_hold_that_cannot_be_read_holds_its_whole_scope_until_somebody_lifts_i
             table.entries[keys.hold("s", "h")] = (b"\x00", table.entries[keys.hold("s", "h")][1])
             segments.write(name_of(seg(0, 0)), b"x")
             clock.ms += 1000
-            assert (await controller.run_retention(STREAM))["truncate"] is None
+            assert (await controller.run_retention(STREAM)).truncate is None
             (item,) = await controller.list_holds(STREAM)
             assert "cannot be read" in item.reason
             await controller.release_hold("h", owner="o")
-            assert (await controller.run_retention(STREAM))["truncate"] == {"0#0": 1}
+            assert (await controller.run_retention(STREAM)).truncate == {"0#0": 1}
 
     run(work)
 
@@ -328,7 +328,7 @@ def test_a_held_stream_is_never_deleted_for_being_idle() -> None:
             await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(stream_s=10)))
             await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h")
             clock.ms += 20_000
-            assert not (await controller.run_retention(STREAM))["delete_stream"]
+            assert not (await controller.run_retention(STREAM)).delete_stream
             assert await controller.stream_exists(STREAM)
             (told,) = await audit_entries(controller, segments, "held")
             assert (told["would"], told["rule"]) == ("delete", "idle-stream")

@@ -14,9 +14,11 @@ from controller_world import (
     with_stream,
 )
 from memory_segments import MemorySegments
+from msgspec import UNSET
+from msgspec.structs import asdict
 
 from penstock.model.policies import RetentionPolicy, RetentionType
-from penstock.model.retention import PolicyDocument, Retain
+from penstock.model.retention import Level, PolicyDocument, Retain
 
 SEGMENT = seg(0, 0)
 NAME = name_of(SEGMENT)
@@ -41,19 +43,18 @@ def test_a_plan_says_what_would_go_and_a_cycle_then_does_exactly_that() -> None:
             before = segments.mutations
             change = PolicyDocument(retain=Retain(min_bytes=5, max_bytes=25))
             plan = await controller.plan_retention(STREAM, change=change)
-            assert (plan["truncate"], plan["frees_bytes"], plan["events"]) == ({"0#0": 20}, 20, 4)
-            assert plan["time_range_ms"] == [began_ms, began_ms + 2000]
-            assert plan["policy"]["retain"]["max_bytes"] == {"value": 25, "from": "stream"}
-            assert plan["subscribers"] == ["s/g"]
-            assert [(item["subscriber"], item["bytes"], item["events"]) for item in plan["evict"]] == [("s/g", 20, 4)]
+            assert (plan.truncate, plan.frees_bytes, plan.events) == ({"0#0": 20}, 20, 4)
+            assert plan.time_range_ms == [began_ms, began_ms + 2000]
+            assert (plan.policy.max_bytes, plan.policy.origins["retain.max_bytes"]) == (25, Level.STREAM)
+            assert plan.subscribers == ["s/g"]
+            assert [(item.subscriber, item.bytes, item.events) for item in plan.evict] == [("s/g", 20, 4)]
             now = await controller.plan_retention(STREAM)
-            assert (now["truncate"], now["events"], now["time_range_ms"]) == (None, 0, None)
+            assert (now.truncate, now.events, now.time_range_ms) == (None, 0, None)
             assert segments.mutations == before
             await controller.set_policy(STREAM, change)
             decision = await controller.run_retention(STREAM)
-            assert {key: plan[key] for key in decision if key != "next_due_ms"} == {
-                key: decision[key] for key in decision if key != "next_due_ms"
-            }
+            done = asdict(decision) | {"next_due_ms": plan.next_due_ms}
+            assert asdict(plan).items() >= done.items()
             (lost,) = await controller.list_evictions(STREAM)
             assert (lost["bytes"], lost["events"]) == (20, 4)
 
@@ -68,10 +69,10 @@ def test_a_plan_for_later_lets_time_pass_and_nothing_else() -> None:
             segments.write(NAME, b"x" * 10)
             await controller.run_retention(STREAM)
             due_ms = clock.ms + 10_000
-            assert (await controller.plan_retention(STREAM, at_ms=due_ms - 1))["truncate"] is None
-            assert (await controller.plan_retention(STREAM, at_ms=due_ms))["truncate"] == {"0#0": 10}
+            assert (await controller.plan_retention(STREAM, at_ms=due_ms - 1)).truncate is None
+            assert (await controller.plan_retention(STREAM, at_ms=due_ms)).truncate == {"0#0": 10}
             clock.ms = due_ms
-            assert (await controller.run_retention(STREAM))["truncate"] == {"0#0": 10}
+            assert (await controller.run_retention(STREAM)).truncate == {"0#0": 10}
 
     run(work)
 
@@ -85,10 +86,10 @@ def test_whose_a_hold_is_and_why_stands_with_what_it_holds() -> None:
             where = cut_at({SEGMENT: 10})
             await it.add_hold(STREAM, owner="legal", reason="case 7", cut=where, hold_id="case-7")
             for position in (None, where):
-                found = (await it.explain_retention(STREAM, position=position))["ranges"]
-                (held,) = [item for item in found if item["kind"] == "hold"]
-                assert (held["name"], held["owner"], held["reason"]) == ("case-7", "legal", "case 7")
-                assert all("owner" not in item for item in found if item is not held)
+                found = (await it.explain_retention(STREAM, position=position)).ranges
+                (held,) = [item for item in found if item.kind == "hold"]
+                assert (held.name, held.owner, held.reason) == ("case-7", "legal", "case 7")
+                assert all(item.owner is UNSET for item in found if item is not held)
 
     run(work)
 
@@ -111,21 +112,19 @@ def test_of_any_position_it_is_known_why_it_is_there_or_when_and_why_it_went() -
                 return await controller.explain_retention(STREAM, position=cut_at({SEGMENT: offset}))
 
             found = await explain(20)
-            assert [(item["kind"], item["from"], item["bytes"]) for item in found["ranges"]] == [
-                ("minimum", {"0#0": 20}, 20)
-            ]
-            assert found["earliest_release_ms"] == recorded_ms + 10_000
-            assert found["gone"] is None
-            gone = (await explain(4))["gone"]
-            assert (gone["at_ms"], gone["rule"], gone["bytes"], gone["certain"]) == (by_hand_ms, "manual", 5, True)
-            gone = (await explain(5))["gone"]
-            assert (gone["at_ms"], gone["bytes"], gone["head"]) == (recorded_ms, 10, {"0#0": 15})
+            assert [(item.kind, item.start, item.bytes) for item in found.ranges] == [("minimum", {"0#0": 20}, 20)]
+            assert found.earliest_release_ms == recorded_ms + 10_000
+            assert found.gone is None
+            gone = (await explain(4)).gone
+            assert (gone.at_ms, gone.rule, gone.bytes, gone.certain) == (by_hand_ms, "manual", 5, True)
+            gone = (await explain(5)).gone
+            assert (gone.at_ms, gone.bytes, gone.head) == (recorded_ms, 10, {"0#0": 15})
             end = await explain(40)
-            assert (end["ranges"], end["earliest_release_ms"], end["gone"]) == ([], None, None)
+            assert (end.ranges, end.earliest_release_ms, end.gone) == ([], None, None)
             clock.ms += 5000
             await controller.run_retention(STREAM)
-            gone = (await explain(15))["gone"]
-            assert (gone["at_ms"], gone["rule"], gone["bytes"]) == (clock.ms, "minimum", 25)
+            gone = (await explain(15)).gone
+            assert (gone.at_ms, gone.rule, gone.bytes) == (clock.ms, "minimum", 25)
 
     run(work)
 
@@ -138,9 +137,9 @@ def test_what_went_before_all_that_is_remembered_is_not_blamed_on_what_is() -> N
             for offset in range(1, 150):
                 clock.ms += 1
                 await controller.truncate_stream(STREAM, cut_at({SEGMENT: offset}))
-            gone = (await controller.explain_retention(STREAM, position=cut_at({SEGMENT: 3})))["gone"]
-            assert (gone["head"], gone["certain"]) == ({"0#0": 50}, False)
-            gone = (await controller.explain_retention(STREAM, position=cut_at({SEGMENT: 100})))["gone"]
-            assert (gone["head"], gone["certain"]) == ({"0#0": 101}, True)
+            gone = (await controller.explain_retention(STREAM, position=cut_at({SEGMENT: 3}))).gone
+            assert (gone.head, gone.certain) == ({"0#0": 50}, False)
+            gone = (await controller.explain_retention(STREAM, position=cut_at({SEGMENT: 100}))).gone
+            assert (gone.head, gone.certain) == ({"0#0": 101}, True)
 
     run(work)

@@ -226,10 +226,10 @@ def test_a_policy_that_cannot_be_read_keeps_all_data_and_says_so(newer: bool) ->
             clock.ms += 1000
             for _ in range(3):
                 decision = await controller.run_retention(STREAM)
-                assert (decision["rule"], decision["truncate"]) == ("unreadable-policy", None)
+                assert (decision.rule, decision.truncate) == ("unreadable-policy", None)
             explained = await controller.explain_retention(STREAM)
-            assert explained["unreadable"].startswith("stream: policy ")
-            assert [item["kind"] for item in explained["ranges"]] == ["unreadable-policy"]
+            assert explained.unreadable.startswith("stream: policy ")
+            assert [item.kind for item in explained.ranges] == ["unreadable-policy"]
             assert (await controller.describe_stream(STREAM)).size_bytes == 10
             for ask in (controller.get_policy, controller.effective_policy):
                 with pytest.raises(error):
@@ -258,11 +258,11 @@ def test_a_damaged_policy_of_the_scope_stops_every_rule_of_its_streams() -> None
             table.entries[keys.scope_policy("s")] = (b"\x00", table.entries[keys.scope_policy("s")][1])
             segments.write(name_of(seg(0, 0)), b"x" * 10)
             clock.ms += 1000
-            assert (await controller.run_retention(STREAM))["rule"] == "unreadable-policy"
+            assert (await controller.run_retention(STREAM)).rule == "unreadable-policy"
             with pytest.raises(CorruptDataError):
                 await controller.get_policy("s")
             await controller.set_policy("s", EMPTY)
-            assert (await controller.run_retention(STREAM))["truncate"] == {"0#0": 10}
+            assert (await controller.run_retention(STREAM)).truncate == {"0#0": 10}
 
     run(work)
 

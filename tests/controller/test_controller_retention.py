@@ -19,6 +19,7 @@ from controller_world import (
     with_stream,
 )
 from memory_segments import MemorySegments
+from msgspec.structs import asdict
 
 from penstock.controller.settings import ControllerSettings
 from penstock.model.cuts import StreamCut
@@ -59,7 +60,7 @@ def test_size_retention_goes_back_to_the_newest_record_that_leaves_the_minimum()
                 segments.write(name_of(seg(0, 0)), b"x" * 10)
                 clock.ms += 1000
                 decision = await controller.run_retention(STREAM)
-            assert decision["truncate"] == {"0#0": 10}
+            assert decision.truncate == {"0#0": 10}
             assert (await controller.head(STREAM)).positions == {seg(0, 0): 10}
             # The record that was used, and all before it, are forgotten.
             assert len(records(segments)) == 2
@@ -77,7 +78,7 @@ def test_without_a_policy_nothing_ever_goes() -> None:
         async with with_stream(segments, 1, clock) as controller:
             segments.write(name_of(seg(0, 0)), b"x" * 10)
             decision = await controller.run_retention(STREAM)
-            assert (decision["rule"], decision["truncate"], decision["record"]) == ("no-policy", None, None)
+            assert (decision.rule, decision.truncate, decision.record) == ("no-policy", None, None)
             assert (await controller.describe_stream(STREAM)).held_by == "no-policy"
             assert records(segments) == []
 
@@ -94,10 +95,10 @@ def test_explaining_changes_nothing_and_running_does_what_was_explained() -> Non
             before = segments.mutations
             explained = await controller.explain_retention(STREAM)
             assert segments.mutations == before
-            assert sum(item["bytes"] for item in explained["ranges"]) == 10
-            assert explained["truncate"] == {"0#0": 10}
+            assert sum(item.bytes for item in explained.ranges) == 10
+            assert explained.truncate == {"0#0": 10}
             decision = await controller.run_retention(STREAM)
-            assert {key: explained[key] for key in decision} == decision
+            assert asdict(explained).items() >= asdict(decision).items()
             assert (await controller.head(STREAM)).positions == {seg(0, 0): 10}
 
     asyncio.run(run())

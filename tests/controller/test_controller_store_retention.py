@@ -45,7 +45,7 @@ def test_an_eviction_by_events_is_exact_over_scales_and_crashes() -> None:
             assert found.lag_events == 50
             head = await controller.head(STREAM)
             assert found.cut == head
-            assert (await controller.run_retention(STREAM))["evict"] == []
+            assert (await controller.run_retention(STREAM)).evict == []
 
     asyncio.run(run())
 

@@ -267,7 +267,7 @@ def test_a_removed_subscriber_holds_nothing_and_may_subscribe_again() -> None:
             (told,) = await audit_entries(controller, segments, "drop")
             assert (told["rule"], told["subscriber"], told["cut"]) == ("manual", "s/g", {"0": 2})
             clock.ms += 1000
-            assert (await controller.run_retention(STREAM))["truncate"] == {"0#0": 10}
+            assert (await controller.run_retention(STREAM)).truncate == {"0#0": 10}
             group = await controller.get_reader_group("s", "g")
             await controller.update_reader_group(group)
             assert await controller.list_subscribers(STREAM) == ("s/g",)

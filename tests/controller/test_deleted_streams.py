@@ -335,15 +335,15 @@ def test_an_idle_stream_has_the_grace_too_and_its_idleness_begins_anew() -> None
     async def work(controller: Controller, segments: MemorySegments, clock: FakeClock) -> None:
         await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(stream_s=100)))
         clock.ms += 101_000
-        assert (await controller.run_retention(STREAM))["delete_stream"]
+        assert (await controller.run_retention(STREAM)).delete_stream
         (listed,) = await controller.list_deleted_streams()
         assert listed.rule == "idle-stream"
         clock.ms += 1000
         await controller.restore_stream(STREAM)
         clock.ms += 99_000
-        assert not (await controller.run_retention(STREAM))["delete_stream"]
+        assert not (await controller.run_retention(STREAM)).delete_stream
         clock.ms += 2_000
-        assert (await controller.run_retention(STREAM))["delete_stream"]
+        assert (await controller.run_retention(STREAM)).delete_stream
 
     scenario(work)
 

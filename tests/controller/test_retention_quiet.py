@@ -33,8 +33,8 @@ def test_a_stream_over_its_maximum_comes_down_to_its_minimum_without_another_wri
                 clock.ms += 600_000
             assert (await controller.describe_stream(STREAM)).size_bytes == 5_000
             explained = await controller.explain_retention(STREAM)
-            assert [item["kind"] for item in explained["ranges"]] == ["minimum"]
-            assert (await controller.plan_retention(STREAM))["frees_bytes"] == 0
+            assert [item.kind for item in explained.ranges] == ["minimum"]
+            assert (await controller.plan_retention(STREAM)).frees_bytes == 0
 
     asyncio.run(run())
 
@@ -48,12 +48,12 @@ def test_one_cycle_by_hand_goes_as_far_as_many() -> None:
             segments.write(name_of(ONE), b"x" * 95_000, event_bytes=100)
             await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=5_000, max_bytes=35_000)))
             done = await controller.run_retention(STREAM)
-            assert (done["truncate"], done["frees_bytes"]) == ({"0#0": 90_000}, 90_000)
-            assert [(step["rule"], step["frees_bytes"]) for step in done["steps"]] == [
+            assert (done.truncate, done.frees_bytes) == ({"0#0": 90_000}, 90_000)
+            assert [(step.rule, step.frees_bytes) for step in done.steps] == [
                 ("maximum", 60_000),
                 ("minimum", 30_000),
             ]
-            assert (await controller.run_retention(STREAM))["frees_bytes"] == 0
+            assert (await controller.run_retention(STREAM)).frees_bytes == 0
 
     asyncio.run(run())
 

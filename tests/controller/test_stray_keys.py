@@ -45,7 +45,7 @@ def test_a_stray_key_stops_nothing_else(kind: str, tail: bytes) -> None:
             await controller.set_policy(None, PolicyDocument(backlog=Backlog(ttl_s=1 << 20)))
             points = Points(controller._ctx)
             for number in range(70):
-                await points.note(STREAM, {"time_ms": number * 3_600_000, "size_bytes": number})
+                await points.note(STREAM, time_ms=number * 3_600_000, size_bytes=number)
             await points.flush()
             await controller.run_retention(STREAM)
             assert await load_points(controller._ctx, STREAM)

@@ -295,8 +295,7 @@ def test_points_and_marks_of_a_stream_do_not_outlive_it_at_any_step() -> None:
 
             async def look() -> None:
                 for name in (STREAM, type(STREAM)("s", "other")):
-                    record = {"time_ms": clock.ms, "size_bytes": 5}
-                    await controller._loop._points.note(name, record)
+                    await controller._loop._points.note(name, time_ms=clock.ms, size_bytes=5)
                 await controller._loop._points.flush()
                 try:
                     await controller._cycle.refresh_limit(STREAM)

@@ -27,8 +27,8 @@ def test_explain_names_the_truncation_that_took_the_data_and_not_an_undone_one()
             await controller.run_retention(STREAM)
             await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=0, max_bytes=10)))
             await controller.run_retention(STREAM)
-            gone = (await controller.explain_retention(STREAM, position=cut_at({ONE: 10})))["gone"]
-            assert gone["rule"] != "manual"
-            assert gone["at_ms"] > undone_ms
+            gone = (await controller.explain_retention(STREAM, position=cut_at({ONE: 10}))).gone
+            assert gone.rule != "manual"
+            assert gone.at_ms > undone_ms
 
     asyncio.run(work())

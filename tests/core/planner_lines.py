@@ -6,7 +6,10 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.core.planner_json.requests import encode_cut, encode_record
+import msgspec
+
+from penstock.core.planner_json.answers import record_of
+from penstock.core.planner_json.stream import encode_cut
 from penstock.core.policies.levels import seconds
 from penstock.core.retention.planner import RetentionFacts
 from penstock.model.retention import EffectivePolicy
@@ -53,10 +56,10 @@ def line_of(facts: RetentionFacts, now_ms: int, **more: Any) -> dict[str, Any]:
         "truncating": facts.truncating,
         "policy": None if facts.policy is None else document_of(facts.policy),
         "unreadable": facts.unreadable,
-        "retention_set": [encode_record(item) for item in facts.retention_set],
-        "boundaries": [encode_record(item) for item in facts.boundaries],
+        "retention_set": [msgspec.to_builtins(record_of(item)) for item in facts.retention_set],
+        "boundaries": [msgspec.to_builtins(record_of(item)) for item in facts.boundaries],
         "subscribers": {name: subscriber_of(facts, name) for name in facts.subscribers},
-        "tail": None if facts.tail is None else encode_record(facts.tail),
+        "tail": None if facts.tail is None else msgspec.to_builtins(record_of(facts.tail)),
         "last_append_ms": facts.last_append_ms,
         "hold": [
             {"id": item.id, "until_ms": item.until_ms, "cut": encode_cut(item.positions)} for item in facts.holds

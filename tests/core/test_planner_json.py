@@ -4,16 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import penstock.core
+from penstock.core.planner_json.answers import ranges_of
 from penstock.core.planner_json.policy import decode_policy
 from penstock.core.planner_json.requests import (
     FIELDS,
     decode_facts,
-    encode_plan,
-    encode_ranges,
     plan_line,
+    plan_of,
 )
 from penstock.core.planner_json.stream import Cuts, take_stream
 from penstock.core.retention.planner import explain
@@ -482,7 +483,7 @@ def test_a_boundary_is_where_an_eviction_may_end() -> None:
 
 def test_explained_ranges_carry_their_cuts() -> None:
     facts = decode_facts(line()).facts
-    assert encode_ranges(explain(facts, now_ms=7000)) == [
+    assert msgspec.to_builtins(ranges_of(explain(facts, now_ms=7000))) == [
         {"kind": "due", "name": "", "bytes": 5, "from": {"0#0": 5}, "to": {"0#0": 10}, "release_ms": 7000},
         {
             "kind": "subscriber",
@@ -510,10 +511,10 @@ def test_the_schema_in_the_package_names_the_fields_that_are_read_and_written() 
     facts, decision = schema["$defs"]["facts"], schema["$defs"]["decision"]
     assert set(facts["properties"]) == set(FIELDS)
     assert set(facts["required"]) <= set(FIELDS)
-    written = encode_plan(decode_facts(line()))
+    written = msgspec.to_builtins(plan_of(decode_facts(line())))
     assert set(decision["properties"]) == {*written, "settled"}
     assert set(decision["required"]) == set(written)
-    settled = encode_plan(decode_facts(line(**ABOVE)))["settled"]
+    settled = msgspec.to_builtins(plan_of(decode_facts(line(**ABOVE))).settled)
     assert set(decision["properties"]["settled"]["required"]) == set(settled)
 
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 from retention_world import TWO, at, cut, one_segment, record
 
-from penstock.core.planner_json.requests import encode_verdict
+from penstock.core.planner_json.answers import writers_of
 from penstock.core.policies.levels import resolve
 from penstock.core.retention.planner import (
     Hold,
@@ -178,10 +179,10 @@ def test_bounds_of_bytes_and_events_do_what_each_quota_says() -> None:
     verdict = decide(facts, now_ms=6000).writers
     assert (verdict.bytes_state, verdict.events_state) == (WriterState.HOLD, WriterState.REJECT)
     assert (verdict.state, verdict.rule) == (WriterState.REJECT, RetentionRule.BACKLOG_EVENTS)
-    told = encode_verdict(verdict)
-    assert (told["bytes_state"], told["events_state"]) == ("hold", "reject")
+    told = writers_of(verdict)
+    assert (told.bytes_state, told.events_state) == ("hold", "reject")
     one = decide(replace(facts, policy=policy(max_events=10, max_bytes=200)), now_ms=6000).writers
-    assert "bytes_state" not in encode_verdict(one)
+    assert writers_of(one).bytes_state is UNSET
 
 
 def test_a_backlog_is_too_old_only_where_that_is_certain() -> None:

@@ -78,7 +78,7 @@ def test_the_example_of_30_minutes() -> None:
         await w.append(10)
         await w.publish({FIRST: 10}, "early")
         await w.cycle(after_s=0)
-        assert (await w.cycle(after_s=30 * 60 - 1))["truncate"] is None
+        assert (await w.cycle(after_s=30 * 60 - 1)).truncate is None
         reading = await w.store.reader_group("late", ["s/t"], retention="manual")
         assert (await reading.positions())[STREAM] == StreamCut(STREAM, {FIRST: 0})
         await w.cycle()
@@ -147,7 +147,7 @@ def test_moving_to_consumption_takes_a_policy_and_a_subscriber() -> None:
         await stream.update(retention=by_size(15))
         await w.cycle()
         await w.append(14)
-        assert (await w.cycle())["rule"] == "below-minimum"
+        assert (await w.cycle()).rule == "below-minimum"
         await w.append(10)
         await w.cycle()
         assert await w.head() == {FIRST: 30}
@@ -172,7 +172,7 @@ def test_moving_away_from_consumption_has_records_to_truncate_at() -> None:
         await stream.update(retention=by_size(20))
         await w.controller.update_reader_group(group("g", kind=NONE))
         decision = await w.controller.run_retention(STREAM)
-        assert (decision["rule"], await w.head()) == ("minimum", {FIRST: 20})
+        assert (decision.rule, await w.head()) == ("minimum", {FIRST: 20})
 
     play(story)
 
@@ -186,10 +186,10 @@ def test_a_subscriber_that_is_left_switched_on_goes_on_to_count() -> None:
         await w.subscribe("g", {FIRST: 0})
         await w.grow(10, 10, 10, 10)
         await stream.update(retention=by_size(20))
-        assert (await w.cycle())["rule"] == "subscribers"
+        assert (await w.cycle()).rule == "subscribers"
         assert await w.size() == 40
         await stream.update(retention=by_size(20, 30))
-        assert (await w.cycle())["rule"] == "subscribers-maximum"
+        assert (await w.cycle()).rule == "subscribers-maximum"
         assert await w.size() == 30
 
     play(story)

@@ -153,14 +153,14 @@ def test_limits_by_time_are_kept_likewise() -> None:
         await w.stream(by_time(HOUR_S, DAY_S))
         await w.append(10)
         await w.cycle(after_s=0)
-        assert (await w.cycle(after_s=HOUR_S - 0.001))["truncate"] is None
+        assert (await w.cycle(after_s=HOUR_S - 0.001)).truncate is None
         await w.cycle(after_s=0.001)
         assert await w.head() == {FIRST: 10}
         # The maximum takes also what somebody has not read, and as exactly.
         await w.subscribe("slow", {FIRST: 10})
         await w.append(10)
         await w.cycle(after_s=0)
-        assert (await w.cycle(after_s=DAY_S - 0.001))["frees_bytes"] == 0
+        assert (await w.cycle(after_s=DAY_S - 0.001)).frees_bytes == 0
         await w.cycle(after_s=0.001)
         assert await w.head() == {FIRST: 20}
 
@@ -234,7 +234,7 @@ def test_the_new_head_is_the_chosen_cut() -> None:
     async def story(w: World) -> None:
         await w.stream(by_size(15))
         decision = await w.grow(10, 10, 10)
-        assert decision["candidate"] == decision["truncate"] == {"0#0": 10}
+        assert decision.candidate == decision.truncate == {"0#0": 10}
         assert await w.head() == {FIRST: 10}
 
     play(story)
@@ -246,7 +246,7 @@ def test_workflow_a_stream_without_a_policy_is_not_considered() -> None:
     async def story(w: World) -> None:
         await w.stream()
         decision = await w.grow(10, 10)
-        assert (decision["rule"], decision["truncate"], await w.records()) == ("no-policy", None, [])
+        assert (decision.rule, decision.truncate, await w.records()) == ("no-policy", None, [])
 
     play(story)
 
@@ -290,7 +290,7 @@ def test_workflow_the_size_is_that_from_the_head_to_the_tail() -> None:
         # 80 bytes were ever written, but only 60 are there: that is not more than the maximum.
         await w.append(40)
         decision = await w.cycle()
-        assert (decision["rule"], decision["truncate"]) == ("minimum", {"0#0": 40})
+        assert (decision.rule, decision.truncate) == ("minimum", {"0#0": 40})
         assert await w.size() == 40
 
     play(story)
@@ -302,7 +302,7 @@ def test_workflow_below_the_minimum_nothing_is_done() -> None:
     async def story(w: World) -> None:
         await w.stream(by_size(50, 100))
         decision = await w.grow(20, 29)
-        assert (decision["rule"], decision["truncate"], await w.size()) == ("below-minimum", None, 49)
+        assert (decision.rule, decision.truncate, await w.size()) == ("below-minimum", None, 49)
 
     play(story)
 
@@ -316,7 +316,7 @@ def test_workflow_without_a_maximum_the_cut_closest_above_the_minimum() -> None:
         await stream.update(retention=by_size(35))
         decision = await w.cycle()
         # Truncating at 60 would leave 20, at 40 it leaves 40, at 20 it would leave 60.
-        assert (decision["rule"], decision["truncate"]) == ("minimum", {"0#0": 40})
+        assert (decision.rule, decision.truncate) == ("minimum", {"0#0": 40})
 
     play(story)
 
@@ -329,9 +329,9 @@ def test_workflow_above_the_maximum_the_cut_closest_below_it() -> None:
         stream = await w.stream(by_size(1000))
         await w.grow(20, 20, 20, 20, 20)
         await stream.update(retention=by_size(10, 70))
-        decision = (await w.cycle())["steps"][0]
+        decision = (await w.cycle()).steps[0]
         # 40 leaves 60: the largest that is below 70. 60 and 80 would leave more than the minimum too.
-        assert (decision["rule"], decision["truncate"]) == ("maximum", {"0#0": 40})
+        assert (decision.rule, decision.truncate) == ("maximum", {"0#0": 40})
 
     play(story)
 
@@ -344,8 +344,8 @@ def test_workflow_between_the_limits_the_cut_closest_to_the_minimum() -> None:
         await w.grow(20, 20, 20, 20, 20)
         await stream.update(retention=by_size(10, 70))
         # The decision between the limits follows the one above the maximum at once.
-        decision = (await w.cycle())["steps"][1]
-        assert (decision["rule"], decision["truncate"]) == ("minimum", {"0#0": 80})
+        decision = (await w.cycle()).steps[1]
+        assert (decision.rule, decision.truncate) == ("minimum", {"0#0": 80})
         assert await w.size() == 20
 
     play(story)
@@ -359,9 +359,9 @@ def test_limits_that_are_met_exactly_are_met() -> None:
         stream = await w.stream(by_size(1000))
         await w.grow(20, 20, 20, 20, 20)
         await stream.update(retention=by_size(40, 60))
-        assert [step["truncate"] for step in (await w.cycle())["steps"]] == [{"0#0": 40}, {"0#0": 60}]
+        assert [step.truncate for step in (await w.cycle()).steps] == [{"0#0": 40}, {"0#0": 60}]
         assert await w.size() == 40
-        assert (await w.cycle())["truncate"] is None
+        assert (await w.cycle()).truncate is None
 
     play(story)
 

@@ -253,7 +253,7 @@ def test_with_an_acknowledgement_by_consumption_without_by_the_policy(published:
             await w.publish({FIRST: published})
         decision = await w.grow(10)
         assert await w.head() == {FIRST: head}
-        assert decision["rule"] == ("minimum" if published is None else "subscribers")
+        assert decision.rule == ("minimum" if published is None else "subscribers")
 
     play(story)
 
@@ -286,7 +286,7 @@ def test_one_subscriber_is_its_own_lower_bound() -> None:
         assert await w.head() == {FIRST: 10}
         await w.append(30)
         await w.publish({FIRST: 20})
-        assert (await w.cycle())["rule"] == "subscribers"
+        assert (await w.cycle()).rule == "subscribers"
         assert await w.head() == {FIRST: 20}
 
     play(story)
@@ -337,7 +337,7 @@ async def _twenties(w: World, policy: RetentionPolicy, bound: int) -> dict:
     await w.grow(20, 20, 20, 20, 20)
     await w.subscribe("g", {FIRST: bound})
     await stream.update(retention=policy)
-    return dict(await w.controller.run_retention(STREAM))
+    return await w.controller.run_retention(STREAM)
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_relations_of_bound_and_limits(
 
     async def story(w: World) -> None:
         decision = await _twenties(w, policy, bound)
-        assert (decision["rule"], await w.head()) == (rule, {FIRST: head}), relation
+        assert (decision.rule, await w.head()) == (rule, {FIRST: head}), relation
 
     play(story)
 
@@ -389,7 +389,7 @@ async def _two_lanes(w: World, policy: RetentionPolicy, bound: tuple[int, int]) 
         await w.cycle()
     await w.subscribe("g", {FIRST: bound[0], SECOND: bound[1]})
     await stream.update(retention=policy)
-    return dict(await w.controller.run_retention(STREAM))
+    return await w.controller.run_retention(STREAM)
 
 
 @pytest.mark.parametrize("policy", [by_size(75), by_time(2)])
@@ -400,7 +400,7 @@ def test_relation_iv_the_bound_overlaps_the_minimum(policy: RetentionPolicy) -> 
     async def story(w: World) -> None:
         # The minimum's cut is (50, 50), ahead of the bound on the left and behind it on the right.
         decision = await _two_lanes(w, policy, (45, 70))
-        assert (decision["rule"], await w.head()) == ("overlap-minimum", {FIRST: 20, SECOND: 40})
+        assert (decision.rule, await w.head()) == ("overlap-minimum", {FIRST: 20, SECOND: 40})
         assert await w.size() == 120 >= 75
 
     play(story)
@@ -414,7 +414,7 @@ def test_relation_v_the_bound_overlaps_the_maximum(policy: RetentionPolicy) -> N
     async def story(w: World) -> None:
         # The maximum's cut is (50, 50). The first one that is nowhere behind the bound is (80, 60).
         decision = await _two_lanes(w, policy, (30, 60))
-        assert (decision["rule"], await w.head()) == ("overlap-maximum", {FIRST: 80, SECOND: 60})
+        assert (decision.rule, await w.head()) == ("overlap-maximum", {FIRST: 80, SECOND: 60})
 
     play(story)
 
@@ -426,10 +426,10 @@ def test_relation_v_keeps_the_minimum() -> None:
     async def story(w: World) -> None:
         decision = await _two_lanes(w, by_size(70, 85), (30, 60))
         # (80, 60) would leave 40 only.
-        first, then = decision["steps"]
-        assert (first["rule"], first["truncate"]) == ("subscribers-maximum", {"0#0": 50, "1#0": 50})
+        first, then = decision.steps
+        assert (first.rule, first.truncate) == ("subscribers-maximum", {"0#0": 50, "1#0": 50})
         # What is left keeps the maximum by now, so that the subscriber's own cut counts.
-        assert (then["rule"], await w.head()) == ("subscribers", {FIRST: 50, SECOND: 60})
+        assert (then.rule, await w.head()) == ("subscribers", {FIRST: 50, SECOND: 60})
         assert await w.size() >= 70
 
     play(story)

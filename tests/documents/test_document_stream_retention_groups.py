@@ -27,7 +27,7 @@ def test_three_things_are_needed() -> None:
         await w.append(10, 10, 10)
         await w.subscribe("g", {})
         await w.publish({FIRST: 20})
-        assert (await w.cycle())["rule"] == "no-policy"
+        assert (await w.cycle()).rule == "no-policy"
         await stream.update(retention=by_size(0))
         await w.cycle()
         assert await w.head() == {FIRST: 20}

@@ -8,6 +8,8 @@ from typing import Any
 
 from penstock.codec.control.effective_policy import PATHS
 from penstock.codec.control.policy_document import encode_document
+from penstock.model.answers.explanation import Explanation, GoneData
+from penstock.model.answers.plan import Holding, RetentionPlan, RetentionRun
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import AlreadyExistsError, ConflictError, NotFoundError, SubscriberNotFoundError
 from penstock.model.names import StreamName
@@ -22,6 +24,7 @@ from penstock.model.retention import (
     PolicyTarget,
 )
 from penstock.ports.controller_service import DeletedStream, RestoredStream, SubscriberInfo
+from tests.example_answers import explanation, plan_answer, run_answer
 
 
 class MemoryRetention:
@@ -62,27 +65,23 @@ class MemoryRetention:
             origins=dict.fromkeys(PATHS, Level.DEFAULT) | {"retain.min_age_s": Level.STREAM, "grace_s": Level.SERVER},
         )
 
-    async def run_retention(self, stream: StreamName) -> Mapping[str, Any]:
+    async def run_retention(self, stream: StreamName) -> RetentionRun:
         self._stream(stream)
-        return {
-            "version": 1,
-            "truncate": {"0#0": 10},
-            "rule": "size",
-            "frees_bytes": 10,
-            "why": "too large",
-            "held_by": [{"kind": "subscriber", "name": "delays", "bytes": 50}],
-        }
+        held = Holding(kind="subscriber", name="delays", bytes=50)
+        return run_answer(truncate={"0#0": 10}, rule="size", frees_bytes=10, why="too large", held_by=[held])
 
     async def plan_retention(
         self, stream: StreamName, *, change: PolicyDocument | None = None, at_ms: int | None = None
-    ) -> Mapping[str, Any]:
-        self._stream(stream)
-        return {"version": 1, "rule": repr(change), "next_due_ms": at_ms, "truncate": None, "why": "", "frees_bytes": 0}
+    ) -> RetentionPlan:
+        return plan_answer(rule=repr(change), next_due_ms=at_ms, policy=await self.effective_policy(stream))
 
-    async def explain_retention(self, stream: StreamName, *, position: StreamCut | None = None) -> Mapping[str, Any]:
-        self._stream(stream)
-        at = None if position is None else dict(sorted((str(k), v) for k, v in position.positions.items()))
-        return {"version": 1, "truncate": None, "rule": "none", "frees_bytes": 0, "held_by": [], "at": at}
+    async def explain_retention(self, stream: StreamName, *, position: StreamCut | None = None) -> Explanation:
+        policy = await self.effective_policy(stream)
+        if position is None:
+            return explanation(policy=policy)
+        head = {str(k): v for k, v in sorted(position.positions.items())}
+        gone = GoneData(at_ms=5, rule="manual", bytes=7, head=head, certain=True)
+        return explanation(policy=policy, earliest_release_ms=None, gone=gone)
 
     async def retention_facts(self, stream: StreamName, *, change: PolicyDocument | None = None) -> Mapping[str, Any]:
         self._stream(stream)

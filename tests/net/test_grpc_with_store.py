@@ -109,7 +109,7 @@ def test_a_stream_lives_from_creation_to_deletion() -> None:
             assert not await remote.is_segment_active(S, FIRST)
 
             decision = await remote.explain_retention(S)
-            assert decision["version"] == 1
+            assert decision.version == 1
             await remote.run_retention(S)
 
             with pytest.raises(StreamNotSealedError):

@@ -21,6 +21,7 @@ from penstock.client.reading.reader import AsyncReader
 from penstock.core.cuts.order import Positions, check_cut, segments_between, segments_to_delete, successors, upper_bound
 from penstock.core.cuts.read_order import enter_successors
 from penstock.core.streams.history import EpochRecord, StreamHistory
+from penstock.model.answers.explanation import Explanation
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidCutError, SegmentNotFoundError
 from penstock.model.names import StreamName, segment_name
@@ -33,6 +34,7 @@ from penstock.spark.reading import stream as spark_stream
 from penstock.spark.reading.planning import batch_ranges, left_of
 from penstock.spark.reading.positions import Offset, ranges_of
 from penstock.spark.reading.stream import StreamReader
+from tests.example_answers import explanation
 
 STREAM = StreamName("s", "t")
 PARTS = 8
@@ -150,8 +152,8 @@ class World:
                 found.append(SegmentSpan(segment=item, start=low, end=high, events=None))
         return found
 
-    async def explain_retention(self, stream: StreamName, *, position: StreamCut) -> Mapping[str, Any]:
-        return {}
+    async def explain_retention(self, stream: StreamName, *, position: StreamCut) -> Explanation:
+        return explanation()
 
     # --- SegmentService ---
 

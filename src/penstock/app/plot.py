@@ -111,7 +111,6 @@ def gather(store: Store, stream: str, *, now_ms: int) -> Picture:
     # A clock that went back, or a point of after we looked, must not bend the line.
     points = [Point(time_ms=at, written=size, head=start) for at, size, start in history if at < now_ms]
     points = sorted((p for p in points if p.written <= now.written), key=lambda p: p.time_ms)
-    frees = decision.get("frees_bytes") or 0
     return Picture(
         stream=stream,
         points=[*points, now],
@@ -120,9 +119,9 @@ def gather(store: Store, stream: str, *, now_ms: int) -> Picture:
             item.name: None if item.cut is None else found.written_bytes - item.lag_bytes
             for item in sorted(found.subscribers, key=lambda item: item.name)
         },
-        next_head=head + frees if frees else None,
-        next_due_ms=decision.get("next_due_ms"),
-        why=str(decision.get("why", "")),
+        next_head=head + decision.frees_bytes if decision.frees_bytes else None,
+        next_due_ms=decision.next_due_ms,
+        why=decision.why,
     )
 
 

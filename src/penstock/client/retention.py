@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 from penstock.client.options import check_printable, cut_of
 from penstock.codec.control.policy_document import decode_document
 from penstock.core.policies.levels import validate, with_pravega
+from penstock.model.answers.explanation import Explanation
+from penstock.model.answers.plan import RetentionPlan, RetentionRun
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
@@ -131,7 +133,7 @@ class AsyncHolds:
 class AsyncRetention(AsyncLevelPolicy):
     """The retention of one stream: its policy, and what the planner says of it.
 
-    Answers of the planner are mappings as docs/formats/planner.md has them. All calls raise StreamNotFoundError.
+    docs/formats/planner.md has the answers as JSON. All calls raise StreamNotFoundError.
     """
 
     def __init__(self, stream: StreamName, controller: ControllerService) -> None:
@@ -142,17 +144,17 @@ class AsyncRetention(AsyncLevelPolicy):
         """What applies to the stream after all levels, with the origin of each value."""
         return await self._controller.effective_policy(self._stream)
 
-    async def plan(self, change: Policy = None, *, at: When = None) -> Mapping[str, Any]:
+    async def plan(self, change: Policy = None, *, at: When = None) -> RetentionPlan:
         """What is deleted until nothing is due, now or later, with ``change`` as the stream's policy. Changes nothing."""
         document = None if change is None else validate(document_of(change), self._stream)
         return await self._controller.plan_retention(self._stream, change=document, at_ms=ms_of(at, name="at"))
 
-    async def explain(self, position: StreamCut | str | None = None) -> Mapping[str, Any]:
+    async def explain(self, position: StreamCut | str | None = None) -> Explanation:
         """Who holds each byte from head to tail, or the one at ``position``, and since when or until when."""
         cut = None if position is None else cut_of(position, name="position")
         return await self._controller.explain_retention(self._stream, position=cut)
 
-    async def run(self) -> Mapping[str, Any]:
+    async def run(self) -> RetentionRun:
         """Decide and perform now until nothing is due, and return what was done."""
         return await self._controller.run_retention(self._stream)
 

@@ -38,6 +38,8 @@ from penstock.controller.transactions.calls import Transactions
 from penstock.controller.transactions.sweeper import Sweeper
 from penstock.controller.wiring import context_of
 from penstock.core.segments.placement import is_transaction_name, is_transient_name, parent_name
+from penstock.model.answers.explanation import Explanation
+from penstock.model.answers.plan import RetentionPlan, RetentionRun
 from penstock.model.callers import unattributed
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import PenstockError
@@ -336,15 +338,15 @@ class Controller:
 
     # --- retention -----------------------------------------------------------------------------------------------
 
-    async def run_retention(self, stream: StreamName) -> Mapping[str, Any]:
+    async def run_retention(self, stream: StreamName) -> RetentionRun:
         return await self._loop.run_stream(stream)
 
     async def plan_retention(
         self, stream: StreamName, *, change: PolicyDocument | None = None, at_ms: int | None = None
-    ) -> Mapping[str, Any]:
+    ) -> RetentionPlan:
         return await self._cycle.plan(stream, change=change, at_ms=at_ms)
 
-    async def explain_retention(self, stream: StreamName, *, position: StreamCut | None = None) -> Mapping[str, Any]:
+    async def explain_retention(self, stream: StreamName, *, position: StreamCut | None = None) -> Explanation:
         return await self._cycle.explain(stream, position=position)
 
     async def retention_facts(self, stream: StreamName, *, change: PolicyDocument | None = None) -> Mapping[str, Any]:

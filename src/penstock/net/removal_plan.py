@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.codec.control.policy_document import encode_hold
-from penstock.core.planner_json.requests import encode_cut
+from penstock.core.planner_json.stream import encode_cut
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import CorruptDataError, SubscriberNotFoundError
 from penstock.model.names import StreamName

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
+from penstock.model.answers.explanation import Explanation
+from penstock.model.answers.plan import RetentionPlan, RetentionRun
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
@@ -456,25 +458,24 @@ class ControllerService(Protocol):
         """What applies to the stream, with the origin of each value."""
         ...
 
-    async def run_retention(self, stream: StreamName) -> Mapping[str, Any]:
-        """Decide and perform now until nothing is due, and return what was done, as ``plan_retention`` reports it."""
+    async def run_retention(self, stream: StreamName) -> RetentionRun:
+        """Decide and perform now until nothing is due, and return what was done."""
         ...
 
     async def plan_retention(
         self, stream: StreamName, *, change: PolicyDocument | None = None, at_ms: int | None = None
-    ) -> Mapping[str, Any]:
+    ) -> RetentionPlan:
         """What would be done at ``at_ms`` (now), until nothing is due, with ``change`` as the stream's document.
 
-        Changes nothing. Beside what the decisions do together and their ``steps``:
-        ``events`` and ``time_range_ms`` of what would go, ``subscribers`` hurt, ``policy`` in force.
+        Changes nothing.
         """
         ...
 
-    async def explain_retention(self, stream: StreamName, *, position: StreamCut | None = None) -> Mapping[str, Any]:
-        """Who holds each byte from head to tail (``ranges``) and what a cycle would decide now. Changes nothing.
+    async def explain_retention(self, stream: StreamName, *, position: StreamCut | None = None) -> Explanation:
+        """Who holds each byte from head to tail, and what a cycle would decide now. Changes nothing.
 
-        ``position``: only the range that begins there, with ``earliest_release_ms``; for one before the head, when and by
-        which rule it went.
+        ``position``: only the range that begins there, and until when it stays; for one before the head, when and by which
+        rule it went.
         """
         ...
 

@@ -157,8 +157,8 @@ def _loss(store: Store, hold: HoldInfo, line: ProgressLine) -> Loss:
     for name in names:
         line.show(name)
         with suppress(NotFoundError):  # The stream was deleted since the listing.
-            ranges = store.stream(name).retention.explain().get("ranges") or ()
-            size = sum(item["bytes"] for item in ranges if item.get("kind") == "hold" and item.get("name") == hold.id)
+            ranges = store.stream(name).retention.explain().ranges
+            size = sum(item.bytes for item in ranges if (item.kind, item.name) == ("hold", hold.id))
             if size:
                 kept.append((name, size))
     line.show("")

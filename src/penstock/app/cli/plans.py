@@ -12,6 +12,7 @@ from penstock.app.cli.common.policy_options import target_in_words
 from penstock.app.cli.common.words import decision_words, hurt_words, removes, span
 from penstock.core.policies.levels import merged, resolve, validate
 from penstock.core.units import counted, format_size
+from penstock.model.answers.plan import RetentionPlan
 from penstock.model.errors import NotFoundError
 from penstock.model.names import SYSTEM_SCOPE, StreamName
 from penstock.model.retention import EMPTY, PolicyDocument, PolicyTarget
@@ -30,7 +31,7 @@ class Plan:
     ``streams``: how many were asked about; ``removing``: how many would lose something. ``events``: None where not known.
     """
 
-    decisions: Sequence[tuple[str, Mapping[str, Any]]]
+    decisions: Sequence[tuple[str, RetentionPlan]]
     streams: int
     removing: int
     frees_bytes: int
@@ -38,14 +39,14 @@ class Plan:
     single: bool = False
 
     @classmethod
-    def of(cls, name: str, decision: Mapping[str, Any]) -> Plan:
+    def of(cls, name: str, decision: RetentionPlan) -> Plan:
         """The plan of one stream."""
         return cls(
             decisions=[(name, decision)],
             streams=1,
             removing=int(removes(decision)),
-            frees_bytes=decision.get("frees_bytes") or 0,
-            events=decision.get("events"),
+            frees_bytes=decision.frees_bytes,
+            events=decision.events,
             single=True,
         )
 
@@ -64,7 +65,7 @@ class Plan:
     @property
     def sentence(self) -> str:
         """What the planned policy does, where the plan is of one stream and the store says it; else empty."""
-        return str(self.decisions[0][1].get("sentence") or "") if self.single else ""
+        return self.decisions[0][1].sentence if self.single else ""
 
     @property
     def words(self) -> Mapping[str, object]:
@@ -84,13 +85,13 @@ class Plan:
         return said if self.events is None else f"{said}, {counted(self.events, 'event')}"
 
 
-def stream_line(decision: Mapping[str, Any]) -> str:
+def stream_line(decision: RetentionPlan) -> str:
     """What one stream would lose, on one line."""
-    said = format_size(decision.get("frees_bytes") or 0)
-    if decision.get("events") is not None:
-        said += f", {counted(decision['events'], 'event')}"
-    if decision.get("time_range_ms"):
-        said += f", written {span(decision['time_range_ms'])}"
+    said = format_size(decision.frees_bytes)
+    if decision.events is not None:
+        said += f", {counted(decision.events, 'event')}"
+    if decision.time_range_ms:
+        said += f", written {span(decision.time_range_ms)}"
     return "; ".join([said, *hurt_words(decision)])
 
 
@@ -104,7 +105,7 @@ def plan_change(
     after = validate(after, target)
     if isinstance(target, StreamName):
         return Plan.of(str(target), store.stream(str(target)).retention.plan(after, at=at_ms))
-    found: list[tuple[str, Mapping[str, Any]]] = []
+    found: list[tuple[str, RetentionPlan]] = []
     streams = removing = frees = 0
     events: int | None = 0
     for name, document in _reached(store, target, before, after):
@@ -113,11 +114,10 @@ def plan_change(
             streams += 1
             if removes(decision):
                 removing += 1
-                frees += decision.get("frees_bytes") or 0
-                counted = decision.get("events")
-                events = None if events is None or counted is None else events + counted
+                frees += decision.frees_bytes
+                events = None if events is None or decision.events is None else events + decision.events
                 found.append((name, decision))
-                found.sort(key=lambda item: -(item[1].get("frees_bytes") or 0))
+                found.sort(key=lambda item: -item[1].frees_bytes)
                 del found[_SHOWN_STREAMS:]
     return Plan(decisions=found, streams=streams, removing=removing, frees_bytes=frees, events=events)
 

@@ -60,8 +60,7 @@ def sentence(policy: EffectivePolicy | RetentionPolicy | None) -> str:
 
 def sentence_in_force(store: Store, stream: str) -> str:
     """What applies to the stream after all levels. The store says it, for it knows how often it applies its rules."""
-    retention = store.stream(stream).retention
-    return str(retention.plan().get("sentence") or "") or sentence(retention.effective())
+    return store.stream(stream).retention.plan().sentence
 
 
 def as_fields(policy: RetentionPolicy | None) -> dict[str, Any] | None:

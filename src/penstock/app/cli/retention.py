@@ -15,7 +15,7 @@ import typer
 from penstock.app.cli.audit import audit
 from penstock.app.cli.common.loss import confirm, lost_fields
 from penstock.app.cli.common.options import AS_OF, AT, FACTS, PNG, SINCE, ReasonOption, YesOption
-from penstock.app.cli.common.output import print_facts, print_json, print_rows, print_text, say
+from penstock.app.cli.common.output import print_answer, print_facts, print_json, print_rows, print_text, say
 from penstock.app.cli.common.policy_options import (
     LevelArgument,
     PolicyChange,
@@ -90,8 +90,7 @@ def show(
         if isinstance(target, StreamName):
             # The store knows how often it applies its rules, and whether it can read them.
             answer = store.stream(str(target)).retention.plan()
-            policy, unreadable = store.stream(str(target)).retention.effective(), answer.get("unreadable") or ""
-            said = answer.get("sentence") or sentence(policy)
+            policy, unreadable, said = answer.policy, answer.unreadable, answer.sentence
         else:
             policy = _applied(store, target)
             said = sentence(policy)
@@ -346,7 +345,7 @@ def run(
     """
     with open_target(controller, data) as store:
         decision = store.stream(stream).retention.run()
-    print_facts(decision if json else decision_words(decision), as_json=json)
+    print_answer(decision, decision_words, as_json=json)
 
 
 @app.command()
@@ -375,7 +374,7 @@ def explain(
     with open_target(controller, data) as store:
         handle = store.stream(stream)
         decision = handle.retention.explain(None if position is None else cut_at(handle, position))
-    print_facts(decision if json else decision_words(decision), as_json=json)
+    print_answer(decision, decision_words, as_json=json)
 
 
 @app.command()

@@ -7,6 +7,8 @@ from typing import Any
 
 from penstock.client.blocking.loop_thread import LoopThread
 from penstock.client.retention import AsyncHolds, AsyncLevelPolicy, AsyncRetention, Policy, When
+from penstock.model.answers.explanation import Explanation
+from penstock.model.answers.plan import RetentionPlan, RetentionRun
 from penstock.model.cuts import StreamCut
 from penstock.model.retention import EffectivePolicy, HoldInfo, PolicyDocument
 
@@ -85,16 +87,16 @@ class Retention(LevelPolicy):
         """What applies to the stream after all levels, with the origin of each value."""
         return self._thread.call(self._inner.effective())
 
-    def plan(self, change: Policy = None, *, at: When = None) -> Mapping[str, Any]:
+    def plan(self, change: Policy = None, *, at: When = None) -> RetentionPlan:
         """What is deleted until nothing is due, now or later, with ``change`` as the stream's policy. Changes nothing."""
         return self._thread.call(self._inner.plan(change, at=at))
 
-    def explain(self, position: StreamCut | str | None = None) -> Mapping[str, Any]:
-        """Who holds each byte from head to tail, or the one at ``position``; ``why`` in words, bytes, milliseconds."""
+    def explain(self, position: StreamCut | str | None = None) -> Explanation:
+        """Who holds each byte from head to tail, or the one at ``position``, and since when or until when."""
         return self._thread.call(self._inner.explain(position))
 
-    def run(self) -> Mapping[str, Any]:
-        """Decide and perform now until nothing is due, and return what was done and why."""
+    def run(self) -> RetentionRun:
+        """Decide and perform now until nothing is due, and return what was done."""
         return self._thread.call(self._inner.run())
 
     def facts(self) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ from penstock.client.reading.group_table import GroupTable
 from penstock.client.reading.liveness import Silences
 from penstock.client.reading.reader import resolve_cut
 from penstock.client.retry import retrying
-from penstock.core.planner_json.requests import encode_cut
+from penstock.core.planner_json.stream import encode_cut
 from penstock.core.streams.query_source import is_made_by_query
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (

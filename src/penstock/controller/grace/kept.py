@@ -27,7 +27,7 @@ from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.workflows import exclusive, settle, settled
 from penstock.controller.tasks import each
 from penstock.core.cuts.order import head_of, segments_to_delete, storage_offsets
-from penstock.core.planner_json.requests import encode_cut
+from penstock.core.planner_json.stream import encode_cut
 from penstock.core.streams.history import StreamHistory
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError, SegmentNotFoundError

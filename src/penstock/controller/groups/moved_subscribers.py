@@ -21,7 +21,7 @@ from penstock.controller.grace.records import load_grace
 from penstock.controller.metadata import Stored, changing, stored
 from penstock.controller.stream_view import StreamView
 from penstock.core.cuts.order import at_or_after, head_of, size_till, upper_bound
-from penstock.core.planner_json.requests import encode_cut
+from penstock.core.planner_json.stream import encode_cut
 from penstock.core.streams.history import StreamHistory
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention

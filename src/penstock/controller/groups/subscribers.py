@@ -23,7 +23,7 @@ from penstock.controller.streams.tails import head_positions, tail_positions
 from penstock.controller.streams.workflows import exclusive, settled
 from penstock.core.cuts.check import check_position, check_range
 from penstock.core.cuts.order import Positions, at_or_after, lower_bound, size_till, upper_bound
-from penstock.core.planner_json.requests import encode_cut
+from penstock.core.planner_json.stream import encode_cut
 from penstock.core.retention.facts import HolderKind
 from penstock.core.streams.history import StreamHistory
 from penstock.core.streams.query_source import check_publisher, is_made_by_query, owned_by, owner_in_words

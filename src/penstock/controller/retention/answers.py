@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from penstock.codec.control.effective_policy import encode_effective
+from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
+
 from penstock.codec.control.readers import PastTruncationsRecord
 from penstock.controller import keys
 from penstock.controller.context import Context
@@ -17,13 +19,17 @@ from penstock.controller.retention.facts import Snapshot, look, snapshot_after
 from penstock.controller.retention.steps import decided
 from penstock.controller.streams.cuts import asked_again, check_bound, retry_if_moved
 from penstock.core.cuts.order import Positions, at_or_after
+from penstock.core.planner_json.answers import ranges_of, run_of
 from penstock.core.planner_json.facts_line import encode_facts
-from penstock.core.planner_json.requests import FactsLine, encode_cut, encode_ranges, encode_settlement
+from penstock.core.planner_json.requests import FactsLine
+from penstock.core.planner_json.stream import encode_cut
 from penstock.core.policies.levels import check_effective, validate
 from penstock.core.policies.sentence import sentence
 from penstock.core.retention.decision import RetentionDecision
 from penstock.core.retention.facts import HeldRange, HolderKind, StreamCutRecord
 from penstock.core.retention.settlement import Settlement, goes_on
+from penstock.model.answers.explanation import Explanation, GoneData
+from penstock.model.answers.plan import RetentionPlan
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyDocument
@@ -49,15 +55,10 @@ async def _steps(ctx: Context, found: Snapshot, *, now_ms: int) -> AsyncIterator
 
 
 @asked_again
-async def planned(
-    ctx: Context, name: StreamName, *, change: PolicyDocument | None, at_ms: int | None
-) -> Mapping[str, Any]:
+async def planned(ctx: Context, name: StreamName, *, change: PolicyDocument | None, at_ms: int | None) -> RetentionPlan:
     """What would be done at ``at_ms`` with ``change`` as the stream's document, until nothing is due.
 
-    Beside what the decisions do together and their ``steps``:
-    ``at_ms`` (a time that has passed counts as now); ``events`` (exact; None where a cut is no boundary
-    of events) and ``time_range_ms`` of what would go; ``subscribers`` that would lose data or be dropped; ``policy`` in
-    force with the origin of each value, and its ``sentence``. Nobody is taken to append or to acknowledge until then.
+    A time that has passed counts as now. Nobody is taken to append or to acknowledge until then.
     Raises: ScopeNotFoundError, StreamNotFoundError, InvalidArgumentError, UnavailableError.
     """
     checked = None if change is None else validate(change, name)
@@ -71,14 +72,16 @@ async def planned(
     if times is not None and times[0] is None and found.facts.head is None:
         # Nothing was ever truncated: the oldest byte is as old as the stream at most.
         times = (found.view.record.created_ms, times[1])
-    return {
-        **encode_settlement(str(name), settlement),
-        "at_ms": when_ms,
-        "events": 0 if cut is None else await ctx.events.between(name, found.history, found.first, cut),
-        "time_range_ms": None if times is None else list(times),
-        "subscribers": settlement.hurt,
-        **_policy(ctx, found),
-    }
+    return RetentionPlan(
+        **asdict(run_of(str(name), settlement)),
+        at_ms=when_ms,
+        events=0 if cut is None else await ctx.events.between(name, found.history, found.first, cut),
+        time_range_ms=None if times is None else list(times),
+        subscribers=settlement.hurt,
+        policy=found.policy,
+        unreadable=found.levels.unreadable,
+        sentence=_sentence(ctx, found),
+    )
 
 
 @asked_again
@@ -113,50 +116,41 @@ async def _all_boundaries(ctx: Context, found: Snapshot, *, now_ms: int) -> Sequ
     return counted
 
 
-def _policy(ctx: Context, found: Snapshot) -> dict[str, Any]:
-    policy: dict[str, Any] = encode_effective(found.policy)
+def _sentence(ctx: Context, found: Snapshot) -> str:
     if found.levels.unreadable:
-        return {
-            "policy": policy,
-            "unreadable": found.levels.unreadable,
-            "sentence": "everything is kept: the policy cannot be read",
-        }
-    return {
-        "policy": policy,
-        "unreadable": "",
-        "sentence": sentence(found.policy, cycle_ms=ctx.settings.retention_cycle_ms),
-    }
+        return "everything is kept: the policy cannot be read"
+    return sentence(found.policy, cycle_ms=ctx.settings.retention_cycle_ms)
 
 
 @asked_again
-async def explained(ctx: Context, name: StreamName, *, position: StreamCut | None) -> Mapping[str, Any]:
-    """What would be done now until nothing is due, and who holds each byte (``ranges``), with the policy in force.
+async def explained(ctx: Context, name: StreamName, *, position: StreamCut | None) -> Explanation:
+    """What would be done now until nothing is due, and who holds each byte, or the one at ``position``.
 
-    With ``position``: ``ranges`` is the one range that begins there, ``earliest_release_ms`` when its holder lets go of it
-    by the passing of time alone (None: it never does); where it lies before the head, ``gone`` tells the first truncation
-    that took it: ``at_ms``, ``rule``, ``bytes``, ``head``, each None where that is forgotten.
     Raises: ScopeNotFoundError, StreamNotFoundError, InvalidCutError, UnavailableError.
     """
     found = await retry_if_moved(name, lambda: _look_with(ctx, name, position))
     now_ms = ctx.retention_clock.now_ms()
     settlement = await settlement_of(ctx, found, now_ms=now_ms)
-    answer = encode_settlement(str(name), settlement)
-    why = f"{settlement.why} {settlement.last.stays}".strip()
-    whole = {**answer, "why": why, **_policy(ctx, found)}
+    run = asdict(run_of(str(name), settlement))
+    run["why"] = f"{settlement.why} {settlement.last.stays}".strip()
+    ranges: Sequence[HeldRange] = ()
+    release_ms: int | UnsetType | None = None
+    gone: GoneData | UnsetType | None = None
     if position is None or position.is_unbounded:
-        return {**whole, "ranges": _ranges(found, settlement.ranges())}
-    if not at_or_after(found.history, position.positions, found.first):
-        return {**whole, "ranges": [], "earliest_release_ms": None, "gone": await _gone(ctx, found, position.positions)}
-    at = settlement.range_at(position.positions)
-    release_ms = None
-    if at is not None:
-        release_ms = now_ms if at.kind is HolderKind.DUE else at.release_ms
-    return {
-        **whole,
-        "ranges": [] if at is None else _ranges(found, [at]),
-        "earliest_release_ms": release_ms,
-        "gone": None,
-    }
+        ranges, release_ms, gone = settlement.ranges(), UNSET, UNSET
+    elif not at_or_after(found.history, position.positions, found.first):
+        gone = await _gone(ctx, found, position.positions)
+    elif (at := settlement.range_at(position.positions)) is not None:
+        ranges, release_ms = [at], now_ms if at.kind is HolderKind.DUE else at.release_ms
+    return Explanation(
+        **run,
+        policy=found.policy,
+        unreadable=found.levels.unreadable,
+        sentence=_sentence(ctx, found),
+        ranges=ranges_of(ranges, found.facts.holds),
+        earliest_release_ms=release_ms,
+        gone=gone,
+    )
 
 
 async def _look_with(ctx: Context, name: StreamName, position: StreamCut | None) -> Snapshot:
@@ -167,14 +161,7 @@ async def _look_with(ctx: Context, name: StreamName, position: StreamCut | None)
     return found
 
 
-def _ranges(found: Snapshot, ranges: Sequence[HeldRange]) -> list[dict[str, Any]]:
-    """The ranges; those of holds with whose they are, and why."""
-    holds = {hold.id: {"owner": hold.owner, "reason": hold.reason} for hold in found.facts.holds}
-    kind = HolderKind.HOLD.word
-    return [{**item, **holds[item["name"]]} if item["kind"] == kind else item for item in encode_ranges(ranges)]
-
-
-async def _gone(ctx: Context, found: Snapshot, position: Positions) -> Mapping[str, Any]:
+async def _gone(ctx: Context, found: Snapshot, position: Positions) -> GoneData:
     """The first remembered truncation that passes the position. It may have gone with an earlier one, where some are
     forgotten: ``certain`` says whether it did not."""
     record = await ctx.metadata.get(keys.past_truncations(found.name), PastTruncationsRecord)
@@ -187,11 +174,7 @@ async def _gone(ctx: Context, found: Snapshot, position: Positions) -> Mapping[s
             whole = False
         elif not at_or_after(found.history, position, item.cut):
             certain = whole or (place > 0 and past[place - 1].cut is not None)
-            return {
-                "at_ms": item.at_ms,
-                "rule": item.rule,
-                "bytes": item.bytes,
-                "head": encode_cut(item.cut),
-                "certain": certain,
-            }
-    return {"at_ms": None, "rule": None, "bytes": None, "head": None, "certain": False}
+            return GoneData(
+                at_ms=item.at_ms, rule=item.rule, bytes=item.bytes, head=encode_cut(item.cut), certain=certain
+            )
+    return GoneData(at_ms=None, rule=None, bytes=None, head=None, certain=False)

@@ -26,10 +26,12 @@ from penstock.controller.retention.steps import Steps, decided, mattered
 from penstock.controller.streams.idle import delete_idle
 from penstock.controller.streams.workflows import exclusive, settled
 from penstock.core.cuts.order import Positions, size_till
-from penstock.core.planner_json.requests import encode_settlement
+from penstock.core.planner_json.answers import run_of
 from penstock.core.retention.facts import RetentionRule
 from penstock.core.retention.planner import RetentionDecision, decide
 from penstock.core.retention.settlement import STEPS_MAX, Settlement
+from penstock.model.answers.explanation import Explanation
+from penstock.model.answers.plan import RetentionPlan, RetentionRun
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyDocument
@@ -56,15 +58,15 @@ class RetentionCycle:
         self._limits = AppendLimits(ctx)
         self._told: OrderedDict[tuple[StreamName, str], int] = OrderedDict()
 
-    async def run(self, name: StreamName, *, frequency_ms: int = 0) -> Mapping[str, Any]:
-        """Decide and perform until nothing is due, and return what was done as docs/formats/planner.md has it.
+    async def run(self, name: StreamName, *, frequency_ms: int = 0) -> RetentionRun:
+        """Decide and perform until nothing is due, and return what was done.
 
         ``frequency_ms``: how often to record the tail, at most; 0: now in any case. If this fails or is cancelled, the
         decisions before are performed whole. Raises: ScopeNotFoundError, StreamNotFoundError.
         """
         return await self._ctx.tasks.run(self._run(name, frequency_ms))
 
-    async def _run(self, name: StreamName, frequency_ms: int) -> Mapping[str, Any]:
+    async def _run(self, name: StreamName, frequency_ms: int) -> RetentionRun:
         ctx = self._ctx
         decisions: list[RetentionDecision] = []
         while True:
@@ -78,7 +80,7 @@ class RetentionCycle:
                 again_ms = ctx.retention_clock.now_ms() if decision.moves_on else decision.next_due_ms
                 ctx.attention.due(name, again_ms)
                 break
-        return encode_settlement(str(name), Settlement(decisions=decisions))
+        return run_of(str(name), Settlement(decisions=decisions))
 
     async def _step(self, name: StreamName, frequency_ms: int) -> tuple[RetentionDecision, bool]:
         """Make one decision and perform it; returns it, and whether the stream was deleted."""
@@ -180,12 +182,12 @@ class RetentionCycle:
 
     async def plan(
         self, name: StreamName, *, change: PolicyDocument | None = None, at_ms: int | None = None
-    ) -> Mapping[str, Any]:
+    ) -> RetentionPlan:
         """What a cycle would do at that time with that document. Changes nothing. Raises as ``run``, and
         InvalidArgumentError for a document that contradicts itself."""
         return await planned(self._ctx, name, change=change, at_ms=at_ms)
 
-    async def explain(self, name: StreamName, *, position: StreamCut | None = None) -> Mapping[str, Any]:
+    async def explain(self, name: StreamName, *, position: StreamCut | None = None) -> Explanation:
         """What a cycle would decide now, and under ``ranges`` who holds each byte. Changes nothing. Raises as ``run``, and
         InvalidCutError."""
         return await explained(self._ctx, name, position=position)

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import Any
 
 from penstock.controller import keys, retention_keys
 from penstock.controller.buckets import Buckets
@@ -25,6 +24,7 @@ from penstock.controller.retention.points import Points
 from penstock.controller.retention.policies import load_levels
 from penstock.controller.tasks import each
 from penstock.core.streams.buckets import bucket_of
+from penstock.model.answers.plan import RetentionRun
 from penstock.model.errors import (
     InvalidNameError,
     PenstockError,
@@ -240,7 +240,7 @@ class RetentionLoop:
         await self._end_turn()
         return count
 
-    async def run_stream(self, name: StreamName) -> Mapping[str, Any]:
+    async def run_stream(self, name: StreamName) -> RetentionRun:
         """One whole cycle of one stream, now; returns the decision. Raises as ``RetentionCycle.run``."""
         decision = await self._cycle.run(name)
         self._kept.set(name, await release_due(self._ctx, name))
@@ -401,10 +401,10 @@ class RetentionLoop:
         """A failure of one stops no other: it is looked at again."""
         try:
             decision = await self._cycle.run(name, frequency_ms=self._ctx.settings.tail_record_ms)
-            if decision.get("record") is not None:
+            if decision.record is not None:
                 self._recorded = True
-                await self._points.note(name, decision["record"])
-            if self._kept.pop_one(name) or decision.get("truncate") is not None:
+                await self._points.note(name, time_ms=decision.record.time_ms, size_bytes=decision.record.size_bytes)
+            if self._kept.pop_one(name) or decision.truncate is not None:
                 self._kept.set(name, await release_due(self._ctx, name))
         except (StreamNotFoundError, ScopeNotFoundError):
             # Deleted since it was listed.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from penstock.codec.control.streams import HeadRecord, StreamRecord
 from penstock.codec.control.truncations import PointRecord
@@ -31,9 +30,9 @@ class Points:
         self._puts: list[tuple[StreamName, int, TablePut]] = []
         self._thin: list[StreamName] = []
 
-    async def note(self, name: StreamName, record: Mapping[str, Any]) -> None:
-        """Note where the stream stands by a record of its tail (``time_ms``, ``size_bytes``)."""
-        ctx, time_ms = self._ctx, int(record["time_ms"])
+    async def note(self, name: StreamName, *, time_ms: int, size_bytes: int) -> None:
+        """Note where the stream's tail was at that time, in bytes since the beginning of history."""
+        ctx = self._ctx
         last_ms = self._known.get(name)
         if last_ms is not None and time_ms - last_ms < ctx.settings.history_ms:
             return
@@ -41,7 +40,7 @@ class Points:
         if view is None:
             return
         head = (await ctx.metadata.get(keys.head(name), HeadRecord)).value or HeadRecord()
-        point = PointRecord(time_ms=time_ms, size_bytes=int(record["size_bytes"]), head_bytes=head.truncated_bytes)
+        point = PointRecord(time_ms=time_ms, size_bytes=size_bytes, head_bytes=head.truncated_bytes)
         put = overwrite(retention_keys.point(name, time_ms), point)
         self._puts.append((name, view.record.incarnation, put))
         # Every so often by the clock, which outlives the process: one that starts again and again must thin out too.

@@ -24,7 +24,7 @@ from penstock.controller.retention.policies import shown_policy
 from penstock.controller.retention.removals import truncation_puts
 from penstock.controller.streams.truncation import begin_truncation, finish_truncation
 from penstock.core.cuts.order import CutOrder, Positions, at_or_after, compare, upper_bound
-from penstock.core.planner_json.requests import encode_cut
+from penstock.core.planner_json.stream import encode_cut
 from penstock.core.retention.facts import Advance, Drop, RetentionRule
 from penstock.core.retention.planner import RetentionDecision, decide
 from penstock.model.cuts import StreamCut

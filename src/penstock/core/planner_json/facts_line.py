@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from penstock.codec.control.policy_document import encode_document
-from penstock.core.planner_json.requests import VERSION, FactsLine, encode_cut, encode_record
-from penstock.core.planner_json.stream import name_of
+from penstock.core.planner_json.answers import VERSION, record_of
+from penstock.core.planner_json.requests import FactsLine
+from penstock.core.planner_json.stream import encode_cut, name_of
 from penstock.core.policies.levels import document_of
 from penstock.core.retention.facts import Hold, RetentionFacts
 
@@ -46,15 +49,16 @@ def encode_facts(line: FactsLine) -> dict[str, Any]:
     body["policy"] = None if facts.policy is None else encode_document(document_of(facts.policy))
     if facts.unreadable:
         body["unreadable"] = facts.unreadable
-    body["retention_set"] = [encode_record(item) for item in facts.retention_set]
+    body["retention_set"] = [record_of(item) for item in facts.retention_set]
     if facts.boundaries:
-        body["boundaries"] = [encode_record(item) for item in facts.boundaries]
+        body["boundaries"] = [record_of(item) for item in facts.boundaries]
     body["subscribers"] = {name: _subscriber(facts, name) for name in facts.subscribers}
-    body["tail"] = None if facts.tail is None else encode_record(facts.tail)
+    body["tail"] = None if facts.tail is None else record_of(facts.tail)
     if facts.last_append_ms is not None:
         body["last_append_ms"] = facts.last_append_ms
     body["hold"] = [_hold(item) for item in facts.holds] or None
-    return body
+    value: dict[str, Any] = msgspec.to_builtins(body)
+    return value
 
 
 def _subscriber(facts: RetentionFacts, name: str) -> Mapping[str, Any]:

@@ -16,8 +16,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.core.cuts.order import Positions
+from penstock.core.planner_json.answers import VERSION
 from penstock.core.planner_json.policy import decode_policy
-from penstock.core.planner_json.requests import VERSION, FactsLine, encode_plan, parse_strictly, plan_line
+from penstock.core.planner_json.requests import FactsLine, parse_strictly, plan_line, plan_of
 from penstock.core.planner_json.stream import Cuts, Epochs, checked_epochs
 from penstock.core.retention.facts import Hold, RecordColumns, RetentionFacts, StreamCutRecord, SubscriberActivity
 from penstock.core.streams.history import StreamHistory
@@ -44,26 +45,26 @@ def plan_lines(lines: Iterable[str]) -> Iterator[PlannedLine]:
 
 
 def plan_text(line: str) -> PlannedLine:
-    """The plan for one line of JSON, as JSON: what ``retention_json.plan_line`` answers, character by character.
+    """The plan for one line of JSON, as JSON: what ``requests.plan_line`` answers, character by character.
 
     A half of a surrogate pair, which JSON lets in as an escape, is still one in the text. Raises nothing about the line.
     """
     found = read_line(line)
     if found is None:
-        plan = plan_line(line)
-        return PlannedLine(_TEXT.encode(plan), "error" not in plan)
+        explained = plan_line(line)
+        return PlannedLine(_TEXT.encode(explained), "error" not in explained)
     try:
-        plan = encode_plan(found)
+        plan = plan_of(found)
     except PenstockError:
         return PlannedLine(_TEXT.encode(plan_line(line)), False)
     if type(found.id) not in _PLAIN:
-        return PlannedLine(_TEXT.encode(plan), True)
+        return PlannedLine(_TEXT.encode(msgspec.to_builtins(plan)), True)
     try:
         # Spaces behind commas and colons, as in the text that Python's own encoder makes.
         return PlannedLine(msgspec.json.format(msgspec.json.encode(plan), indent=0).decode(), True)
     except OverflowError:
         # A sum beyond 64 bits, of sizes that no store has.
-        return PlannedLine(_TEXT.encode(plan), True)
+        return PlannedLine(_TEXT.encode(msgspec.to_builtins(plan)), True)
 
 
 def read_line(line: str) -> FactsLine | None:

@@ -6,13 +6,16 @@ The form is public and versioned: docs/formats/planner.md, and ``planner.schema.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import msgspec
+
 from penstock.core.cuts.order import Positions
+from penstock.core.planner_json.answers import VERSION, line_plan
 from penstock.core.planner_json.policy import decode_policy
-from penstock.core.planner_json.stream import Cuts, name_of, take_stream
+from penstock.core.planner_json.stream import Cuts, take_stream
 from penstock.core.planner_json.values import (
     check_known,
     refuse,
@@ -23,24 +26,16 @@ from penstock.core.planner_json.values import (
     take_text,
     take_whole,
 )
-from penstock.core.retention.decision import RetentionDecision
 from penstock.core.retention.facts import (
-    Advance,
-    Drop,
-    HeldRange,
     Hold,
     RetentionFacts,
     StreamCutRecord,
     SubscriberActivity,
-    WriterState,
-    WriterVerdict,
 )
-from penstock.core.retention.planner import decide
-from penstock.core.retention.settlement import Settlement, settle_from
 from penstock.core.streams.history import StreamHistory
+from penstock.model.answers.plan import LinePlan
 from penstock.model.errors import InvalidArgumentError, PenstockError, UnsupportedError
 
-VERSION = 1
 FIELDS = (
     "version",
     "id",
@@ -91,7 +86,8 @@ def plan_line(text: str) -> dict[str, Any]:
         line_id = value.get("id")
         parse_strictly(text)
         line = decode_facts(value)
-        return encode_plan(line)
+        plan: dict[str, Any] = msgspec.to_builtins(plan_of(line))
+        return plan
     except _TwiceError as error:
         return encode_error(None, InvalidArgumentError(error.message, **error.fields))
     except PenstockError as error:
@@ -156,176 +152,9 @@ def _facts_line(value: Mapping[str, Any], stream: Mapping[str, Any], history: St
     )
 
 
-# --- out ----------------------------------------------------------------------------------------------------------
-
-
-def encode_decision(line_id: Any, decision: RetentionDecision) -> dict[str, Any]:
-    """A decision in the form of docs/formats/planner.md."""
-    record = decision.record
-    candidate = encode_cut(decision.candidate)
-    return {
-        "version": VERSION,
-        "id": line_id,
-        "candidate": candidate,
-        "truncate": candidate if decision.truncate is decision.candidate else encode_cut(decision.truncate),
-        "rule": decision.rule.word,
-        "record": None if record is None else encode_record(record),
-        "prune_through_ms": decision.prune_through_ms,
-        "held_by": encode_holders(decision),
-        "expire": [encode_advance(item) for item in decision.expirations],
-        "evict": [encode_advance(item) for item in decision.evictions],
-        "drop": [encode_drop(item) for item in decision.drops],
-        "delete_stream": decision.deletes_stream,
-        "writers": encode_verdict(decision.writers),
-        "frees_bytes": decision.frees_bytes,
-        "next_due_ms": decision.next_due_ms,
-        "why": decision.why,
-    }
-
-
-def encode_plan(line: FactsLine) -> dict[str, Any]:
-    """The decision for one line of facts, with a summary: events and times of what would be deleted, and who loses data.
-
-    ``settled``, if more is due afterwards: what this decision and the next ones do together. Raises what ``decide`` raises.
-    """
-    decision = decide(line.facts, now_ms=line.now_ms)
-    found = decision.summary()
-    known = found.since_ms is not None or found.until_ms is not None
-    body = encode_decision(line.id, decision)
-    body["events"] = found.events
-    body["time_range_ms"] = [found.since_ms, found.until_ms] if known else None
-    body["subscribers"] = list(found.subscribers)
-    settlement = settle_from(line.facts, decision, now_ms=line.now_ms)
-    if any(item.takes or item.deletes_stream for item in settlement.decisions[1:]):
-        body["settled"] = _encode_settled(settlement)
-    return body
-
-
-def _encode_settled(found: Settlement) -> dict[str, Any]:
-    counts = [item.summary().events for item in found.decisions]
-    return {
-        "truncate": encode_cut(found.truncate),
-        "rule": found.main.rule.word,
-        "frees_bytes": found.frees_bytes,
-        "events": None if None in counts else sum(item for item in counts if item is not None),
-        "delete_stream": found.last.deletes_stream,
-        "subscribers": list(found.hurt),
-        "steps": encode_steps(found),
-    }
-
-
-def encode_settlement(line_id: Any, found: Settlement) -> dict[str, Any]:
-    """Consecutive decisions in the form of a single one: their total effect, who holds what is left, and
-    ``steps``, those that change something."""
-    main, last = found.main, found.last
-    body = encode_decision(line_id, main)
-    if len(found.decisions) == 1:
-        return {**body, "steps": encode_steps(found)}
-    records = [item.record for item in found.decisions if item.record is not None]
-    pruned = [item.prune_through_ms for item in found.decisions if item.prune_through_ms is not None]
-    return {
-        **body,
-        "record": encode_record(records[0]) if records else None,
-        "prune_through_ms": max(pruned, default=None),
-        "held_by": encode_holders(last),
-        "expire": [encode_advance(item) for item in found.expirations],
-        "evict": [encode_advance(item) for item in found.evictions],
-        "drop": [encode_drop(item) for item in found.drops],
-        "delete_stream": last.deletes_stream,
-        "writers": encode_verdict(last.writers),
-        "frees_bytes": found.frees_bytes,
-        "next_due_ms": last.next_due_ms,
-        "why": found.why,
-        "steps": encode_steps(found),
-    }
-
-
-def encode_steps(found: Settlement) -> list[dict[str, Any]]:
-    """The steps in order, each with what it does by itself."""
-    return [
-        {
-            "rule": item.decision.rule.word,
-            "truncate": encode_cut(item.decision.truncate),
-            "frees_bytes": item.frees_bytes,
-            "expire": [encode_advance(move) for move in item.decision.expirations],
-            "evict": [encode_advance(move) for move in item.decision.evictions],
-            "drop": [encode_drop(drop) for drop in item.decision.drops],
-            "delete_stream": item.decision.deletes_stream,
-            "why": item.why,
-        }
-        for item in found.steps
-    ]
-
-
-def encode_holders(decision: RetentionDecision) -> list[dict[str, Any]]:
-    """Who keeps what the decision leaves."""
-    return [{"kind": item.kind.word, "name": item.name, "bytes": item.bytes} for item in decision.held_by]
-
-
-def encode_advance(item: Advance) -> dict[str, Any]:
-    """A subscriber moved by a rule."""
-    return {
-        "subscriber": item.subscriber,
-        "from": encode_cut(item.start),
-        "to": encode_cut(item.end),
-        "bytes": item.bytes,
-        "events": item.events,
-        "rule": item.rule.word,
-    }
-
-
-def encode_drop(item: Drop) -> dict[str, Any]:
-    """A subscriber to forget."""
-    return {
-        "subscriber": item.subscriber,
-        "from": encode_cut(item.start),
-        "last_active_ms": item.last_active_ms,
-        "rule": item.rule.word,
-    }
-
-
-def encode_verdict(item: WriterVerdict) -> dict[str, Any]:
-    """How far writers may append; the effect of each bound only if the two differ."""
-    body: dict[str, Any] = {
-        "state": item.state.word,
-        "total_bytes": item.total_bytes,
-        "total_events": item.total_events,
-        "exceeded": item.exceeded,
-        "rule": None if item.rule is None else item.rule.word,
-        "subscriber": item.subscriber,
-    }
-    states = {item.bytes_state, item.events_state} - {WriterState.OPEN}
-    if states <= {item.state}:
-        return body
-    return {**body, "bytes_state": item.bytes_state.word, "events_state": item.events_state.word}
-
-
-def encode_ranges(ranges: Sequence[HeldRange]) -> list[dict[str, Any]]:
-    """What ``explain`` answers: ranges from head to tail, each with its one holder."""
-    return [
-        {
-            "kind": item.kind.word,
-            "name": item.name,
-            "bytes": item.bytes,
-            "from": encode_cut(item.start),
-            "to": encode_cut(item.end),
-            "release_ms": item.release_ms,
-        }
-        for item in ranges
-    ]
-
-
-def encode_record(record: StreamCutRecord) -> dict[str, Any]:
-    """A record of the retention set; ``event_count`` only where somebody counted."""
-    body = {"time_ms": record.time_ms, "size_bytes": record.size_bytes, "cut": encode_cut(record.positions)}
-    return body if record.event_count is None else {**body, "event_count": record.event_count}
-
-
-def encode_cut(positions: Positions | None) -> dict[str, int] | None:
-    """Offsets by ``number#epoch``, oldest segment first."""
-    if positions is None:
-        return None
-    return {name_of(segment): positions[segment] for segment in sorted(positions)}
+def plan_of(line: FactsLine) -> LinePlan:
+    """The decision for a line. Raises what ``decide`` raises."""
+    return line_plan(line.id, line.facts, now_ms=line.now_ms)
 
 
 # --- in -----------------------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import marshal
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
-from penstock.core.cuts.order import check_cut
+from penstock.core.cuts.order import Positions, check_cut
 from penstock.core.planner_json.values import (
     check_known,
     refuse,
@@ -68,6 +68,17 @@ _cached: dict[bytes, Epochs] = {}
 def name_of(segment: SegmentId) -> str:
     """The segment as ``NUMBER#EPOCH``."""
     return f"{number_of(segment)}#{epoch_of(segment)}"
+
+
+@overload
+def encode_cut(positions: Positions) -> dict[str, int]: ...
+@overload
+def encode_cut(positions: Positions | None) -> dict[str, int] | None: ...
+def encode_cut(positions: Positions | None) -> dict[str, int] | None:
+    """Offsets by ``number#epoch``, oldest segment first."""
+    if positions is None:
+        return None
+    return {name_of(segment): positions[segment] for segment in sorted(positions)}
 
 
 def take_stream(stream: Mapping[str, Any]) -> tuple[Epochs, StreamHistory]:

@@ -8,6 +8,8 @@ from typing import Any
 
 from penstock.codec.control.effective_policy import decode_effective
 from penstock.codec.control.policy_document import encode_document
+from penstock.model.answers.explanation import Explanation
+from penstock.model.answers.plan import RetentionPlan, RetentionRun
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.retention import EffectivePolicy, HoldInfo, PolicyDocument, PolicyTarget
@@ -38,26 +40,26 @@ class RemoteRetention:
         reply: native.JsonAnswer = await self._connection.native("EffectivePolicy", stream_request(stream))
         return decode_effective(own.json_of(reply.json))
 
-    async def run_retention(self, stream: StreamName) -> Mapping[str, Any]:
-        return own.json_of((await self._connection.native("RunRetention", stream_request(stream))).json)
+    async def run_retention(self, stream: StreamName) -> RetentionRun:
+        return own.answer_of(RetentionRun, await self._connection.native("RunRetention", stream_request(stream)))
 
     async def plan_retention(
         self, stream: StreamName, *, change: PolicyDocument | None = None, at_ms: int | None = None
-    ) -> Mapping[str, Any]:
+    ) -> RetentionPlan:
         request = make(
             native.PlanRequest,
             stream=mapping.stream_message(stream),
             change=None if change is None else json.dumps(encode_document(change)),
             at_ms=at_ms,
         )
-        return own.json_of((await self._connection.native("PlanRetention", request)).json)
+        return own.answer_of(RetentionPlan, await self._connection.native("PlanRetention", request))
 
-    async def explain_retention(self, stream: StreamName, *, position: StreamCut | None = None) -> Mapping[str, Any]:
+    async def explain_retention(self, stream: StreamName, *, position: StreamCut | None = None) -> Explanation:
         request = native.ExplainRequest(
             stream=mapping.stream_message(stream),
             position=None if position is None else mapping.cut_message(position),
         )
-        return own.json_of((await self._connection.native("ExplainRetention", request)).json)
+        return own.answer_of(Explanation, await self._connection.native("ExplainRetention", request))
 
     async def retention_facts(self, stream: StreamName, *, change: PolicyDocument | None = None) -> Mapping[str, Any]:
         request = make(

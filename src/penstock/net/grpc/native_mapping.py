@@ -12,7 +12,9 @@ from dataclasses import asdict, fields
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
+from penstock.codec.answers import S, as_json, from_json
 from penstock.codec.control.policy_document import decode_document, encode_document
+from penstock.model.answers.plan import RetentionRun
 from penstock.model.cuts import StreamCut
 from penstock.model.damage import Damage
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, ProtocolError
@@ -111,8 +113,14 @@ def json_of(text: str) -> Mapping[str, Any]:
     return value
 
 
-def json_message(value: Mapping[str, Any]) -> native.JsonAnswer:
-    return native.JsonAnswer(json=json.dumps(value))
+def json_message(value: object) -> native.JsonAnswer:
+    """The value, in which answers may be, as JSON."""
+    return native.JsonAnswer(json=json.dumps(value, default=as_json))
+
+
+def answer_of(kind: type[S], message: Any) -> S:
+    """Inverse of ``json_message`` and ``decision_message``. Raises CorruptDataError."""
+    return from_json(kind, json_of(message.json))
 
 
 def document_message(document: PolicyDocument) -> native.JsonAnswer:
@@ -123,15 +131,14 @@ def document_of(text: str) -> PolicyDocument:
     return decode_document(dict(json_of(text)))
 
 
-def decision_message(decision: Mapping[str, Any]) -> native.RetentionDecision:
+def decision_message(decision: RetentionRun) -> native.RetentionDecision:
     """The decision as it is, and beside it the fields that a reader without JSON wants most."""
-    truncate = decision.get("truncate")
     return native.RetentionDecision(
-        json=json.dumps(decision),
-        rule=str(decision.get("rule") or ""),
-        why=str(decision.get("why") or ""),
-        frees_bytes=int(decision.get("frees_bytes") or 0),
-        truncate=dict(truncate) if isinstance(truncate, Mapping) else None,
+        json=json.dumps(decision, default=as_json),
+        rule=decision.rule,
+        why=decision.why,
+        frees_bytes=decision.frees_bytes,
+        truncate=None if decision.truncate is None else dict(decision.truncate),
     )
 
 

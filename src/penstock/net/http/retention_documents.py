@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from penstock.core.planner_json.requests import encode_cut
+from penstock.core.planner_json.stream import encode_cut
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError
 from penstock.model.names import StreamName, check_name

@@ -31,14 +31,12 @@ async def explained(
 ) -> tuple[Loss, ...]:
     """The losses of a reader that stood at ``position``, with the rule that took them, as far as the store remembers it."""
     try:
-        gone = (await services.controller.explain_retention(stream, position=StreamCut(stream, dict(position)))).get(
-            "gone"
-        )
+        gone = (await services.controller.explain_retention(stream, position=StreamCut(stream, dict(position)))).gone
     except (InvalidCutError, SegmentNotFoundError, UnsupportedError):
         gone = None
     if not gone:
         return tuple(lost)
-    return tuple(replace(item, rule=gone.get("rule"), at_ms=gone.get("at_ms")) for item in lost)
+    return tuple(replace(item, rule=gone.rule, at_ms=gone.at_ms) for item in lost)
 
 
 async def between(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
+from msgspec import Struct
+
+from penstock.codec.answers import as_json
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
@@ -55,7 +58,11 @@ def print_error(error: PenstockError, *, as_json: bool) -> None:
         print(f"penstock: {error}", file=sys.stderr)
 
 
-_ENCODER = json.JSONEncoder(default=str, ensure_ascii=False)
+A = TypeVar("A", bound=Struct)
+
+_ENCODER = json.JSONEncoder(
+    default=lambda value: as_json(value) if isinstance(value, Struct) else str(value), ensure_ascii=False
+)
 
 
 def print_json(value: Any) -> None:
@@ -101,6 +108,11 @@ def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
         return
     for line in facts_lines(facts):
         print(line)
+
+
+def print_answer(answer: A, words: Callable[[A], Mapping[str, object]], *, as_json: bool) -> None:
+    """An answer of the store: its JSON, or ``words`` of it, one fact a line."""
+    print_json(answer) if as_json else print_facts(words(answer), as_json=False)
 
 
 def facts_lines(facts: Mapping[str, Any]) -> Iterator[str]:

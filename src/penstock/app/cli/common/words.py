@@ -7,10 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from msgspec import UNSET
+
 from penstock.codec.control.effective_policy import PATHS, origin_at, value_at
 from penstock.codec.control.policy_document import BY_PATH, Kind
 from penstock.core.retention.facts import holder_in_words
 from penstock.core.units import counted, exact_duration, exact_size, format_duration, format_size, parse_duration_ms
+from penstock.model.answers.explanation import ExplainedRange, Explanation
+from penstock.model.answers.plan import Holding, PlanStep, RetentionPlan, RetentionRun, Writers
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
@@ -89,110 +93,90 @@ def policy_value(path: str, value: Any) -> str:
     return str(value)
 
 
-def decision_words(decision: Mapping[str, Any]) -> dict[str, object]:
+def decision_words(decision: RetentionRun) -> dict[str, object]:
     """A decision for people: what goes, why, who is hurt, and who holds the rest, from head to tail."""
-    facts: dict[str, object] = {"why": decision.get("why", ""), "rule": decision.get("rule", "")}
-    facts["frees"] = _freed(decision)
-    steps = decision.get("steps") or []
-    if len(steps) > 1:
-        facts["in steps"] = [_step_words(item) for item in steps]
-    if decision.get("time_range_ms"):
-        facts["written"] = span(decision["time_range_ms"])
-    if decision.get("truncate"):
-        facts["new head"] = cut_words(decision["truncate"])
-    hurt = list(hurt_words(decision))
-    if hurt:
+    facts: dict[str, object] = {"why": decision.why, "rule": decision.rule, "frees": format_size(decision.frees_bytes)}
+    if len(decision.steps) > 1:
+        facts["in steps"] = [_step_words(item) for item in decision.steps]
+    if isinstance(decision, RetentionPlan):
+        facts |= _lost_words(decision)
+    if decision.truncate:
+        facts["new head"] = cut_words(decision.truncate)
+    if hurt := list(hurt_words(decision)):
         facts["hurts"] = hurt
-    writers = decision.get("writers") or {}
-    if writers.get("exceeded"):
-        facts["writers"] = _writers(writers)
-    if decision.get("next_due_ms") is not None:
-        facts["looked at again"] = moment(decision["next_due_ms"])
-    if decision.get("unreadable"):
-        facts["unreadable"] = f"{decision['unreadable']} Everything is kept until the policy can be read."
-    if "gone" in decision:
+    if decision.writers.exceeded:
+        facts["writers"] = _writers(decision.writers)
+    if decision.next_due_ms is not None:
+        facts["looked at again"] = moment(decision.next_due_ms)
+    if isinstance(decision, RetentionPlan | Explanation) and decision.unreadable:
+        facts["unreadable"] = f"{decision.unreadable} Everything is kept until the policy can be read."
+    if isinstance(decision, Explanation):
         facts |= _position_words(decision)
-    ranges = decision.get("ranges") or []
-    if ranges:
-        facts["head to tail"] = [range_words(item) for item in ranges]
-    elif decision.get("held_by"):
-        facts["stays"] = [range_words(item) for item in decision["held_by"]]
-    # What only some answers have: when and why data went that lies before the head, and the like.
-    return facts | facts_words({name: value for name, value in decision.items() if name not in _SAID})
+    if isinstance(decision, Explanation) and decision.ranges:
+        facts["head to tail"] = [range_words(item) for item in decision.ranges]
+    elif decision.held_by:
+        facts["stays"] = [_holder_words(item) for item in decision.held_by]
+    return facts
 
 
-_SAID: Final = frozenset(
-    (
-        *("version", "id", "candidate", "truncate", "rule", "record", "prune_through_ms", "held_by", "expire", "evict"),
-        *("drop", "frees_bytes", "next_due_ms", "why", "ranges", "writers", "policy", "events", "time_range_ms"),
-        *("delete_stream", "subscribers", "sentence", "unreadable", "at_ms", "gone", "steps"),
-    )
-)
+def _lost_words(plan: RetentionPlan) -> dict[str, object]:
+    """How many events go, and when they were written."""
+    size = format_size(plan.frees_bytes)
+    lost: dict[str, object] = {"frees": size if plan.events is None else f"{size}, {counted(plan.events, 'event')}"}
+    return lost if plan.time_range_ms is None else lost | {"written": span(plan.time_range_ms)}
 
 
-def _position_words(decision: Mapping[str, Any]) -> dict[str, object]:
+def _position_words(found: Explanation) -> dict[str, object]:
     """Of one place: until when it stays, or when and why it went."""
-    gone = decision["gone"]
+    release, gone = found.earliest_release_ms, found.gone
+    if gone is UNSET or release is UNSET:
+        return {}
     if gone is None:
-        release = decision.get("earliest_release_ms")
         return {"released": "not by time alone" if release is None else f"{moment(release)} at the earliest"}
-    if gone.get("at_ms") is None:
+    if gone.at_ms is None:
         return {"gone": "before the truncations that are remembered"}
-    sure = "" if gone.get("certain") else " or earlier"
-    return {"gone": f"{moment(gone['at_ms'])}{sure}, by {gone.get('rule')}, with {format_size(gone.get('bytes') or 0)}"}
+    sure = "" if gone.certain else " or earlier"
+    return {"gone": f"{moment(gone.at_ms)}{sure}, by {gone.rule}, with {format_size(gone.bytes or 0)}"}
 
 
-def _writers(verdict: Mapping[str, Any]) -> str:
+def _writers(verdict: Writers) -> str:
     state = {"hold": "wait", "reject": "are refused", "notify": "go on, and the slowest subscribers are moved"}.get(
-        verdict["state"], verdict["state"]
+        verdict.state, verdict.state
     )
-    who = f", until {verdict['subscriber']} has read" if verdict.get("subscriber") else ""
-    return f"{state}, by {verdict.get('rule') or 'a quota'}{who}"
+    who = f", until {verdict.subscriber} has read" if verdict.subscriber else ""
+    return f"{state}, by {verdict.rule or 'a quota'}{who}"
 
 
-def _step_words(step: Mapping[str, Any]) -> str:
+def _step_words(step: PlanStep) -> str:
     """One of several steps until nothing is due."""
-    said = f"{format_size(step.get('frees_bytes') or 0)}, by {step.get('rule', '')}"
-    return "; ".join([said, *hurt_words(step)])
+    return "; ".join([f"{format_size(step.frees_bytes)}, by {step.rule}", *hurt_words(step)])
 
 
-def _freed(decision: Mapping[str, Any]) -> str:
-    said = format_size(decision.get("frees_bytes") or 0)
-    events = decision.get("events")
-    return said if events is None else f"{said}, {counted(events, 'event')}"
-
-
-def range_words(item: Mapping[str, Any]) -> str:
+def range_words(item: ExplainedRange) -> str:
     """One range of ``explain``: its size, its holder, and when it may go."""
-    name = f"{item.get('kind', '')} {item.get('name', '')}".strip()
-    said = f"{format_size(item.get('bytes', 0)):>8}  {holder_in_words(name)}{_whose(item)}"
-    release = item.get("release_ms")
-    return said if release is None else f"{said}, until {moment(release)} at the earliest"
+    whose = f"{f' of {item.owner}' if item.owner else ''}{f': {item.reason}' if item.reason else ''}"
+    said = f"{_holder_words(item)}{whose}"
+    return said if item.release_ms is None else f"{said}, until {moment(item.release_ms)} at the earliest"
 
 
-def _whose(item: Mapping[str, Any]) -> str:
-    owner, reason = item.get("owner"), item.get("reason")
-    return f"{f' of {owner}' if owner else ''}{f': {reason}' if reason else ''}"
+def _holder_words(item: Holding | ExplainedRange) -> str:
+    return f"{format_size(item.bytes):>8}  {holder_in_words(f'{item.kind} {item.name}'.strip())}"
 
 
-def removes(decision: Mapping[str, Any]) -> bool:
+def removes(decision: RetentionRun) -> bool:
     """Whether the decision takes something away: data, a subscriber's unread part, a subscriber, or the stream."""
-    taken = any(decision.get(name) for name in ("expire", "evict", "drop", "delete_stream"))
-    return bool(decision.get("frees_bytes")) or taken
+    return bool(decision.frees_bytes or decision.expire or decision.evict or decision.drop or decision.delete_stream)
 
 
-def hurt_words(decision: Mapping[str, Any]) -> Iterator[str]:
+def hurt_words(decision: RetentionRun | PlanStep) -> Iterator[str]:
     """Who loses what by the decision, one line each."""
-    for name, verb in (("expire", "unread data counts as read"), ("evict", "loses unread data")):
-        for item in decision.get(name) or ():
-            events = item.get("events")
-            shown = "" if events is None else f", {counted(events, 'event')}"
-            rule = f", by {item['rule']}" if item.get("rule") else ""
-            yield f"{item.get('subscriber', '?')}: {verb}, {format_size(item.get('bytes', 0))}{shown}{rule}"
-    for item in decision.get("drop") or ():
-        name = item.get("subscriber", "?") if isinstance(item, Mapping) else str(item)
-        yield f"{name}: is dropped, silent for too long"
-    if decision.get("delete_stream"):
+    for moved, verb in ((decision.expire, "unread data counts as read"), (decision.evict, "loses unread data")):
+        for item in moved:
+            shown = "" if item.events is None else f", {counted(item.events, 'event')}"
+            yield f"{item.subscriber}: {verb}, {format_size(item.bytes)}{shown}, by {item.rule}"
+    for drop in decision.drop:
+        yield f"{drop.subscriber}: is dropped, silent for too long"
+    if decision.delete_stream:
         yield "the stream itself is deleted"
 
 

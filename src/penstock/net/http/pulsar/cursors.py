@@ -252,9 +252,9 @@ class Cursors:
             return
         change = PolicyDocument(backlog=replace(lifted(), ttl_s=older_than_s), idle=_NEVER_IDLE)
         plan = await self._admin.controller.plan_retention(topic.stream, change=change)
-        for advance in plan.get("expire", ()):
-            if advance["subscriber"] == info.name:
-                target = _cut(topic.stream, advance["to"])
+        for advance in plan.expire:
+            if advance.subscriber == info.name:
+                target = _cut(topic.stream, advance.end)
                 await self.move(topic, info, await self._component(topic, cut, target))
 
     async def at_time(self, topic: Topic, cut: StreamCut, at_ms: int) -> StreamCut:
@@ -270,9 +270,9 @@ class Cursors:
         change = PolicyDocument(retain=retain, backlog=lifted(), idle=_NEVER_IDLE)
         plan = await self._admin.controller.plan_retention(topic.stream, change=change)
         start = await self._start(topic, cut)
-        if plan.get("candidate") is None:
+        if plan.candidate is None:
             return start
-        target = _cut(topic.stream, plan["candidate"])
+        target = _cut(topic.stream, plan.candidate)
         head = await self._admin.controller.head(topic.stream)
         try:
             await self._admin.controller.segments_between(topic.stream, head, target)

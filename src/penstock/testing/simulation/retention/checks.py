@@ -84,19 +84,17 @@ async def check_plan(users: Users, name: StreamName) -> None:
     moved = dict(await users.observe(name)) != head
     if before.positions != after.positions:
         return
-    if moved and done.get("truncate") is None:
+    if moved and done.truncate is None:
         return  # A cycle of the loop's own came between the two.
     for field in ("truncate", "rule", "expire", "evict", "drop"):
-        if planned.get(field) != done.get(field) and not await _due_meanwhile(users, name, planned):
-            users.history.violation(
-                "plan differs from the cycle", f"{name} {field}: {planned.get(field)} planned, {done.get(field)} done"
-            )
+        wanted, found = getattr(planned, field), getattr(done, field)
+        if wanted != found and not await _due_meanwhile(users, name, planned.next_due_ms):
+            users.history.violation("plan differs from the cycle", f"{name} {field}: {wanted} planned, {found} done")
     users.count("plans")
 
 
-async def _due_meanwhile(users: Users, name: StreamName, planned: Mapping[str, Any]) -> bool:
+async def _due_meanwhile(users: Users, name: StreamName, due_ms: int | None) -> bool:
     """Whether time alone may have changed the decision within the moment between the two."""
-    due_ms = planned.get("next_due_ms")
     if due_ms is None:
         return False
     now_ms = (await users.cluster.insist(partial(users.cluster.controller.forecast_retention, name)))["at_ms"]
@@ -188,15 +186,15 @@ async def check_explained(users: Users, name: StreamName) -> None:
     controller = users.cluster.controller
     try:
         before = await controller.describe_stream(name)
-        ranges = (await controller.explain_retention(name))["ranges"]
+        ranges = (await controller.explain_retention(name)).ranges
         after = await controller.describe_stream(name)
     except RETRYABLE:
         return
-    held = sum(item["bytes"] for item in ranges)
+    held = sum(item.bytes for item in ranges)
     if (before.head, before.tail) == (after.head, after.tail) and held != before.size_bytes:
         users.history.violation("explanation does not add up", f"{name} {before.size_bytes} bytes, {ranges}")
     for one, other in pairwise(ranges):
-        if one["to"] != other["from"] or one["bytes"] <= 0:
+        if one.end != other.start or one.bytes <= 0:
             users.history.violation("explanation has a gap", f"{name} {ranges}")
     users.count("explanations")
 

@@ -1,0 +1,32 @@
+"""Answers of the control plane as JSON: the forms of docs/formats/planner.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.codec.control.effective_policy import decode_effective, encode_effective
+from penstock.model.errors import CorruptDataError
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def as_json(answer: object) -> dict[str, Any]:
+    """The answer as values for ``json``. Fits as its ``default``: raises TypeError for anything but a Struct."""
+    if not isinstance(answer, msgspec.Struct):
+        raise TypeError(f"not an answer. type={type(answer).__name__}")
+    fields: dict[str, Any] = msgspec.to_builtins(answer)
+    policy = getattr(answer, "policy", None)
+    return fields if policy is None else fields | {"policy": encode_effective(policy)}
+
+
+def from_json(kind: type[S], fields: Mapping[str, Any]) -> S:
+    """Inverse of ``as_json``. Fields that are not known are left out. Raises CorruptDataError."""
+    policy = fields.get("policy")
+    known = fields if policy is None else {**fields, "policy": decode_effective(policy)}
+    try:
+        return msgspec.convert(known, kind, from_attributes=True)
+    except msgspec.ValidationError as error:
+        raise CorruptDataError("answer cannot be read", kind=kind.__name__, why=str(error)) from error

@@ -23,7 +23,7 @@ from penstock.app import segments as budgets
 from penstock.app.settings import EmbeddedSettings
 from penstock.codec.wire import commands as c
 from penstock.codec.wire import frames as wire
-from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.segmentstore.settings import StoreSettings
 from penstock.testing.server import ServerProcess
 from tests.abuse.http2 import HalfSender

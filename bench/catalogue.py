@@ -18,7 +18,7 @@ from pathlib import Path
 from uuid import UUID
 
 from penstock.app.telemetry import Counters
-from penstock.ports.segment_service import Append
+from penstock.ports.data.segments import Append
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store

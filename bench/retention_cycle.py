@@ -22,7 +22,7 @@ from penstock.codec.events import frame_events
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import RetentionPolicy, RetentionType, StreamConfig
 from penstock.model.segments import make_segment_id
-from penstock.ports.segment_service import Append
+from penstock.ports.data.segments import Append
 
 AT_ONCE = 256
 CHANGED_SHARE = 0.01

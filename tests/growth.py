@@ -25,7 +25,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.policies import ReaderGroupRetention, ScalingPolicy, StreamConfig
 from penstock.ports.controller_service import Endpoint, ReaderGroupConfig
-from penstock.ports.segment_service import Append
+from penstock.ports.data.segments import Append
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store

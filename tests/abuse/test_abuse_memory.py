@@ -14,7 +14,7 @@ from penstock.app.segments import rest_limits, store_settings, wire_limits
 from penstock.app.settings import MEMORY_MIN_BYTES, SERVER_MEMORY_MIN_BYTES, EmbeddedSettings, StandaloneSettings
 from penstock.core.segments.throttle import cache_allowance
 from penstock.model.errors import InvalidArgumentError
-from penstock.ports.segment_service import AppendLimit, LimitAction
+from penstock.ports.data.limits import AppendLimit, LimitAction
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "segmentstore"))
 from store_world import World

@@ -13,7 +13,7 @@ from penstock.codec.wire import commands as c
 from penstock.codec.wire import frames as wire
 from penstock.codec.wire import table_commands as t
 from penstock.codec.wire.layout import WireKey
-from penstock.ports.segment_service import ANY_VERSION, TABLE_BATCH_MAX, VALUE_MAX_BYTES, TablePut
+from penstock.ports.data.tables import ANY_VERSION, TABLE_BATCH_MAX, VALUE_MAX_BYTES, TablePut
 from tests.abuse.peers import append, event
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "net"))

@@ -17,7 +17,8 @@ from penstock.client.store import AsyncStore
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import SegmentNotFoundError
 from penstock.model.names import StreamName
-from penstock.ports.segment_service import KEY_ABSENT, Append, TableKind, TablePut
+from penstock.ports.data.segments import Append
+from penstock.ports.data.tables import KEY_ABSENT, TableKind, TablePut
 
 STREAM = StreamName("demo", "clicks")
 SEGMENTS = ("demo/clicks/0.#epoch.0", "demo/clicks/1.#epoch.0", "demo/clicks/2.#epoch.0")

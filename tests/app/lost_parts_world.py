@@ -15,7 +15,7 @@ from penstock.app.embedded import open_runtime
 from penstock.app.settings import EmbeddedSettings
 from penstock.client.store import AsyncStore
 from penstock.model.errors import PenstockError
-from penstock.ports.segment_service import Append
+from penstock.ports.data.segments import Append
 
 SEGMENTS = ("s/t/0.#epoch.0", "s/t/1.#epoch.0")
 _WHOLE = 1 << 20

@@ -13,7 +13,7 @@ from penstock.app.cli.upkeep import data
 from penstock.controller import keys
 from penstock.model.cuts import ENDS
 from penstock.model.names import StreamName
-from penstock.ports.segment_service import TablePut
+from penstock.ports.data.tables import TablePut
 from penstock.storage.machine.data_directory import DataDirectory
 
 

@@ -18,7 +18,7 @@ from penstock.app.telemetry import Counters
 from penstock.app.workers.layout import load_layout, settle_layout, worker_directory
 from penstock.app.workers.supervisor import Patience, Worker
 from penstock.model.errors import ContainerOfflineError, CorruptDataError, PenstockError
-from penstock.ports.segment_service import Append
+from penstock.ports.data.segments import Append
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.data_directory import DataDirectory
 from penstock.storage.machine.rng import RealRng

@@ -16,8 +16,8 @@ from penstock.client.store import AsyncStore
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import StorageFullError, ThrottledError
 from penstock.model.names import StreamName
+from penstock.ports.data.segments import Append
 from penstock.ports.files import File, FileWrite
-from penstock.ports.segment_service import Append
 from penstock.storage.machine.files import RealFiles
 
 SEGMENT = "s/t/0.#epoch.0"

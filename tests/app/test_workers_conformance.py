@@ -20,7 +20,9 @@ from penstock.model.errors import (
     QuotaExceededError,
     SegmentNotFoundError,
 )
-from penstock.ports.segment_service import NO_EVENT, Append, Appended, AppendLimit, LimitAction, TableKind, TablePut
+from penstock.ports.data.limits import AppendLimit, LimitAction
+from penstock.ports.data.segments import NO_EVENT, Append, Appended
+from penstock.ports.data.tables import TableKind, TablePut
 from penstock.storage.machine.data_directory import DataDirectory
 from penstock.testing.conformance import laws
 from penstock.testing.conformance.erasure import ErasureLaws

@@ -19,7 +19,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.model.segments import even_ranges, make_segment_id
-from penstock.ports.segment_service import KEY_ABSENT, TablePut, TableRemoval
+from penstock.ports.data.tables import KEY_ABSENT, TablePut, TableRemoval
 
 LOGGER = "penstock.client.reading.group_reader"
 

@@ -26,7 +26,7 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentRange, even_ranges, make_segment_id
 from penstock.ports.controller_service import Successor
-from penstock.ports.segment_service import TableRemoval
+from penstock.ports.data.tables import TableRemoval
 
 TABLE = "a/_GROUPg/0.#epoch.0"
 

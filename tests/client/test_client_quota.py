@@ -11,7 +11,7 @@ from client_world import open_services, read_all, simulate
 
 from penstock.client.blocking.stores import Store
 from penstock.model.errors import DeadlineExceededError, QuotaExceededError, QuotaHeldError
-from penstock.ports.segment_service import AppendLimit, LimitAction
+from penstock.ports.data.limits import AppendLimit, LimitAction
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
 

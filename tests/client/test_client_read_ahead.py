@@ -13,7 +13,7 @@ from penstock.client.reading.fetching import AHEAD_READS, READ_BYTES, SegmentEnd
 from penstock.codec.events import frame_events
 from penstock.model.errors import NotConnectedError, SegmentNotFoundError, TruncatedError
 from penstock.model.names import StreamName
-from penstock.ports.segment_service import SegmentInfo, SegmentRead
+from penstock.ports.data.segments import SegmentInfo, SegmentRead
 
 STREAM = StreamName("a", "s")
 

@@ -13,7 +13,7 @@ from client_world import World, read_all, simulate
 from penstock.client.writing import segment_sender
 from penstock.core.segments import writer_memory
 from penstock.model.errors import WriterForgottenError
-from penstock.ports.segment_service import Append, Appended
+from penstock.ports.data.segments import Append, Appended
 from penstock.segmentstore import writer_memory as store_memory
 
 KEPT_S = 60

@@ -20,7 +20,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.ports.controller_service import TransactionStatus
-from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.ports.data.segments import NO_EVENT, Append
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -25,7 +25,7 @@ from penstock.codec.events import frame_events
 from penstock.model.names import StreamName, segment_name
 from penstock.net.http.http_server import RestServer
 from penstock.net.http.pulsar.api import pulsar_routes
-from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.ports.data.segments import NO_EVENT, Append
 
 HERE = Path(__file__).with_name("pulsar_admin")
 BUILD = Path(__file__).parents[2] / "build" / "pulsar-admin"

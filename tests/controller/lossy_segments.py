@@ -8,7 +8,7 @@ from typing import Any
 from memory_segments import MemorySegments
 
 from penstock.model.errors import UnavailableError
-from penstock.ports.segment_service import TablePut
+from penstock.ports.data.tables import TablePut
 
 
 class Lossy(MemorySegments):

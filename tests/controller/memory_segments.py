@@ -26,21 +26,14 @@ from penstock.model.errors import (
     TruncatedError,
     WriterFencedError,
 )
-from penstock.ports.segment_service import (
+from penstock.ports.data.limits import AppendLimit, LimitAction, SegmentChanges
+from penstock.ports.data.segments import NO_EVENT, Append, Appended, SegmentInfo, SegmentRead
+from penstock.ports.data.space import DiskSpace, SegmentSpace
+from penstock.ports.data.tables import (
     ANY_VERSION,
     KEY_ABSENT,
-    NO_EVENT,
     TABLE_BATCH_MAX,
     VALUE_MAX_BYTES,
-    Append,
-    Appended,
-    AppendLimit,
-    DiskSpace,
-    LimitAction,
-    SegmentChanges,
-    SegmentInfo,
-    SegmentRead,
-    SegmentSpace,
     TableCheck,
     TableEntry,
     TableKind,

@@ -24,7 +24,7 @@ from penstock.codec.control.streams import LengthsRecord
 from penstock.controller import keys
 from penstock.model.errors import QuotaExceededError, QuotaHeldError
 from penstock.model.retention import OnExceed, PolicyDocument
-from penstock.ports.segment_service import LimitAction
+from penstock.ports.data.limits import LimitAction
 
 SEGMENT = seg(0, 0)
 NAME = name_of(SEGMENT)

@@ -26,7 +26,7 @@ from penstock.model.errors import (
 from penstock.model.names import segment_name
 from penstock.model.retention import PolicyDocument, Retain
 from penstock.model.segments import even_ranges, make_segment_id
-from penstock.ports.segment_service import TablePut
+from penstock.ports.data.tables import TablePut
 
 SEGMENT = segment_name(AUDIT_STREAM, make_segment_id(0, 0))
 

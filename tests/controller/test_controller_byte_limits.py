@@ -19,7 +19,7 @@ from penstock.controller.controller import Controller
 from penstock.model.answers.plan import RetentionRun
 from penstock.model.names import segment_name
 from penstock.model.retention import Backlog, Combine, Measure, PolicyDocument, Retain, Unsubscribed
-from penstock.ports.segment_service import SegmentService
+from penstock.ports.data.service import SegmentService
 
 ONE = seg(0, 0)
 

@@ -14,7 +14,7 @@ from memory_segments import MemorySegments
 from penstock.controller.controller import Controller
 from penstock.model.errors import UnavailableError
 from penstock.model.retention import Backlog, OnExceed, PolicyDocument
-from penstock.ports.segment_service import SegmentService
+from penstock.ports.data.service import SegmentService
 
 ONE = seg(0, 0)
 MIB = 1 << 20

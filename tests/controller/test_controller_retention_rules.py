@@ -31,7 +31,7 @@ from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import Backlog, Idle, IdleWhen, OnExceed, PolicyDocument, Retain
 from penstock.ports.controller_service import ReaderGroupConfig
-from penstock.ports.segment_service import LimitAction
+from penstock.ports.data.limits import LimitAction
 
 SEGMENT = seg(0, 0)
 NAME = name_of(SEGMENT)

@@ -33,7 +33,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName, transaction_segment_name
 from penstock.ports.controller_service import EventBlock, PingStatus, TransactionStatus
-from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.ports.data.segments import NO_EVENT, Append
 
 UNKNOWN = UUID(int=99)
 

@@ -15,7 +15,7 @@ from penstock.controller import keys
 from penstock.controller.controller import Controller
 from penstock.model.errors import UnavailableError
 from penstock.model.retention import PolicyDocument, Retain
-from penstock.ports.segment_service import TablePut
+from penstock.ports.data.tables import TablePut
 
 ONE = seg(0, 0)
 ERASURE = keys.erasure("e1")

@@ -61,7 +61,7 @@ from penstock.model.errors import CorruptDataError, VersionTooNewError
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
 from penstock.model.retention import Backlog, Idle, PolicyDocument, Retain
 from penstock.model.segments import SegmentRange, even_ranges, make_segment_id
-from penstock.ports.segment_service import VALUE_MAX_BYTES
+from penstock.ports.data.tables import VALUE_MAX_BYTES
 
 TXN = UUID(int=(1 << 96) + 5)
 TXN_TEXT = "00000001000000000000000000000005"

@@ -26,7 +26,7 @@ from penstock.net.grpc.scopes import ScopeCalls
 from penstock.net.grpc.tables import RECORDS, KeyValueTables, TableConfig, TableRecord, TableState
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.ports.controller_service import Endpoint
-from penstock.ports.segment_service import KEY_ABSENT, TablePut
+from penstock.ports.data.tables import KEY_ABSENT, TablePut
 
 CONFIG = TableConfig(partitions=2, primary_key_bytes=4, secondary_key_bytes=2, rollover_bytes=0)
 OTHER = TableConfig(partitions=1, primary_key_bytes=8, secondary_key_bytes=0, rollover_bytes=0)

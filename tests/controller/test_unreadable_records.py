@@ -28,7 +28,7 @@ from penstock.model.policies import ReaderGroupRetention, StreamConfig
 from penstock.model.retention import PolicyDocument, Retain
 from penstock.model.segments import make_segment_id
 from penstock.ports.controller_service import ReaderGroupConfig, TransactionStatus
-from penstock.ports.segment_service import TableEntry
+from penstock.ports.data.tables import TableEntry
 
 ILL, WELL = StreamName("a", "t"), StreamName("b", "u")
 DAY_MS = 86_400_000

@@ -21,8 +21,9 @@ from penstock.codec.events import frame_events
 from penstock.model.errors import NotConnectedError, PenstockError
 from penstock.model.names import transaction_segment_name
 from penstock.net.dial.segments import RemoteSegments
-from penstock.ports.direct_appends import DirectLine
-from penstock.ports.segment_service import Append, SegmentService
+from penstock.ports.data.direct_appends import DirectLine
+from penstock.ports.data.segments import Append
+from penstock.ports.data.service import SegmentService
 from penstock.testing.simulation.actors import SCOPE, Env, RawWriter, event
 from penstock.testing.simulation.history import Group, Outcome
 from penstock.testing.simulation.segment_actors import create, look

@@ -14,7 +14,8 @@ from penstock.app.embedded import Runtime
 from penstock.client.store import AsyncStore
 from penstock.codec.store.chunk_index import IndexRecord, decode_records, index_name
 from penstock.model.errors import CorruptDataError, NotFoundError, SegmentNotFoundError
-from penstock.ports.segment_service import NO_EVENT, SegmentService
+from penstock.ports.data.segments import NO_EVENT
+from penstock.ports.data.service import SegmentService
 from tests.crash.model import State, Subject
 
 

@@ -15,8 +15,10 @@ from penstock.codec.store.chunk_builder import ChunkBuilder
 from penstock.model.errors import InternalError, PenstockError, StorageFullError, UnavailableError
 from penstock.model.names import transaction_segment_name
 from penstock.model.policies import RetentionPolicy, RetentionType
-from penstock.ports.chunk_imports import ChunkImports, ImportedChunk
-from penstock.ports.segment_service import NO_EVENT, Append, SegmentService, TablePut, TableRemoval
+from penstock.ports.data.imports import ChunkImports, ImportedChunk
+from penstock.ports.data.segments import NO_EVENT, Append
+from penstock.ports.data.service import SegmentService
+from penstock.ports.data.tables import TablePut, TableRemoval
 from penstock.storage.chunks.imports import open_place
 from tests.crash.model import Belief, Journal, Op, State, payload
 from tests.crash.observe import observe, plain

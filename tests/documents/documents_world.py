@@ -31,7 +31,7 @@ from penstock.net.http.pravega_routes import PravegaRest
 from penstock.net.http.pulsar.api import pulsar_routes
 from penstock.net.http.retention_routes import RetentionRest
 from penstock.ports.controller_service import Endpoint, ReaderGroupConfig
-from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store

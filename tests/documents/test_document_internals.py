@@ -29,7 +29,7 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.policies import RetentionPolicy, ScaleType, ScalingPolicy
 from penstock.ports.controller_service import Endpoint, PingStatus, TransactionStatus
-from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.testing.simulation.machine.world import SimRng
 
 NAME = segment_name(STREAM, FIRST)

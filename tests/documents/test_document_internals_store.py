@@ -23,7 +23,7 @@ from penstock.model.errors import (
     PenstockError,
 )
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
-from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.testing.simulation.machine.loop import SimLoop
 
 NAME = segment_name(STREAM, FIRST)

@@ -17,7 +17,7 @@ from penstock.model.errors import (
     TruncatedError,
 )
 from penstock.model.names import segment_name, transaction_segment_name
-from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.ports.data.segments import NO_EVENT, Append
 
 ABC = "s/abc/0.#epoch.0"
 NAME = segment_name(STREAM, FIRST)

@@ -34,7 +34,6 @@ from penstock.model.names import StreamName, check_name
 from penstock.model.policies import ReaderGroupRetention, StreamConfig
 from penstock.model.queries import QuerySource
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, even_ranges, make_segment_id, number_of
-from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
 from penstock.ports.controller_service import (
     LEASE_MAX_MS,
     LEASE_MIN_MS,
@@ -52,20 +51,11 @@ from penstock.ports.controller_service import (
     Transaction,
     TransactionStatus,
 )
-from penstock.ports.segment_service import (
-    ANY_VERSION,
-    KEY_ABSENT,
-    ChunkBlock,
-    ChunkRange,
-    DiskSpace,
-    Lease,
-    SegmentInfo,
-    SegmentSpace,
-    TableEntry,
-    TableKind,
-    TablePut,
-    TableRemoval,
-)
+from penstock.ports.data.chunks import ChunkBlock, ChunkRange, Lease
+from penstock.ports.data.imports import ImportedChunk, ImportGrant
+from penstock.ports.data.segments import SegmentInfo
+from penstock.ports.data.space import DiskSpace, SegmentSpace
+from penstock.ports.data.tables import ANY_VERSION, KEY_ABSENT, TableEntry, TableKind, TablePut, TableRemoval
 
 STORE = Endpoint(host="127.0.0.1", port=12345)
 

@@ -21,7 +21,7 @@ from penstock.model.names import StreamName, segment_name
 from penstock.net.http.pulsar.api import pulsar_routes
 from penstock.net.http.pulsar.names import NamespaceName, TopicName
 from penstock.ports.controller_service import Endpoint
-from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.memory.memory_chunks import MemoryChunks

@@ -22,7 +22,7 @@ from penstock.net.http.health import Checks
 from penstock.net.http.http_limits import RestLimits
 from penstock.net.http.http_server import RestServer
 from penstock.ports.controller_service import Endpoint
-from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.machine.clock import RealClock

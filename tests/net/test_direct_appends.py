@@ -21,7 +21,7 @@ from penstock.model.errors import (
     QuotaHeldError,
     StreamSealedError,
 )
-from penstock.ports.segment_service import AppendLimit, LimitAction
+from penstock.ports.data.limits import AppendLimit, LimitAction
 
 WAIT_S = 20.0
 

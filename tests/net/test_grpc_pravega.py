@@ -40,7 +40,7 @@ from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import Controller_pb2_grpc
 from penstock.ports.controller_service import Endpoint, ReaderGroupConfig
-from penstock.ports.segment_service import TableKind
+from penstock.ports.data.tables import TableKind
 
 INFO = pb.StreamInfo(scope="s", stream="t")
 SCOPE = pb.ScopeInfo(scope="s")

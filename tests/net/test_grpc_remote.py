@@ -45,8 +45,8 @@ from penstock.net.grpc import mapping
 from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import native_pb2 as native
-from penstock.ports.chunk_imports import ChunkImports, ImportedChunk
 from penstock.ports.controller_service import ControllerService, EventBlock
+from penstock.ports.data.imports import ChunkImports, ImportedChunk
 
 
 @asynccontextmanager

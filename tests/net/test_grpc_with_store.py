@@ -33,7 +33,7 @@ from penstock.net.dial.controller import RemoteController
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import Controller_pb2_grpc
 from penstock.ports.controller_service import PingStatus, ReaderGroupConfig, ScaleStatus, TransactionStatus
-from penstock.ports.segment_service import TablePut
+from penstock.ports.data.tables import TablePut
 
 S = StreamName("s", "events")
 FIRST, SECOND = make_segment_id(0, 0), make_segment_id(0, 1)

@@ -12,9 +12,11 @@ from penstock.model.names import StreamName
 from penstock.model.retention import HoldInfo
 from penstock.model.segments import SegmentId
 from penstock.net.grpc import native_mapping as own
-from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
 from penstock.ports.controller_service import SegmentSpan, SubscriberInfo
-from penstock.ports.segment_service import ChunkBlock, ChunkRange, DiskSpace, Lease, SegmentInfo, SegmentSpace
+from penstock.ports.data.chunks import ChunkBlock, ChunkRange, Lease
+from penstock.ports.data.imports import ImportedChunk, ImportGrant
+from penstock.ports.data.segments import SegmentInfo
+from penstock.ports.data.space import DiskSpace, SegmentSpace
 
 STREAM = StreamName("s", "t")
 CUT = StreamCut(STREAM, {SegmentId(3): 4})

@@ -22,7 +22,8 @@ from penstock.codec.wire import frames as wire
 from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.net.dial.segments import DialLimits, RemoteSegments
 from penstock.net.wire.wire_server import WireLimits, WireServer
-from penstock.ports.segment_service import Append, TableKind
+from penstock.ports.data.segments import Append
+from penstock.ports.data.tables import TableKind
 from penstock.storage.machine.rng import RealRng
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "segmentstore"))

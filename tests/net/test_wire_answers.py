@@ -20,7 +20,8 @@ from penstock.model.names import StreamName
 from penstock.model.policies import StreamConfig
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.wire.wire_errors import OWN_TOKEN, error_of, reply_of
-from penstock.ports.segment_service import ANY_VERSION, KEY_ABSENT, NO_EVENT
+from penstock.ports.data.segments import NO_EVENT
+from penstock.ports.data.tables import ANY_VERSION, KEY_ABSENT
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "wire.md"
 GONE = "s/t/9.#epoch.0"

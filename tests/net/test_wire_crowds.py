@@ -11,7 +11,7 @@ from penstock.codec.wire import commands as c
 from penstock.codec.wire.frames import encode
 from penstock.model.errors import PenstockError, ThrottledError
 from penstock.net.wire.appends import AppendSide
-from penstock.ports.segment_service import NO_EVENT, Append, AppendDone, Appended
+from penstock.ports.data.segments import NO_EVENT, Append, AppendDone, Appended
 
 WRITERS = 2000
 

@@ -11,7 +11,7 @@ from penstock.model.errors import ContainerOfflineError
 from penstock.net.dial.segments import DialLimits, RemoteSegments
 from penstock.net.dial.wire_pool import ConnectionPool
 from penstock.ports.controller_service import Endpoint
-from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.storage.machine.rng import RealRng
 
 HERE, THERE = Endpoint(host="127.0.0.1", port=1), Endpoint(host="127.0.0.1", port=2)

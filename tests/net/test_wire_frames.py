@@ -16,7 +16,7 @@ from penstock.model.errors import ProtocolError
 from penstock.net.wire.appends import AppendSide
 from penstock.net.wire.arena import SMALL_BYTES, ArenaPool
 from penstock.net.wire.frames import FrameReceiver
-from penstock.ports.segment_service import NO_EVENT, Appended
+from penstock.ports.data.segments import NO_EVENT, Appended
 
 W = UUID(int=5).bytes
 

@@ -12,7 +12,8 @@ from wire_peers import remote, run, stage
 from penstock.codec.wire import commands as c
 from penstock.model.errors import PenstockError, StorageFullError
 from penstock.net.wire.wire_errors import OWN_TOKEN, STORAGE_FULL
-from penstock.ports.segment_service import NO_EVENT, Append, TableKind, TablePut
+from penstock.ports.data.segments import NO_EVENT, Append
+from penstock.ports.data.tables import TableKind, TablePut
 
 SEGMENT = "s/t/0.#epoch.0"
 TABLE = "s/t/table"

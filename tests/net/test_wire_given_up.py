@@ -16,7 +16,7 @@ from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 from penstock.net.dial.segments import DialLimits, RemoteSegments
 from penstock.net.wire.wire_server import WireServer
-from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.storage.machine.rng import RealRng
 
 SEGMENT = "s/t/0.#epoch.0"

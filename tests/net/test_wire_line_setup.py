@@ -9,7 +9,7 @@ from penstock.codec.wire.commands import SegmentIsSealed
 from penstock.model.errors import NotConnectedError, SegmentSealedError
 from penstock.net.dial.wire_dial import DialLimits
 from penstock.net.dial.wire_lines import AppendConnection, Line
-from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.ports.data.segments import NO_EVENT, Append
 
 
 class SilentStore:

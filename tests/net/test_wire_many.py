@@ -21,7 +21,7 @@ from penstock.model.errors import (
 )
 from penstock.net.wire.appends import AppendSide
 from penstock.net.wire.wire_errors import OWN_TOKEN
-from penstock.ports.segment_service import NO_EVENT, Append, Appended
+from penstock.ports.data.segments import NO_EVENT, Append, Appended
 
 NAMES = [f"s/t/{number}.#epoch.0" for number in range(6)]
 both_loops = pytest.mark.parametrize("loop", sorted(LOOPS))

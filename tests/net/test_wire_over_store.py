@@ -23,7 +23,8 @@ from penstock.model.errors import (
     TruncatedError,
     WriterFencedError,
 )
-from penstock.ports.segment_service import ANY_VERSION, KEY_ABSENT, NO_EVENT, Append, TableKind, TablePut, TableRemoval
+from penstock.ports.data.segments import NO_EVENT, Append
+from penstock.ports.data.tables import ANY_VERSION, KEY_ABSENT, TableKind, TablePut, TableRemoval
 
 both_loops = pytest.mark.parametrize("loop", sorted(LOOPS))
 

@@ -13,7 +13,9 @@ from wire_peers import remote, run, stage
 
 from penstock.codec.wire import commands as c
 from penstock.model.errors import PenstockError, RetentionHoldError, SegmentNotFoundError
-from penstock.ports.segment_service import NO_EVENT, Append, AttributeChange, TablePut, TableRemoval
+from penstock.ports.data.attributes import AttributeChange
+from penstock.ports.data.segments import NO_EVENT, Append
+from penstock.ports.data.tables import TablePut, TableRemoval
 
 AUDIT = "_system/audit/0.#epoch.0"
 TABLE = "_system/_tables/controller"

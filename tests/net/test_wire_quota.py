@@ -14,7 +14,8 @@ from wire_store_world import world
 from penstock.codec.wire import commands as c
 from penstock.model.errors import PenstockError, QuotaExceededError, QuotaHeldError, WriterFencedError
 from penstock.net.wire.wire_errors import QUOTA_EXCEEDED, QUOTA_HELD, error_of, reply_of
-from penstock.ports.segment_service import NO_EVENT, Append, AppendLimit, LimitAction
+from penstock.ports.data.limits import AppendLimit, LimitAction
+from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.testing.conformance import laws
 from penstock.testing.conformance.segments import SegmentLaws
 

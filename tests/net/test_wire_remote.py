@@ -30,15 +30,8 @@ from penstock.model.errors import (
 )
 from penstock.net.dial.segments import DialLimits, RemoteSegments
 from penstock.net.wire.wire_server import WireServer
-from penstock.ports.segment_service import (
-    ANY_VERSION,
-    KEY_ABSENT,
-    NO_EVENT,
-    Append,
-    TableKind,
-    TablePut,
-    TableRemoval,
-)
+from penstock.ports.data.segments import NO_EVENT, Append
+from penstock.ports.data.tables import ANY_VERSION, KEY_ABSENT, TableKind, TablePut, TableRemoval
 from penstock.storage.machine.rng import RealRng
 
 SEGMENT = "s/t/0.#epoch.0"

@@ -18,7 +18,7 @@ from penstock.codec.wire import table_commands as t
 from penstock.codec.wire.layout import AttributeUpdate, WireChunk, WireEntry, WireKey
 from penstock.model.errors import ContainerOfflineError, CorruptDataError, InternalError
 from penstock.net.wire.wire_errors import DAMAGED, error_of
-from penstock.ports.segment_service import NO_EVENT
+from penstock.ports.data.segments import NO_EVENT
 
 SEGMENT = "s/t/0.#epoch.0"
 both_loops = pytest.mark.parametrize("loop", sorted(LOOPS))

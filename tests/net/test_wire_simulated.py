@@ -11,7 +11,7 @@ from wire_memory_store import CountingTelemetry, MemorySegments, OneEndpoint
 from penstock.model.errors import PenstockError, UnavailableError, WriterFencedError
 from penstock.net.dial.segments import RemoteSegments
 from penstock.net.wire.wire_server import WireServer
-from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.testing.simulation.machine.loop import SimLoop
 from penstock.testing.simulation.machine.world import SimRng
 

@@ -24,7 +24,10 @@ from penstock.model.errors import (
 )
 from penstock.net.workers.link import LinkDownError, open_link
 from penstock.net.workers.values import decode_error, decode_value, encode_error, encode_value
-from penstock.ports import segment_service as ports
+from penstock.ports.data.chunks import ChunkBlock, ChunkRange
+from penstock.ports.data.limits import AppendLimit, LimitAction
+from penstock.ports.data.segments import Append
+from penstock.ports.data.tables import TableEntry, TableKind
 
 PATIENCE_S = 20.0
 
@@ -35,7 +38,7 @@ values = st.recursive(
 whole = st.integers(0, 1 << 62)
 records = (
     st.builds(
-        ports.Append,
+        Append,
         segment=st.text(),
         writer=st.uuids(),
         data=st.binary(),
@@ -44,24 +47,22 @@ records = (
         previous=st.integers(-(1 << 63), 1 << 62),
         expected_offset=st.none() | whole,
     )
-    | st.builds(ports.TableEntry, key=st.binary(), value=st.binary(), version=whole)
+    | st.builds(TableEntry, key=st.binary(), value=st.binary(), version=whole)
     | st.builds(
-        ports.AppendLimit,
+        AppendLimit,
         stream=st.text(),
         segments=st.lists(st.text()),
         total_bytes=st.none() | whole,
-        action=st.sampled_from(ports.LimitAction),
+        action=st.sampled_from(LimitAction),
         reason=st.dictionaries(st.text(), st.text() | whole | st.none()),
     )
     | st.builds(
-        ports.ChunkRange,
+        ChunkRange,
         name=st.text(),
         location=st.none() | st.text(),
         start_offset=whole,
         end_offset=whole,
-        blocks=st.lists(
-            st.builds(ports.ChunkBlock, start_offset=whole, end_offset=whole, crc32c=whole, event_count=whole)
-        ),
+        blocks=st.lists(st.builds(ChunkBlock, start_offset=whole, end_offset=whole, crc32c=whole, event_count=whole)),
     )
 )
 
@@ -71,7 +72,7 @@ def through(value: object) -> object:
     return decode_value(text, b"".join(beside))
 
 
-@given(value=values | records | st.sampled_from(ports.TableKind))
+@given(value=values | records | st.sampled_from(TableKind))
 def test_values_come_out_as_they_went_in(value: object) -> None:
     assert through(value) == value
 

@@ -29,23 +29,15 @@ from penstock.model.errors import (
 )
 from penstock.model.names import transient_segment_name
 from penstock.ports.controller_service import Endpoint
-from penstock.ports.segment_service import (
+from penstock.ports.data.chunks import ChunkRange
+from penstock.ports.data.limits import AppendLimit, LimitAction, SegmentChanges
+from penstock.ports.data.segments import NO_EVENT, Append, AppendDone, Appended, SegmentInfo, SegmentRead
+from penstock.ports.data.space import DiskSpace, SegmentSpace
+from penstock.ports.data.tables import (
     ANY_VERSION,
     KEY_ABSENT,
     KEY_MAX_BYTES,
-    NO_EVENT,
     TABLE_BATCH_MAX,
-    Append,
-    AppendDone,
-    Appended,
-    AppendLimit,
-    ChunkRange,
-    DiskSpace,
-    LimitAction,
-    SegmentChanges,
-    SegmentInfo,
-    SegmentRead,
-    SegmentSpace,
     TableDelta,
     TableEntry,
     TableKind,

@@ -7,7 +7,7 @@ from uuid import UUID
 from store_world import World
 
 from penstock.codec.events import frame_events
-from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.ports.data.segments import NO_EVENT, Append
 
 NAME = "s/t/0.#epoch.0"
 SECRET = b"canary-7f3a"

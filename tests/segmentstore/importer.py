@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from penstock.codec.events import frame_events
 from penstock.codec.store.chunk_builder import ChunkBuilder
 from penstock.codec.store.chunk_index import index_name
-from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
 from penstock.ports.chunks import ChunkStorage
+from penstock.ports.data.imports import ImportedChunk, ImportGrant
 
 TXN = "s/a/0.#epoch.0#transaction." + "1" * 32
 OTHER = "s/a/0.#epoch.0#transaction." + "2" * 32

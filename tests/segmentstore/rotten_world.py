@@ -7,7 +7,7 @@ import copy
 from store_world import World, append, writer
 
 from penstock.codec.events import frame_events
-from penstock.ports.segment_service import ANY_VERSION, TableKind, TablePut
+from penstock.ports.data.tables import ANY_VERSION, TableKind, TablePut
 from tests.rotten_keyvalue import RottenKeyValue
 
 SEGMENTS = [f"s/t/{number}.#epoch.0" for number in range(5)]

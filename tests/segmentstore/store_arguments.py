@@ -8,19 +8,11 @@ from typing import Any
 from importer import PARENT, TXN
 from store_world import World, writer
 
-from penstock.ports.chunk_imports import ImportedChunk
-from penstock.ports.segment_service import (
-    ANY_VERSION,
-    Append,
-    AppendLimit,
-    AttributeChange,
-    LimitAction,
-    TableCheck,
-    TableKind,
-    TableLength,
-    TablePut,
-    TableRemoval,
-)
+from penstock.ports.data.attributes import AttributeChange
+from penstock.ports.data.imports import ImportedChunk
+from penstock.ports.data.limits import AppendLimit, LimitAction
+from penstock.ports.data.segments import Append
+from penstock.ports.data.tables import ANY_VERSION, TableCheck, TableKind, TableLength, TablePut, TableRemoval
 from penstock.storage.memory.memory_log import MemoryLog
 
 LIMIT = 20_000

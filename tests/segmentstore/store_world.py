@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from penstock.model.errors import PenstockError
-from penstock.ports.segment_service import NO_EVENT, Append, Appended, LocalSegmentService
+from penstock.ports.data.segments import NO_EVENT, Append, Appended
+from penstock.ports.data.service import LocalSegmentService
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore

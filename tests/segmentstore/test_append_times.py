@@ -6,7 +6,7 @@ import pytest
 from store_world import World, Writer, append, run, writer
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.ports.segment_service import HOLDER_MAX_BYTES, Lease
+from penstock.ports.data.chunks import HOLDER_MAX_BYTES, Lease
 
 SEGMENT = "s/t/0.#epoch.0"
 

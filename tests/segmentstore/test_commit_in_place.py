@@ -9,7 +9,7 @@ from pathlib import Path
 
 from store_world import Figures, InlineOffload, SeededRng, TestClock, writer
 
-from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.segmentstore.mutations import Mutation
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings

@@ -10,7 +10,7 @@ import pytest
 from store_world import World, append, run, writer
 
 from penstock.model.errors import InvalidArgumentError, SegmentNotFoundError
-from penstock.ports.segment_service import TablePut, TableRemoval
+from penstock.ports.data.tables import TablePut, TableRemoval
 from penstock.segmentstore import mutations
 
 SEGMENT = "scope/stream/0.#epoch.0"

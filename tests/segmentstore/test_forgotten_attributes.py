@@ -9,7 +9,7 @@ import pytest
 from held_calls import Held
 from store_world import World, run, writer
 
-from penstock.ports.segment_service import Append
+from penstock.ports.data.segments import Append
 
 SEGMENT = "scope/stream/0.#epoch.0"
 WRITER = writer(1)

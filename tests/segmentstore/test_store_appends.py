@@ -14,7 +14,7 @@ from penstock.model.errors import (
     TruncatedError,
     WriterFencedError,
 )
-from penstock.ports.segment_service import NO_EVENT, Append, Appended
+from penstock.ports.data.segments import NO_EVENT, Append, Appended
 
 SEGMENT = "scope/stream/0.#epoch.0"
 

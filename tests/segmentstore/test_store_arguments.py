@@ -13,13 +13,10 @@ from store_arguments import LIMIT, SmallFrames, calls
 from store_world import World, append, content, run, writer
 
 from penstock.model.errors import InvalidArgumentError, PenstockError
-from penstock.ports.chunk_imports import ChunkImports
-from penstock.ports.segment_service import (
-    Append,
-    LocalSegmentService,
-    SegmentService,
-    TableKind,
-)
+from penstock.ports.data.imports import ChunkImports
+from penstock.ports.data.segments import Append
+from penstock.ports.data.service import LocalSegmentService, SegmentService
+from penstock.ports.data.tables import TableKind
 
 
 def small_frames(test: Any) -> None:

@@ -12,7 +12,8 @@ from penstock.codec.store import catalogue as codec
 from penstock.codec.store import rows as records
 from penstock.model.damage import Damage
 from penstock.model.errors import CorruptDataError, StorageFullError, UnavailableError
-from penstock.ports.segment_service import NO_EVENT, TablePut
+from penstock.ports.data.segments import NO_EVENT
+from penstock.ports.data.tables import TablePut
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.repair.catalogue_gaps import missing_objects
 from penstock.segmentstore.repair.rebuild import list_catalogue, load_container

@@ -13,7 +13,7 @@ from store_world import PATIENCE_S, World, Writer, append, content, writer
 from penstock.codec.store import rows as records
 from penstock.model.errors import BadKeyVersionError, CorruptDataError, PenstockError
 from penstock.net.workers.values import decode_value, encode_value
-from penstock.ports.segment_service import ANY_VERSION, DamagedEntry, TableKind, TablePut, TableRemoval
+from penstock.ports.data.tables import ANY_VERSION, DamagedEntry, TableKind, TablePut, TableRemoval
 
 
 async def state(store, name: str):

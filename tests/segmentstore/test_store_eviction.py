@@ -9,7 +9,7 @@ import pytest
 from store_world import World, Writer, append, content, run
 
 from penstock.model.errors import TruncatedError
-from penstock.ports.segment_service import AppendLimit
+from penstock.ports.data.limits import AppendLimit
 from penstock.segmentstore.container import Container
 
 SEGMENT = "scope/stream/0.#epoch.0"

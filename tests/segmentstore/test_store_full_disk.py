@@ -9,7 +9,7 @@ import pytest
 from store_world import World, Writer, append, content, run
 
 from penstock.model.errors import ContainerOfflineError, StorageFullError, ThrottledError, UnavailableError
-from penstock.ports.segment_service import ANY_VERSION, KEY_ABSENT, TablePut
+from penstock.ports.data.tables import ANY_VERSION, KEY_ABSENT, TablePut
 from penstock.storage.memory.memory_chunks import MemoryChunks
 from penstock.storage.memory.memory_log import MemoryLog
 

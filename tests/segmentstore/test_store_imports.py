@@ -23,8 +23,8 @@ from penstock.model.errors import (
     SegmentNotFoundError,
     SegmentSealedError,
 )
-from penstock.ports.chunk_imports import ChunkImports
-from penstock.ports.segment_service import AppendLimit
+from penstock.ports.data.imports import ChunkImports
+from penstock.ports.data.limits import AppendLimit
 
 
 async def begun(store, *names):

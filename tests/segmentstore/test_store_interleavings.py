@@ -9,7 +9,8 @@ import pytest
 from store_world import World, Writer, content, writer
 
 from penstock.model.errors import SegmentNotFoundError, TruncatedError
-from penstock.ports.segment_service import KEY_ABSENT, NO_EVENT, TablePut, TableRemoval
+from penstock.ports.data.segments import NO_EVENT
+from penstock.ports.data.tables import KEY_ABSENT, TablePut, TableRemoval
 from penstock.segmentstore.store import SegmentStore
 from penstock.storage.memory.memory_chunks import MemoryChunks
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue

@@ -17,7 +17,7 @@ from store_world import SMALL, InlineOffload, TestClock, World, Writer, append, 
 from penstock.codec.events import frame_events
 from penstock.codec.store import rows as records
 from penstock.model.errors import CorruptDataError, TruncatedError, UnsupportedError
-from penstock.ports.segment_service import AppendLimit
+from penstock.ports.data.limits import AppendLimit
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store

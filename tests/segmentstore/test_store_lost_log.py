@@ -9,7 +9,7 @@ import pytest
 from store_world import World
 
 from penstock.model.errors import CorruptDataError
-from penstock.ports.segment_service import Append
+from penstock.ports.data.segments import Append
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 
 

@@ -9,7 +9,8 @@ import pytest
 from store_world import World, append, content, run
 
 from penstock.model.errors import ConditionFailedError, SegmentSealedError
-from penstock.ports.segment_service import NO_EVENT, AttributeChange
+from penstock.ports.data.attributes import AttributeChange
+from penstock.ports.data.segments import NO_EVENT
 
 SEGMENT = "scope/stream/0.#epoch.0"
 FIRST, SECOND = UUID(int=8), UUID(int=9)

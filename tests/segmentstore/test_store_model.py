@@ -21,7 +21,8 @@ from penstock.model.errors import (
     SegmentSealedError,
     WriterFencedError,
 )
-from penstock.ports.segment_service import NO_EVENT, Append, AppendLimit
+from penstock.ports.data.limits import AppendLimit
+from penstock.ports.data.segments import NO_EVENT, Append
 
 PARENTS = ["s/a/0.#epoch.0", "s/b/0.#epoch.0"]
 TXNS = [f"#transaction.{UUID(int=number).hex}" for number in (1, 2)]

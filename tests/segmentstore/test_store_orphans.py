@@ -4,7 +4,7 @@ import asyncio
 
 from store_world import append, run
 
-from penstock.ports.segment_service import SegmentService
+from penstock.ports.data.service import SegmentService
 
 
 async def crash(world):

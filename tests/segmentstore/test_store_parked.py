@@ -4,7 +4,7 @@ import asyncio
 
 from store_world import append, run, writer
 
-from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 
 

@@ -10,7 +10,8 @@ from held_calls import Held
 from store_world import World, Writer, append, content, run, writer
 
 from penstock.model.errors import BadKeyVersionError, ContainerOfflineError
-from penstock.ports.segment_service import ANY_VERSION, NO_EVENT, Appended, TablePut
+from penstock.ports.data.segments import NO_EVENT, Appended
+from penstock.ports.data.tables import ANY_VERSION, TablePut
 from penstock.storage.memory.memory_log import MemoryLog
 
 SEGMENT = "scope/stream/0.#epoch.0"

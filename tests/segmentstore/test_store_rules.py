@@ -16,7 +16,7 @@ from penstock.model.errors import (
     SegmentSealedError,
     WriterFencedError,
 )
-from penstock.ports import segment_service
+from penstock.ports.data import segments
 from penstock.segmentstore.settings import StoreSettings
 from penstock.storage.chunks.names import check_chunk_name
 
@@ -54,7 +54,7 @@ def test_an_append_is_refused_for_the_first_reason_that_holds(change, error) -> 
 
 
 def test_the_limits_of_the_rules_are_those_of_the_port() -> None:
-    assert APPEND_MAX_BYTES == segment_service.APPEND_MAX_BYTES
+    assert APPEND_MAX_BYTES == segments.APPEND_MAX_BYTES
 
 
 @given(sizes=st.lists(st.integers(1, 100), max_size=20), limit=st.integers(1, 200))

@@ -18,7 +18,7 @@ from penstock.model.errors import (
     SegmentNotFoundError,
     UnsupportedError,
 )
-from penstock.ports.segment_service import (
+from penstock.ports.data.tables import (
     ANY_VERSION,
     KEY_ABSENT,
     KEY_MAX_BYTES,

@@ -17,7 +17,7 @@ from penstock.model.errors import (
     StorageFullError,
     ThrottledError,
 )
-from penstock.ports.segment_service import NO_EVENT, Appended
+from penstock.ports.data.segments import NO_EVENT, Appended
 from penstock.storage.memory.memory_log import MemoryLog
 
 SEGMENT = "scope/stream/0.#epoch.0"

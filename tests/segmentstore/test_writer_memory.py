@@ -25,7 +25,7 @@ from penstock.core.segments.writer_memory import (
     may_forget,
 )
 from penstock.model.errors import CorruptDataError, PenstockError, WriterFencedError, WriterForgottenError
-from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.segmentstore import writer_memory
 from penstock.testing.simulation.machine.loop import make_loop
 from penstock.testing.simulation.machine.world import SimClock

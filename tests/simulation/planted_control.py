@@ -26,7 +26,7 @@ from penstock.controller.transactions.sweeper import Sweeper
 from penstock.core.streams.transactions import make_transaction_id, transaction_epoch
 from penstock.model.errors import ReaderGroupNotFoundError
 from penstock.model.names import segment_name, transaction_segment_name
-from penstock.ports.segment_service import KEY_ABSENT, TableLength
+from penstock.ports.data.tables import KEY_ABSENT, TableLength
 from penstock.segmentstore.calls import segments as segment_calls
 from penstock.segmentstore.calls import tables
 from penstock.segmentstore.durability.recovery import Recovery

@@ -27,7 +27,7 @@ from penstock.model.errors import InvalidCutError, SegmentNotFoundError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, make_segment_id
 from penstock.ports.controller_service import SegmentSpan, Successor
-from penstock.ports.segment_service import SegmentInfo
+from penstock.ports.data.segments import SegmentInfo
 from penstock.spark.connect import Services
 from penstock.spark.options import parse_read
 from penstock.spark.reading import stream as spark_stream

@@ -29,7 +29,7 @@ from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.net.wire.wire_server import WireServer
 from penstock.ports.clock import Clock
 from penstock.ports.controller_service import Endpoint, ScaleStatus, TransactionStatus
-from penstock.ports.segment_service import Append
+from penstock.ports.data.segments import Append
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store

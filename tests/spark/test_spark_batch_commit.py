@@ -21,8 +21,8 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
-from penstock.ports.chunk_imports import ImportedChunk
 from penstock.ports.controller_service import PingStatus
+from penstock.ports.data.imports import ImportedChunk
 from penstock.spark.connect import Services
 from penstock.spark.reasons import advised, reason
 from penstock.spark.writing.batch_commit import groups_of

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import HOLDER_MAX_BYTES, ChunkBlock, ChunkRange
+from penstock.ports.data.chunks import HOLDER_MAX_BYTES, ChunkBlock, ChunkRange
 from penstock.spark.options import parse_read
 from penstock.spark.reading.plan import SHARE_MIN_BYTES, Piece, pack, pieces_of, share_count, split
 from penstock.spark.reading.planning import holder_of

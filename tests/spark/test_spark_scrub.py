@@ -28,8 +28,8 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
+from penstock.ports.data.chunks import ChunkRange
 from penstock.ports.integrity import SCRUB_MAX_BYTES
-from penstock.ports.segment_service import ChunkRange
 from penstock.spark.connect import Link, Services, close_links, dial, link
 from penstock.spark.jobs.scrub import ScrubOutcome, ScrubRequest, scrub
 from penstock.spark.jobs.scrub_task import Findings, ScrubTask, Stretch

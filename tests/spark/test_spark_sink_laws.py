@@ -30,7 +30,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.ports.controller_service import Transaction
-from penstock.ports.segment_service import Append, Appended
+from penstock.ports.data.segments import Append, Appended
 from penstock.spark.connect import Services, close_links, link
 from penstock.spark.options import parse_write
 from penstock.spark.reasons import reason

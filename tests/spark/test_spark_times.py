@@ -19,7 +19,8 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError
 from penstock.model.names import StreamName
 from penstock.ports.controller_service import Endpoint
-from penstock.ports.segment_service import ChunkBlock, ChunkRange, SegmentInfo
+from penstock.ports.data.chunks import ChunkBlock, ChunkRange
+from penstock.ports.data.segments import SegmentInfo
 from penstock.spark.connect import Services, close_links, link
 from penstock.spark.options import Moment, parse_read
 from penstock.spark.reading.stream import StreamReader

@@ -13,7 +13,7 @@ from penstock.codec.events import frame_events
 from penstock.codec.store.chunk_builder import BuiltChunk, ChunkBuilder
 from penstock.codec.store.chunk_index import decode_records, index_name
 from penstock.model.errors import StorageFullError, UnavailableError
-from penstock.ports.chunk_imports import ImportGrant
+from penstock.ports.data.imports import ImportGrant
 from penstock.storage.chunks import imports as real_imports
 from penstock.storage.chunks.imports import FilePlace, _BucketPlace, open_place
 from penstock.storage.memory.memory_objects import MemoryObjects

@@ -16,11 +16,9 @@ import penstock
 ROOT = Path(penstock.__file__).parent
 MODULES_MAX, METHODS_MAX, PARAMETERS_MAX, LINES_MAX = 16, 12, 10, 60
 
-FULL_FOLDERS = {"ports"}
+FULL_FOLDERS: set[str] = set()
 WIDE_PROTOCOLS = {
-    "ports.chunks.ChunkStorage",
     "ports.controller_service.ControllerService",
-    "ports.segment_service.SegmentService",
 }
 WIDE_CONSTRUCTORS = {
     "client.reading.group_reader.AsyncGroupReader",

@@ -23,8 +23,8 @@ from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.ports import forks
 from penstock.ports.clock import Clock
 from penstock.ports.controller_service import Endpoint
+from penstock.ports.data.service import LocalSegmentService
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import LocalSegmentService
 from penstock.segmentstore.store import SegmentStore
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.data_directory import DataDirectory

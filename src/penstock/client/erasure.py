@@ -25,8 +25,8 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
 from penstock.ports.controller_service import ControllerService
+from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import SegmentService
 
 Positions: TypeAlias = Mapping[SegmentId, Iterable[int]] | Iterable[Event | tuple[int, int]]
 """Where events begin: offsets by segment, or events as they were read, or pairs of segment and offset."""

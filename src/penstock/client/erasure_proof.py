@@ -12,8 +12,9 @@ from penstock.core.segments.erasure_receipt import digest_of, positions_digest, 
 from penstock.model.errors import SegmentNotFoundError, TruncatedError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
+from penstock.ports.data.segments import READ_MAX_BYTES
+from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import READ_MAX_BYTES, SegmentService
 
 Progress: TypeAlias = Callable[[Mapping[str, Any]], None]
 

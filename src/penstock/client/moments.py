@@ -17,7 +17,9 @@ from penstock.model.errors import SegmentNotFoundError, TruncatedError, Unavaila
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import KeyRange, SegmentId
 from penstock.ports.controller_service import ControllerService, Successor
-from penstock.ports.segment_service import ChunkBlock, ChunkRange, SegmentInfo, SegmentService
+from penstock.ports.data.chunks import ChunkBlock, ChunkRange
+from penstock.ports.data.segments import SegmentInfo
+from penstock.ports.data.service import SegmentService
 
 _TRIES = 8
 

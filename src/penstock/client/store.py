@@ -42,8 +42,8 @@ from penstock.ports.controller_service import (
     StreamDescription,
     SubscriberInfo,
 )
+from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import SegmentService
 
 GroupStart: TypeAlias = Bound | Mapping[str | StreamName, Bound]
 """Where a reader group begins: in all of its streams, or stream by stream."""

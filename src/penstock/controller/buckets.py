@@ -21,8 +21,8 @@ from penstock.controller.set_aside import SetAside
 from penstock.core.streams.buckets import bucket_of, distribute
 from penstock.model.errors import BadKeyVersionError, KeyNotFoundError, PenstockError, UnavailableError
 from penstock.model.names import StreamName
+from penstock.ports.data.tables import KEY_ABSENT, TableEntry
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import KEY_ABSENT, TableEntry
 
 log = logging.getLogger(__name__)
 

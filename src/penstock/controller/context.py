@@ -27,8 +27,9 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName, parse_segment_name
 from penstock.ports.clock import Clock
+from penstock.ports.data.service import SegmentService
+from penstock.ports.data.tables import KEY_ABSENT, TablePut, TableRemoval
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import KEY_ABSENT, SegmentService, TablePut, TableRemoval
 from penstock.ports.telemetry import Telemetry
 
 if TYPE_CHECKING:

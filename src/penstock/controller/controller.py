@@ -67,8 +67,8 @@ from penstock.ports.controller_service import (
     Transaction,
     TransactionStatus,
 )
+from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import SegmentService
 from penstock.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)

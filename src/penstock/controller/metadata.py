@@ -19,11 +19,11 @@ from penstock.model.errors import (
     StorageFullError,
     ThrottledError,
 )
-from penstock.ports.segment_service import (
+from penstock.ports.data.service import SegmentService
+from penstock.ports.data.tables import (
     ANY_VERSION,
     KEY_ABSENT,
     TABLE_BATCH_MAX,
-    SegmentService,
     TableCheck,
     TableEntry,
     TablePut,

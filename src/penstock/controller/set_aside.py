@@ -13,7 +13,7 @@ from typing import TypeVar
 from penstock.codec.control.record import Record
 from penstock.model.errors import CorruptDataError, InvalidNameError, PenstockError, VersionTooNewError
 from penstock.model.names import StreamName
-from penstock.ports.segment_service import TableEntry
+from penstock.ports.data.tables import TableEntry
 from penstock.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)

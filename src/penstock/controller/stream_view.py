@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from penstock.codec.control.streams import StreamRecord
 from penstock.controller import keys
 from penstock.model.names import StreamName
-from penstock.ports.segment_service import TableCheck, TablePut
+from penstock.ports.data.tables import TableCheck, TablePut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from penstock.controller.settings import ControllerSettings
 from penstock.controller.streams.event_counts import EventCounts
 from penstock.controller.tasks import OwnedTasks
 from penstock.ports.clock import Clock
+from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import SegmentService
 from penstock.ports.telemetry import Telemetry
 
 

@@ -18,11 +18,32 @@ class ChunkWrite:
     parts: Sequence[Buffer]
 
 
-class ChunkStorage(Protocol):
-    """Objects that grow at their end and lose their beginning, and are otherwise immutable.
+class ChunkReads(Protocol):
+    """Reads objects, and finds them."""
 
-    Names are made by us and hold the owner's epoch, so that two owners never write the same object.
-    """
+    async def read(self, name: str, offset: int, length: int) -> bytes:
+        """Up to ``length`` bytes; shorter only at the end. Raises SegmentNotFoundError where it is gone."""
+        ...
+
+    async def read_into(self, name: str, offset: int, room: memoryview, *, ahead: int = 0) -> int:
+        """As ``read``, into ``room``; returns how many bytes came. See ``ports.files.File.read_into``."""
+        ...
+
+    async def list(self) -> Sequence[str]:
+        """All names, sorted."""
+        ...
+
+    def location(self, name: str) -> str | None:
+        """Where another process may read the object (a path or a URL), or None where it must ask the store."""
+        ...
+
+    async def allocated_bytes(self) -> int:
+        """Space that all objects take, as ``du`` counts."""
+        ...
+
+
+class ChunkAppends(Protocol):
+    """Writes objects at their end."""
 
     @property
     def mutable(self) -> bool:
@@ -54,13 +75,9 @@ class ChunkStorage(Protocol):
         """
         ...
 
-    async def read(self, name: str, offset: int, length: int) -> bytes:
-        """Up to ``length`` bytes; shorter only at the end. Raises SegmentNotFoundError where it is gone."""
-        ...
 
-    async def read_into(self, name: str, offset: int, room: memoryview, *, ahead: int = 0) -> int:
-        """As ``read``, into ``room``; returns how many bytes came. See ``ports.files.File.read_into``."""
-        ...
+class ChunkRemoval(Protocol):
+    """Gives space back, and destroys what objects hold."""
 
     async def free_head(self, name: str, upto: int) -> None:
         """Give the space of the bytes before ``upto`` back, as far as the backend can. They are never read again."""
@@ -85,16 +102,11 @@ class ChunkStorage(Protocol):
         and a slash. No error where there were none."""
         ...
 
-    async def list(self) -> Sequence[str]:
-        """All names, sorted."""
-        ...
 
-    async def allocated_bytes(self) -> int:
-        """Space that all objects take, as ``du`` counts."""
-        ...
+class ChunkStorage(ChunkReads, ChunkAppends, ChunkRemoval, Protocol):
+    """Objects that grow at their end and lose their beginning, and are otherwise immutable.
 
-    def location(self, name: str) -> str | None:
-        """Where another process may read the object (a path or a URL), or None where it must ask the store."""
-        ...
+    Names are made by us and hold the owner's epoch, so that two owners never write the same object.
+    """
 
     async def close(self) -> None: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from penstock.ports.segment_service import DiskSpace
+from penstock.ports.data.space import DiskSpace
 
 
 class Disk(Protocol):

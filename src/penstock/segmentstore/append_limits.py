@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from penstock.core.segments.placement import parent_name
 from penstock.model.errors import PenstockError, QuotaExceededError, QuotaHeldError, ThrottledError
-from penstock.ports.segment_service import AppendLimit, LimitAction
+from penstock.ports.data.limits import AppendLimit, LimitAction
 from penstock.ports.shared_counts import SharedCounts, StreamCounts
 from penstock.segmentstore.segment import Segment
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.ports.segment_service import SegmentChanges
+from penstock.ports.data.limits import SegmentChanges
 from penstock.segmentstore.segment import Segment
 
 

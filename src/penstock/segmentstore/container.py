@@ -19,8 +19,8 @@ from penstock.model.errors import (
     ThrottledError,
     UnavailableError,
 )
+from penstock.ports.data.segments import Append, AppendDone
 from penstock.ports.files import Buffer
-from penstock.ports.segment_service import Append, AppendDone
 from penstock.segmentstore.append_limits import AppendLimits
 from penstock.segmentstore.calls.imports import Imports
 from penstock.segmentstore.calls.reads import Reads

@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.codec.store import rows as records
 from penstock.model.errors import CorruptDataError, DamagedRowError, SegmentNotFoundError
-from penstock.ports.segment_service import NO_EVENT
+from penstock.ports.data.segments import NO_EVENT
 from penstock.segmentstore.append_limits import AppendLimits
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.segment import AttributeState, Chunk, Segment

@@ -10,8 +10,8 @@ from typing import Any
 from penstock.codec.store import operation_frames as frames
 from penstock.codec.store import operations as codec
 from penstock.model.errors import PenstockError
+from penstock.ports.data.segments import Append, AppendDone, Appended
 from penstock.ports.files import Buffer
-from penstock.ports.segment_service import Append, AppendDone, Appended
 from penstock.segmentstore.segment import AttributeState, Segment
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.tiering.tail_cache import LARGE_BYTES, CacheMemory

@@ -11,7 +11,9 @@ from typing import Protocol
 from penstock.codec.store.rows import ChunkRecord, SegmentRecord
 from penstock.core.segments.placement import is_transaction_name, is_transient_name
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError
-from penstock.ports.segment_service import ChunkBlock, SegmentInfo, TableKind
+from penstock.ports.data.chunks import ChunkBlock
+from penstock.ports.data.segments import SegmentInfo
+from penstock.ports.data.tables import TableKind
 from penstock.segmentstore.tiering.tail_cache import CacheMemory, TailCache
 
 

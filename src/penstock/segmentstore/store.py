@@ -19,24 +19,15 @@ from penstock.model.errors import (
     UnsupportedError,
 )
 from penstock.model.names import transient_segment_name
-from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
-from penstock.ports.disk import Disk
-from penstock.ports.durable_log import DurableLog
-from penstock.ports.integrity import SCRUB_MAX_BYTES, ScrubPage
-from penstock.ports.segment_service import (
-    LEASE_PARTS_MAX,
-    Append,
-    AppendDone,
-    Appended,
-    AppendLimit,
-    AttributeChange,
-    ChunkRange,
-    DiskSpace,
-    ErasedChunk,
-    SegmentChanges,
-    SegmentInfo,
-    SegmentRead,
-    SegmentSpace,
+from penstock.ports.data.attributes import AttributeChange
+from penstock.ports.data.chunks import LEASE_PARTS_MAX, ChunkRange
+from penstock.ports.data.erasing import ErasedChunk
+from penstock.ports.data.imports import ImportedChunk, ImportGrant
+from penstock.ports.data.limits import AppendLimit, SegmentChanges
+from penstock.ports.data.segments import Append, AppendDone, Appended, SegmentInfo, SegmentRead
+from penstock.ports.data.service import Watch
+from penstock.ports.data.space import DiskSpace, SegmentSpace
+from penstock.ports.data.tables import (
     TableCheck,
     TableDelta,
     TableEntry,
@@ -44,8 +35,10 @@ from penstock.ports.segment_service import (
     TableLength,
     TablePut,
     TableRemoval,
-    Watch,
 )
+from penstock.ports.disk import Disk
+from penstock.ports.durable_log import DurableLog
+from penstock.ports.integrity import SCRUB_MAX_BYTES, ScrubPage
 from penstock.ports.shared_counts import SharedCounts
 from penstock.segmentstore.append_limits import AppendLimits
 from penstock.segmentstore.calls import segments as segment_calls
@@ -62,7 +55,7 @@ from penstock.segmentstore.tiering.tail_cache import CacheMemory
 
 
 class SegmentStore:
-    """Implements ``ports.segment_service.LocalSegmentService``. Made by ``open_segment_store``.
+    """Implements ``ports.data.service.LocalSegmentService``. Made by ``open_segment_store``.
 
     A read's views may be kept as long as the caller likes: buffers are never written again. An appended memoryview of
     16 KiB or more is kept for reads, so its buffer must not be written again while it is referenced.
@@ -331,11 +324,11 @@ class SegmentStore:
             await container.leases.finish(lease.int, part, parts)
 
     async def grant_import(self, name: str) -> ImportGrant:
-        """See ``ports.chunk_imports.ChunkImports``."""
+        """See ``ports.data.imports.ChunkImports``."""
         return await self._container(name).imports.grant(name)
 
     async def adopt_chunks(self, name: str, offset: int, chunks: Sequence[ImportedChunk]) -> int:
-        """See ``ports.chunk_imports.ChunkImports``."""
+        """See ``ports.data.imports.ChunkImports``."""
         return await self._container(name).imports.adopt(name, offset, chunks)
 
     async def next_event_boundary(self, name: str, offset: int) -> int:

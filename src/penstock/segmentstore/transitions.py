@@ -6,8 +6,8 @@ from penstock.codec.store import operation_frames as frames
 from penstock.codec.store import operations as codec
 from penstock.codec.store import rows as records
 from penstock.core.segments.garbage import gap_name
+from penstock.ports.data.tables import KEY_ABSENT
 from penstock.ports.files import Buffer
-from penstock.ports.segment_service import KEY_ABSENT
 from penstock.ports.telemetry import Telemetry
 from penstock.segmentstore.segment import KIND_HASH, AttributeState, Chunk, Segment
 from penstock.segmentstore.state import ContainerState

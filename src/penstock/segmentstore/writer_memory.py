@@ -13,7 +13,7 @@ from penstock.codec.store import rows as records
 from penstock.core.segments.writer_memory import born_ms, is_refused, may_forget
 from penstock.model.errors import CorruptDataError, DamagedRowError, WriterForgottenError
 from penstock.ports.clock import Clock
-from penstock.ports.segment_service import NO_EVENT
+from penstock.ports.data.segments import NO_EVENT
 from penstock.ports.telemetry import Telemetry
 from penstock.segmentstore.segment import AttributeState
 from penstock.segmentstore.state import ContainerState

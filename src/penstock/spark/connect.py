@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, TypeVar
 from penstock.client.retry import FULL_S, RETRYABLE, retrying
 from penstock.model.errors import PenstockError, leaves
 from penstock.ports.controller_service import ControllerService
-from penstock.ports.segment_service import SegmentService
+from penstock.ports.data.service import SegmentService
 from penstock.spark.worker.collector import spare
 from penstock.storage.machine.rng import RealRng
 

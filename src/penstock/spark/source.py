@@ -20,7 +20,7 @@ from penstock.model.errors import (
     InvalidArgumentError,
     PenstockError,
 )
-from penstock.ports.segment_service import LEASE_PARTS_MAX
+from penstock.ports.data.chunks import LEASE_PARTS_MAX
 from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.options import ReadOptions, WriteOptions, parse_read, parse_write
 from penstock.spark.reading.partition import read_partition, release_lease

@@ -18,7 +18,7 @@ from penstock.client.blocking.answer import Answer
 from penstock.model.errors import InternalError, InvalidArgumentError, NotConnectedError, PenstockError
 from penstock.ports import forks
 from penstock.ports.controller_service import ControllerService
-from penstock.ports.segment_service import SegmentService
+from penstock.ports.data.service import SegmentService
 
 T = TypeVar("T")
 Close = Callable[[], Awaitable[None]]

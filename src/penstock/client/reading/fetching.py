@@ -26,8 +26,9 @@ from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import LONG_MAX
 from penstock.model.segments import SegmentId
 from penstock.ports import forks
+from penstock.ports.data.segments import READ_MAX_BYTES, SegmentRead
+from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import READ_MAX_BYTES, SegmentRead, SegmentService
 
 READ_BYTES = 1 << 20
 READ_BYTES_MIN = 64 << 10

@@ -33,8 +33,8 @@ from penstock.model.segments import SegmentId, number_of
 from penstock.ports import forks
 from penstock.ports.clock import Clock
 from penstock.ports.controller_service import ControllerService, ReaderGroupConfig, Successor
+from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import SegmentService
 
 log = logging.getLogger(__name__)
 

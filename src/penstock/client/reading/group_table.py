@@ -21,15 +21,9 @@ from penstock.model.errors import (
     ReaderGroupNotFoundError,
     SegmentNotFoundError,
 )
+from penstock.ports.data.service import SegmentService
+from penstock.ports.data.tables import KEY_ABSENT, VALUE_MAX_BYTES, TableEntry, TablePut, TableRemoval
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import (
-    KEY_ABSENT,
-    VALUE_MAX_BYTES,
-    SegmentService,
-    TableEntry,
-    TablePut,
-    TableRemoval,
-)
 
 T = TypeVar("T")
 STATE_KEY = b"state"

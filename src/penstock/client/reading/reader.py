@@ -19,8 +19,8 @@ from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange, SegmentId
 from penstock.ports import forks
 from penstock.ports.controller_service import ControllerService
+from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import SegmentService
 
 OnTruncated: TypeAlias = Literal["raise", "skip"]
 

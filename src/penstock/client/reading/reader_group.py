@@ -34,8 +34,8 @@ from penstock.model.policies import ReaderGroupRetention
 from penstock.model.segments import KeyRange
 from penstock.ports.clock import Clock
 from penstock.ports.controller_service import ControllerService, ReaderGroupConfig
+from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import SegmentService
 
 log = logging.getLogger(__name__)
 

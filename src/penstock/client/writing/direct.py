@@ -1,7 +1,7 @@
 """One event at a time: the writing thread sends each append itself, and reads its acknowledgement itself.
 
 A switch to the loop's thread and back costs as much as the sync. So once a writer has flushed single events a few times in
-a row, each of its segments gets a line of its own (``ports.direct_appends``), with the same writer id and the same event
+a row, each of its segments gets a line of its own (``ports.data.direct_appends``), with the same writer id and the same event
 numbers as the loop's. Whatever is not one small event after another goes back to the loop, whose sender is told what was sent
 and not acknowledged: it asks the segment what it holds, as after a lost connection. Source: docs/design/0008-client.md.
 """
@@ -18,7 +18,7 @@ from penstock.client.writing.rejection import Rejections
 from penstock.client.writing.segment_sender import Lane, SegmentSender, SentDirectly
 from penstock.client.writing.write_blocks import WriteBlock
 from penstock.model.errors import NotConnectedError, PenstockError
-from penstock.ports.direct_appends import DirectLine, OpenDirect
+from penstock.ports.data.direct_appends import DirectLine, OpenDirect
 
 if TYPE_CHECKING:
     from penstock.client.blocking.loop_thread import LoopThread

@@ -8,9 +8,10 @@ from typing import cast
 from uuid import UUID
 
 from penstock.model.errors import NotConnectedError, PenstockError
-from penstock.ports.direct_appends import OpenDirect
+from penstock.ports.data.direct_appends import OpenDirect
+from penstock.ports.data.segments import Append, Appended
+from penstock.ports.data.service import LocalSegmentService, SegmentService
 from penstock.ports.files import Buffer
-from penstock.ports.segment_service import Append, Appended, LocalSegmentService, SegmentService
 
 
 class _Sent:
@@ -30,7 +31,7 @@ class _Sent:
 
 
 class LocalLine:
-    """Implements ``ports.direct_appends.DirectLine`` without a socket: two thread switches, no task and no frame."""
+    """Implements ``ports.data.direct_appends.DirectLine`` without a socket: two thread switches, no task and no frame."""
 
     def __init__(
         self, loop: AbstractEventLoop, segments: LocalSegmentService, segment: str, writer: UUID, last_number: int
@@ -89,7 +90,7 @@ class LocalLines:
         self._segments = segments
 
     async def open(self, segment: str, writer: UUID) -> LocalLine:
-        """See ``ports.direct_appends.OpenDirect``."""
+        """See ``ports.data.direct_appends.OpenDirect``."""
         last_number = await self._segments.setup_append(segment, writer)
         return LocalLine(self._loop, self._segments, segment, writer, last_number)
 

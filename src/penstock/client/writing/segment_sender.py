@@ -23,9 +23,10 @@ from penstock.model.errors import (
     WriterForgottenError,
 )
 from penstock.model.segments import SegmentRange
-from penstock.ports.direct_appends import DirectLine
+from penstock.ports.data.direct_appends import DirectLine
+from penstock.ports.data.segments import NO_EVENT, Append, AppendDone, Appended
+from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import NO_EVENT, Append, AppendDone, Appended, SegmentService
 
 _REFUSALS = (WriterFencedError, WriterForgottenError, SegmentSealedError)
 """With these the store refuses an append that it does not hold. The second comes from a line that could not be set up,

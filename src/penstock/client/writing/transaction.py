@@ -40,9 +40,9 @@ from penstock.ports.controller_service import (
     Transaction,
     TransactionStatus,
 )
+from penstock.ports.data.service import SegmentService
 from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import SegmentService
 
 if TYPE_CHECKING:
     from penstock.client.writing.arrow import ArrowEvents, ArrowKeys

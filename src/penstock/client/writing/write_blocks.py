@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from penstock.codec.events import HEADER_BYTES, frame_events
 from penstock.model.errors import PenstockError
+from penstock.ports.data.segments import Appended
 from penstock.ports.files import Buffer
-from penstock.ports.segment_service import Appended
 
 Keys = Callable[[], Sequence[str | None]]
 """Gives the routing key of each event of a block. Called only if the block has to be routed anew."""

@@ -16,9 +16,9 @@ from penstock.client.writing.writer_core import WriterCore
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.model.errors import InvalidArgumentError, QuotaExceededError
 from penstock.ports import forks
+from penstock.ports.data.service import SegmentService
 from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import SegmentService
 
 if TYPE_CHECKING:
     from penstock.client.writing.arrow import ArrowEvents, ArrowKeys, PieceMemory

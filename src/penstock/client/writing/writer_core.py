@@ -32,9 +32,10 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import SegmentId, SegmentRange
 from penstock.ports import forks
-from penstock.ports.direct_appends import OpenDirect
+from penstock.ports.data.direct_appends import OpenDirect
+from penstock.ports.data.segments import Append, AppendDone, Appended
+from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import Append, AppendDone, Appended, SegmentService
 
 RETIRED_KEPT = 1024
 LANE_BYTES_MIN = 4 << 10

@@ -26,7 +26,7 @@ from penstock.model.callers import unattributed
 from penstock.model.errors import ConflictError, ErasureWithdrawnError, NotFoundError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import TableCheck, TablePut
+from penstock.ports.data.tables import TableCheck, TablePut
 
 log = logging.getLogger(__name__)
 

@@ -57,7 +57,8 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import KEY_ABSENT, ErasedChunk, TableEntry
+from penstock.ports.data.erasing import ErasedChunk
+from penstock.ports.data.tables import KEY_ABSENT, TableEntry
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,8 @@ from penstock.core.streams.history import StreamHistory
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import VALUE_MAX_BYTES, ErasedChunk
+from penstock.ports.data.erasing import ErasedChunk
+from penstock.ports.data.tables import VALUE_MAX_BYTES
 
 ID_MAX = 64
 TEXT_MAX = 1024

@@ -34,7 +34,7 @@ from penstock.model.errors import InternalError, SegmentNotFoundError
 from penstock.model.names import MARK_PREFIX, StreamName, segment_name
 from penstock.model.policies import LONG_MAX
 from penstock.model.segments import SegmentId, SegmentRange, make_segment_id
-from penstock.ports.segment_service import ANY_VERSION, KEY_ABSENT, TableCheck, TableEntry, TablePut
+from penstock.ports.data.tables import ANY_VERSION, KEY_ABSENT, TableCheck, TableEntry, TablePut
 
 _COPIED_BYTES = 4 << 20
 """Size of a batch of copied records: a quarter of the largest append."""

@@ -37,7 +37,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.ports.controller_service import DeletedStream, RestoredStream
-from penstock.ports.segment_service import TableCheck
+from penstock.ports.data.tables import TableCheck
 
 log = logging.getLogger(__name__)
 

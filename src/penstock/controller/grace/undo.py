@@ -22,7 +22,7 @@ from penstock.core.cuts.order import head_of, segments_to_delete, storage_offset
 from penstock.model.errors import ConflictError, InternalError
 from penstock.model.names import segment_name
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import TablePut
+from penstock.ports.data.tables import TablePut
 
 
 async def begin_undo(ctx: Context, view: StreamView) -> StreamView:

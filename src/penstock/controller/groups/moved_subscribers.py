@@ -25,7 +25,7 @@ from penstock.core.planner_json.stream import encode_cut
 from penstock.core.streams.history import StreamHistory
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
-from penstock.ports.segment_service import TablePut
+from penstock.ports.data.tables import TablePut
 
 UNDO = "undo"
 """Rule that the audit stream names for subscribers that an undo moves back."""

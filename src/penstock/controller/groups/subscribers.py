@@ -40,7 +40,7 @@ from penstock.model.errors import (
 from penstock.model.names import READER_GROUP_PREFIX, StreamName, segment_name
 from penstock.model.queries import QuerySource
 from penstock.ports.controller_service import SubscriberInfo
-from penstock.ports.segment_service import TablePut
+from penstock.ports.data.tables import TablePut
 
 
 class Subscribers:

@@ -20,7 +20,7 @@ from penstock.core.retention.facts import RetentionRule, WriterState, WriterVerd
 from penstock.core.retention.planner import decide
 from penstock.model.errors import NotFoundError, PenstockError, UnsupportedError
 from penstock.model.names import StreamName, segment_name
-from penstock.ports.segment_service import AppendLimit, LimitAction
+from penstock.ports.data.limits import AppendLimit, LimitAction
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from penstock.controller import retention_keys
 from penstock.controller.metadata import Metadata, overwrite
 from penstock.controller.set_aside import SetAside
 from penstock.ports.clock import Clock
-from penstock.ports.segment_service import KEY_ABSENT
+from penstock.ports.data.tables import KEY_ABSENT
 
 _MOVED_MS = 60_000
 """How far the wall clock may move against this one before that is made durable."""

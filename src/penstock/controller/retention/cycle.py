@@ -35,7 +35,7 @@ from penstock.model.answers.plan import RetentionPlan, RetentionRun
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyDocument
-from penstock.ports.segment_service import TableCheck
+from penstock.ports.data.tables import TableCheck
 
 __all__ = ["RetentionCycle", "load_subscribers"]
 

@@ -33,7 +33,7 @@ from penstock.model.errors import CorruptDataError, SegmentNotFoundError, Subscr
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import LONG_MAX
 from penstock.model.retention import EffectivePolicy, PolicyDocument
-from penstock.ports.segment_service import TableRemoval
+from penstock.ports.data.tables import TableRemoval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

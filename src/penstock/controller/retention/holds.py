@@ -46,7 +46,7 @@ from penstock.model.names import StreamName, parse_segment_name
 from penstock.model.policies import LONG_MAX
 from penstock.model.retention import HoldInfo, PolicyTarget
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import KEY_ABSENT, TableCheck, TableEntry, TablePut, TableRemoval
+from penstock.ports.data.tables import KEY_ABSENT, TableCheck, TableEntry, TablePut, TableRemoval
 
 log = logging.getLogger(__name__)
 

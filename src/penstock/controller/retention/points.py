@@ -14,7 +14,7 @@ from penstock.core.retention.forecast import POINTS_MAX, thin
 from penstock.core.streams.buckets import java_hash
 from penstock.model.errors import BadKeyVersionError, KeyNotFoundError
 from penstock.model.names import StreamName
-from penstock.ports.segment_service import KEY_ABSENT, TableCheck, TablePut
+from penstock.ports.data.tables import KEY_ABSENT, TableCheck, TablePut
 
 _KNOWN_MAX = 100_000
 _AT_ONCE = 100

@@ -33,7 +33,7 @@ from penstock.model.errors import CorruptDataError, InvalidArgumentError, Pensto
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy
 from penstock.model.retention import EMPTY, EffectivePolicy, Inherit, Level, PolicyDocument, PolicyTarget
-from penstock.ports.segment_service import KEY_ABSENT, TableCheck, TableEntry, TablePut
+from penstock.ports.data.tables import KEY_ABSENT, TableCheck, TableEntry, TablePut
 
 UNREADABLE = (CorruptDataError, VersionTooNewError)
 

@@ -13,7 +13,7 @@ from penstock.controller.streams.tails import head_positions
 from penstock.core.segments.reclaim import KeptRange, LeaseFacts, ReclaimFacts, ReclaimReport, SegmentFacts
 from penstock.core.segments.reclaim import reclaim_report as account_of
 from penstock.model.names import StreamName, segment_name
-from penstock.ports.segment_service import SegmentSpace
+from penstock.ports.data.space import SegmentSpace
 
 
 async def load_report(ctx: Context, name: StreamName) -> ReclaimReport:

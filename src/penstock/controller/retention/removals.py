@@ -15,7 +15,7 @@ from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.tails import head_positions, tail_positions
 from penstock.core.cuts.order import size_till
 from penstock.core.streams.history import StreamHistory
-from penstock.ports.segment_service import TablePut
+from penstock.ports.data.tables import TablePut
 
 MANUAL = "manual"
 """Rule of what a person did, not a policy."""

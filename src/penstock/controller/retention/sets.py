@@ -17,7 +17,7 @@ from penstock.controller.set_aside import SetAside
 from penstock.core.retention.facts import StreamCutRecord
 from penstock.model.errors import PenstockError
 from penstock.model.names import StreamName
-from penstock.ports.segment_service import TablePut
+from penstock.ports.data.tables import TablePut
 
 RECORDS_MAX = 2000
 """Members of one set. Past that every second one of the older half is forgotten: limits in bytes are met a little less

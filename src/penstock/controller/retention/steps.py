@@ -29,7 +29,7 @@ from penstock.core.retention.facts import Advance, Drop, RetentionRule
 from penstock.core.retention.planner import RetentionDecision, decide
 from penstock.model.cuts import StreamCut
 from penstock.model.policies import LONG_MAX
-from penstock.ports.segment_service import TableCheck, TablePut, TableRemoval
+from penstock.ports.data.tables import TableCheck, TablePut, TableRemoval
 
 log = logging.getLogger(__name__)
 

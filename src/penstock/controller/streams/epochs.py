@@ -22,7 +22,7 @@ from penstock.core.streams.history import EpochRecord
 from penstock.model.errors import InternalError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId, number_of
-from penstock.ports.segment_service import TablePut
+from penstock.ports.data.tables import TablePut
 
 FINAL = 1
 """Added to the last epoch it gives the key under which the lengths of a sealed stream's last segments stand."""

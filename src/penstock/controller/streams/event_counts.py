@@ -14,7 +14,8 @@ from penstock.core.streams.history import StreamHistory
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, SegmentNotFoundError, TruncatedError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import SegmentInfo, SegmentService
+from penstock.ports.data.segments import SegmentInfo
+from penstock.ports.data.service import SegmentService
 
 POINTS_MAX = 64
 SEGMENTS_MAX = 20_000

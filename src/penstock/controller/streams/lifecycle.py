@@ -25,7 +25,7 @@ from penstock.controller.transactions.decisions import abort_if_open
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import StreamConfig
 from penstock.model.segments import SegmentRange, even_ranges, make_segment_id
-from penstock.ports.segment_service import TablePut
+from penstock.ports.data.tables import TablePut
 
 
 def creation_puts(name: StreamName, config: StreamConfig, *, number: int, now_ms: int) -> list[TablePut]:

@@ -15,7 +15,7 @@ from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import CHUNK
 from penstock.model.errors import BadKeyVersionError, KeyNotFoundError
-from penstock.ports.segment_service import KEY_ABSENT, TableCheck, TableEntry, TableRemoval
+from penstock.ports.data.tables import KEY_ABSENT, TableCheck, TableEntry, TableRemoval
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from penstock.ports.controller_service import (
     SubscriberInfo,
     Successor,
 )
-from penstock.ports.segment_service import SegmentSpace
+from penstock.ports.data.space import SegmentSpace
 
 
 class Queries:

@@ -30,7 +30,7 @@ from penstock.controller.transactions.decisions import load_transactions, put_qu
 from penstock.core.streams.transactions import is_stray, transaction_epoch
 from penstock.model.errors import PenstockError, StreamNotFoundError
 from penstock.model.names import StreamName
-from penstock.ports.segment_service import TableEntry, TablePut, TableRemoval
+from penstock.ports.data.tables import TableEntry, TablePut, TableRemoval
 
 log = logging.getLogger(__name__)
 

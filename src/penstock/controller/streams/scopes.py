@@ -14,7 +14,7 @@ from penstock.controller.retention.removals import scope_deletion
 from penstock.model.callers import unattributed
 from penstock.model.errors import AlreadyExistsError, NotEmptyError, ScopeNotFoundError, SegmentNotFoundError
 from penstock.model.names import KEY_VALUE_TABLES, check_name
-from penstock.ports.segment_service import TableRemoval
+from penstock.ports.data.tables import TableRemoval
 
 
 class Scopes:

@@ -14,7 +14,7 @@ from penstock.core.streams.history import StreamHistory
 from penstock.model.errors import SegmentNotFoundError, UnavailableError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import SegmentInfo
+from penstock.ports.data.segments import SegmentInfo
 
 _TRIES = 8
 

@@ -33,7 +33,7 @@ from penstock.model.errors import InternalError
 from penstock.model.names import segment_name
 from penstock.model.policies import LONG_MAX
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import TableCheck, TablePut
+from penstock.ports.data.tables import TableCheck, TablePut
 
 
 async def begin_truncation(

@@ -44,7 +44,7 @@ from penstock.model.names import READER_GROUP_PREFIX, SYSTEM_SCOPE, StreamName, 
 from penstock.model.policies import ScaleType, ScalingPolicy, StreamConfig
 from penstock.model.segments import KeyRange, SegmentId
 from penstock.ports.controller_service import ScaleResult, ScaleStatus
-from penstock.ports.segment_service import TableCheck, TablePut
+from penstock.ports.data.tables import TableCheck, TablePut
 
 T = TypeVar("T")
 

@@ -34,7 +34,7 @@ from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.model.names import StreamName
 from penstock.model.policies import LONG_MAX
 from penstock.model.queries import UNKNOWN_QUERY, QuerySource
-from penstock.ports.segment_service import TableRemoval
+from penstock.ports.data.tables import TableRemoval
 
 log = logging.getLogger(__name__)
 

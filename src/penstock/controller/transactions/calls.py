@@ -44,7 +44,7 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.segments import SegmentId, SegmentRange
 from penstock.ports.controller_service import EventBlock, PingStatus, Transaction, TransactionStatus
-from penstock.ports.segment_service import NO_EVENT, Append
+from penstock.ports.data.segments import NO_EVENT, Append
 
 COMPLETED_MAX = 500
 

@@ -34,7 +34,7 @@ from penstock.core.streams.transactions import TransactionFacts, commit_runs, is
 from penstock.model.errors import InternalError, SegmentNotFoundError
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.segments import SegmentId, number_of
-from penstock.ports.segment_service import KEY_ABSENT, TABLE_BATCH_MAX, TablePut, TableRemoval
+from penstock.ports.data.tables import KEY_ABSENT, TABLE_BATCH_MAX, TablePut, TableRemoval
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from penstock.controller.context import Context
 from penstock.controller.metadata import Stored, changing, create, stored
 from penstock.core.streams.transactions import TransactionFacts, Verb, has_expired, must_decide
 from penstock.model.names import StreamName
-from penstock.ports.segment_service import TablePut
+from penstock.ports.data.tables import TablePut
 
 NO_BATCH = -1
 """Batch number of a writer that has committed none, but whose record was needed to decide something else."""

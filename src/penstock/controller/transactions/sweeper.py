@@ -27,7 +27,7 @@ from penstock.controller.transactions.decisions import abort_if_open
 from penstock.core.streams.transactions import TransactionFacts, has_expired
 from penstock.model.errors import PenstockError
 from penstock.model.names import StreamName
-from penstock.ports.segment_service import TableEntry, TableRemoval
+from penstock.ports.data.tables import TableEntry, TableRemoval
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from penstock.controller.metadata import CHUNK, Stored, stored
 from penstock.core.streams.batch_memory import name_digest
 from penstock.model.errors import WriterForgottenError
 from penstock.model.names import StreamName
-from penstock.ports.segment_service import KEY_ABSENT, TableEntry, TableRemoval
+from penstock.ports.data.tables import KEY_ABSENT, TableEntry, TableRemoval
 
 DAY_MS = 86_400_000
 _NAMES_PER_STEP = CHUNK // 2

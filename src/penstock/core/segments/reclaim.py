@@ -39,7 +39,7 @@ class LeaseFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
-    """What a segment takes, as the store tells (``ports.segment_service.SegmentSpace``)."""
+    """What a segment takes, as the store tells (``ports.data.space.SegmentSpace``)."""
 
     live_bytes: int
     tiered_bytes: int

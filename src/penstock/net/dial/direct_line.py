@@ -33,7 +33,7 @@ _TIME = struct.Struct("@ll")
 
 
 class DirectLine:
-    """Implements ``ports.direct_appends.DirectLine``."""
+    """Implements ``ports.data.direct_appends.DirectLine``."""
 
     def __init__(self, connection: socket.socket, endpoint: Endpoint, writer: UUID) -> None:
         self.last_number = 0

@@ -11,9 +11,11 @@ from penstock.net.dial.grpc_connection import CALL_S, PATIENCE_S, GrpcConnection
 from penstock.net.grpc import native_mapping as own
 from penstock.net.grpc.mapping import make
 from penstock.net.proto import native_pb2 as native
-from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
+from penstock.ports.data.chunks import ChunkRange
+from penstock.ports.data.imports import ImportedChunk, ImportGrant
+from penstock.ports.data.segments import SegmentInfo
+from penstock.ports.data.space import DiskSpace, SegmentSpace
 from penstock.ports.integrity import ScrubPage
-from penstock.ports.segment_service import ChunkRange, DiskSpace, SegmentInfo, SegmentSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +89,14 @@ class NativeSegments:
         return own.disk_of(await self._connection.native("Disk", native.DiskRequest()))
 
     async def grant_import(self, name: str) -> ImportGrant:
-        """See ``ports.chunk_imports.ChunkImports``."""
+        """See ``ports.data.imports.ChunkImports``."""
         reply: native.ImportGrant = await self._connection.native(
             "GrantImport", make(native.GrantImportRequest, segment=name)
         )
         return own.grant_of(name, reply)
 
     async def adopt_chunks(self, name: str, offset: int, chunks: Sequence[ImportedChunk]) -> int:
-        """See ``ports.chunk_imports.ChunkImports``."""
+        """See ``ports.data.imports.ChunkImports``."""
         request = make(
             native.AdoptChunksRequest,
             segment=name,

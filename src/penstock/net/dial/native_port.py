@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from penstock.ports.segment_service import ChunkRange, DiskSpace, SegmentInfo, SegmentSpace
+from penstock.ports.data.chunks import ChunkRange
+from penstock.ports.data.segments import SegmentInfo
+from penstock.ports.data.space import DiskSpace, SegmentSpace
 
 
 class NativePort(Protocol):

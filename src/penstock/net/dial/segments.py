@@ -29,26 +29,18 @@ from penstock.net.dial.wire_reads import RemoteReads, waitless
 from penstock.net.tasks import together
 from penstock.net.wire.requests import token_after
 from penstock.net.wire.wire_errors import error_of
-from penstock.ports.chunk_imports import ChunkImports, ImportedChunk, ImportGrant
 from penstock.ports.controller_service import ControllerService
-from penstock.ports.integrity import Scrubbable, ScrubPage
-from penstock.ports.rng import Rng
-from penstock.ports.segment_service import (
+from penstock.ports.data.chunks import ChunkRange
+from penstock.ports.data.erasing import ErasedChunk
+from penstock.ports.data.imports import ChunkImports, ImportedChunk, ImportGrant
+from penstock.ports.data.limits import AppendLimit, SegmentChanges
+from penstock.ports.data.segments import Append, AppendDone, Appended, SegmentInfo, SegmentRead
+from penstock.ports.data.space import DiskSpace, SegmentSpace
+from penstock.ports.data.tables import (
     KEY_ABSENT,
     KEY_MAX_BYTES,
     TABLE_BATCH_MAX,
     VALUE_MAX_BYTES,
-    Append,
-    AppendDone,
-    Appended,
-    AppendLimit,
-    ChunkRange,
-    DiskSpace,
-    ErasedChunk,
-    SegmentChanges,
-    SegmentInfo,
-    SegmentRead,
-    SegmentSpace,
     TableCheck,
     TableDelta,
     TableEntry,
@@ -57,6 +49,8 @@ from penstock.ports.segment_service import (
     TablePut,
     TableRemoval,
 )
+from penstock.ports.integrity import Scrubbable, ScrubPage
+from penstock.ports.rng import Rng
 from penstock.ports.telemetry import Telemetry
 
 __all__ = ["DialLimits", "RemoteSegments"]
@@ -136,7 +130,7 @@ class RemoteSegments:
         self._appends.withdraw(segment, writer)
 
     async def open_direct(self, segment: str, writer: UUID) -> DirectLine:
-        """See ``ports.direct_appends.DirectAppends``. The line is its caller's: closing this leaves it open."""
+        """See ``ports.data.direct_appends.DirectAppends``. The line is its caller's: closing this leaves it open."""
         endpoint = await self._pool.endpoint(segment)
         line = await dial_direct(endpoint, segment, writer, connect_s=self._pool.limits.connect_s)
         self._pool.telemetry.add("direct_lines")
@@ -375,11 +369,11 @@ class RemoteSegments:
         return await self._native.disk()
 
     async def grant_import(self, name: str) -> ImportGrant:
-        """See ``ports.chunk_imports.ChunkImports``."""
+        """See ``ports.data.imports.ChunkImports``."""
         return await self._imports().grant_import(name)
 
     async def adopt_chunks(self, name: str, offset: int, chunks: Sequence[ImportedChunk]) -> int:
-        """See ``ports.chunk_imports.ChunkImports``."""
+        """See ``ports.data.imports.ChunkImports``."""
         return await self._imports().adopt_chunks(name, offset, chunks)
 
     def _imports(self) -> ChunkImports:

@@ -37,8 +37,8 @@ from penstock.model.errors import (
 )
 from penstock.net.dial.wire_dial import DialConnection
 from penstock.net.wire.wire_errors import error_of
+from penstock.ports.data.segments import APPEND_MAX_BYTES, Append, AppendDone, Appended
 from penstock.ports.files import Buffer
-from penstock.ports.segment_service import APPEND_MAX_BYTES, Append, AppendDone, Appended
 
 _FRAME_OVERHEAD = 64
 _WRITER_BYTES = 16

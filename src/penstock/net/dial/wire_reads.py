@@ -12,7 +12,7 @@ from penstock.net.dial.wire_dial import DialConnection
 from penstock.net.dial.wire_pool import ConnectionPool
 from penstock.net.wire.wire_errors import error_of
 from penstock.ports.controller_service import Endpoint
-from penstock.ports.segment_service import READ_MAX_BYTES, SegmentInfo, SegmentRead
+from penstock.ports.data.segments import READ_MAX_BYTES, SegmentInfo, SegmentRead
 
 _Place = tuple[str, int]
 

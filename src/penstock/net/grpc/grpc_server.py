@@ -21,7 +21,7 @@ from penstock.net.grpc.tables import KeyValueTableCalls, KeyValueTables
 from penstock.net.proto import Controller_pb2, native_pb2
 from penstock.net.wire.requests import CALLS_CAPABILITY
 from penstock.ports.controller_service import ControllerService, Endpoint
-from penstock.ports.segment_service import SegmentService
+from penstock.ports.data.service import SegmentService
 
 DEFAULT_PORT = 9090
 _MESSAGE_BYTES_MAX = 4 << 20

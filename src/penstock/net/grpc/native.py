@@ -13,10 +13,10 @@ from penstock.net.grpc.erasure import ErasureCalls
 from penstock.net.grpc.retention import RetentionCalls
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import native_pb2 as native
-from penstock.ports.chunk_imports import ChunkImports
 from penstock.ports.controller_service import ControllerService, TransactionStatus
+from penstock.ports.data.imports import ChunkImports
+from penstock.ports.data.service import SegmentService
 from penstock.ports.integrity import Scrubbable
-from penstock.ports.segment_service import SegmentService
 
 
 class NativeCalls:

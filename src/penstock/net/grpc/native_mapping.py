@@ -35,7 +35,6 @@ from penstock.net.grpc.mapping import (
     uuid_of,
 )
 from penstock.net.proto import native_pb2 as native
-from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
 from penstock.ports.controller_service import (
     DeletedStream,
     EventBlock,
@@ -44,8 +43,11 @@ from penstock.ports.controller_service import (
     StreamDescription,
     SubscriberInfo,
 )
+from penstock.ports.data.chunks import ChunkBlock, ChunkRange, Lease
+from penstock.ports.data.imports import ImportedChunk, ImportGrant
+from penstock.ports.data.segments import SegmentInfo
+from penstock.ports.data.space import DiskSpace, SegmentSpace
 from penstock.ports.integrity import ScrubPage
-from penstock.ports.segment_service import ChunkBlock, ChunkRange, DiskSpace, Lease, SegmentInfo, SegmentSpace
 
 M = TypeVar("M")
 V = TypeVar("V")

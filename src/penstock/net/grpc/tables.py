@@ -34,15 +34,8 @@ from penstock.net.grpc import mapping
 from penstock.net.grpc.dispatch import Handler
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.ports.controller_service import PAGE_MAX, ControllerService
-from penstock.ports.segment_service import (
-    KEY_ABSENT,
-    KEY_MAX_BYTES,
-    SegmentService,
-    TableEntry,
-    TableKind,
-    TablePut,
-    TableRemoval,
-)
+from penstock.ports.data.service import SegmentService
+from penstock.ports.data.tables import KEY_ABSENT, KEY_MAX_BYTES, TableEntry, TableKind, TablePut, TableRemoval
 
 log = logging.getLogger(__name__)
 

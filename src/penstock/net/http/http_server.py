@@ -34,7 +34,7 @@ from penstock.net.http.retention_routes import RetentionRest
 from penstock.net.listening import listen_on
 from penstock.ports.clock import Clock
 from penstock.ports.controller_service import ControllerService, EpochHistory
-from penstock.ports.segment_service import SegmentService
+from penstock.ports.data.service import SegmentService
 
 log = logging.getLogger(__name__)
 

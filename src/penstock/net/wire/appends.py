@@ -36,8 +36,9 @@ from penstock.model.errors import (
 )
 from penstock.net.wire.frames import FrameReceiver
 from penstock.net.wire.wire_errors import reply_of
+from penstock.ports.data.segments import APPEND_MAX_BYTES, Append, Appended
+from penstock.ports.data.service import LocalSegmentService
 from penstock.ports.files import Buffer
-from penstock.ports.segment_service import APPEND_MAX_BYTES, Append, Appended, LocalSegmentService
 
 _OVERHEAD_BYTES = 128
 _HELD_DOUBLINGS = 4

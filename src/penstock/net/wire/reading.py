@@ -15,7 +15,8 @@ from penstock.codec.wire.frames import Command, segment_read_parts
 from penstock.model.errors import PenstockError, SegmentNotFoundError, ThrottledError
 from penstock.net.wire.frames import Outbox
 from penstock.net.wire.share import ServerShare
-from penstock.ports.segment_service import READ_MAX_BYTES, SegmentRead, Watch
+from penstock.ports.data.segments import READ_MAX_BYTES, SegmentRead
+from penstock.ports.data.service import Watch
 
 _READ_MIN_BYTES = 8
 _SHORT = 64

@@ -14,11 +14,11 @@ from penstock.codec.wire.frames import FRAME_MAX_BYTES, Command
 from penstock.codec.wire.layout import WireChunk, WireEntry, WireKey
 from penstock.model.errors import ConditionFailedError, InvalidArgumentError, SegmentNotFoundError, UnsupportedError
 from penstock.model.names import SYSTEM_SCOPE
-from penstock.ports.segment_service import (
+from penstock.ports.data.attributes import AttributeChange
+from penstock.ports.data.service import LocalSegmentService
+from penstock.ports.data.tables import (
     KEY_ABSENT,
     TABLE_BATCH_MAX,
-    AttributeChange,
-    LocalSegmentService,
     TableEntry,
     TableKind,
     TableLength,

@@ -13,7 +13,7 @@ from penstock.net.wire.arena import ArenaPool
 from penstock.net.wire.replies import LargeReplies
 from penstock.net.wire.requests import ControllerCall, RemovalGuard
 from penstock.net.wire.wire_limits import WireLimits
-from penstock.ports.segment_service import LocalSegmentService
+from penstock.ports.data.service import LocalSegmentService
 from penstock.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)

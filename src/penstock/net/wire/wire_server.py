@@ -14,8 +14,8 @@ from penstock.net.wire.connection import ServerConnection
 from penstock.net.wire.requests import ControllerCall, RemovalGuard
 from penstock.net.wire.share import ServerShare, SharedConnection
 from penstock.net.wire.wire_limits import WireLimits
+from penstock.ports.data.service import LocalSegmentService
 from penstock.ports.rng import Rng
-from penstock.ports.segment_service import LocalSegmentService
 from penstock.ports.telemetry import Telemetry
 
 __all__ = ["WireLimits", "WireServer"]

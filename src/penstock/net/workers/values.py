@@ -15,40 +15,55 @@ from uuid import UUID
 
 from penstock.model import errors
 from penstock.model.errors import InternalError, PenstockError, ProtocolError
-from penstock.ports import segment_service as ports
-from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
+from penstock.ports.data.attributes import AttributeChange
+from penstock.ports.data.chunks import ChunkBlock, ChunkRange, Lease
+from penstock.ports.data.erasing import ErasedChunk
+from penstock.ports.data.imports import ImportedChunk, ImportGrant
+from penstock.ports.data.limits import AppendLimit, LimitAction, SegmentChanges
+from penstock.ports.data.segments import Append, Appended, SegmentInfo, SegmentRead
+from penstock.ports.data.space import DiskSpace, SegmentSpace
+from penstock.ports.data.tables import (
+    DamagedEntry,
+    TableCheck,
+    TableDelta,
+    TableEntry,
+    TableKind,
+    TableLength,
+    TablePut,
+    TableRemoval,
+)
 from penstock.ports.files import Buffer
 
 _RECORDS = {
     kind.__name__: kind
     for kind in (
-        ports.Append,
-        ports.Appended,
-        ports.AppendLimit,
-        ports.AttributeChange,
-        ports.ChunkBlock,
-        ports.ChunkRange,
-        ports.DamagedEntry,
-        ports.DiskSpace,
-        ports.ErasedChunk,
-        ports.Lease,
-        ports.SegmentChanges,
-        ports.SegmentInfo,
-        ports.SegmentRead,
-        ports.SegmentSpace,
-        ports.TableCheck,
-        ports.TableLength,
-        ports.TableDelta,
-        ports.TableEntry,
-        ports.TablePut,
-        ports.TableRemoval,
+        Append,
+        Appended,
+        AppendLimit,
+        AttributeChange,
+        ChunkBlock,
+        ChunkRange,
+        DamagedEntry,
+        DiskSpace,
+        ErasedChunk,
+        Lease,
+        SegmentChanges,
+        SegmentInfo,
+        SegmentRead,
+        SegmentSpace,
+        TableCheck,
+        TableLength,
+        TableDelta,
+        TableEntry,
+        TablePut,
+        TableRemoval,
         ImportedChunk,
         ImportGrant,
     )
 }
 _FIELDS = {name: tuple(field.name for field in fields(kind)) for name, kind in _RECORDS.items()}
 _FIELDS["DamagedEntry"] = ("key",)
-_ENUMS: Mapping[str, type[enum.Enum]] = {kind.__name__: kind for kind in (ports.LimitAction, ports.TableKind)}
+_ENUMS: Mapping[str, type[enum.Enum]] = {kind.__name__: kind for kind in (LimitAction, TableKind)}
 _ERRORS = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, PenstockError)
 }

@@ -12,20 +12,15 @@ from penstock.core.segments.placement import container_of, is_transaction_name
 from penstock.model.errors import ContainerOfflineError, InvalidArgumentError, NotConnectedError, PenstockError
 from penstock.net.tasks import together
 from penstock.net.workers.line import WorkerLine
-from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
-from penstock.ports.segment_service import (
-    Append,
-    AppendDone,
-    Appended,
-    AppendLimit,
-    AttributeChange,
-    ChunkRange,
-    DiskSpace,
-    ErasedChunk,
-    SegmentChanges,
-    SegmentInfo,
-    SegmentRead,
-    SegmentSpace,
+from penstock.ports.data.attributes import AttributeChange
+from penstock.ports.data.chunks import ChunkRange
+from penstock.ports.data.erasing import ErasedChunk
+from penstock.ports.data.imports import ImportedChunk, ImportGrant
+from penstock.ports.data.limits import AppendLimit, SegmentChanges
+from penstock.ports.data.segments import Append, AppendDone, Appended, SegmentInfo, SegmentRead
+from penstock.ports.data.service import Watch
+from penstock.ports.data.space import DiskSpace, SegmentSpace
+from penstock.ports.data.tables import (
     TableCheck,
     TableDelta,
     TableEntry,
@@ -33,7 +28,6 @@ from penstock.ports.segment_service import (
     TableLength,
     TablePut,
     TableRemoval,
-    Watch,
 )
 
 _ALWAYS = 0
@@ -50,7 +44,7 @@ class CountRows(Protocol):
 
 
 class WorkerSegments:
-    """Implements ``ports.segment_service.LocalSegmentService`` over the workers. The lines and ``rows`` are borrowed.
+    """Implements ``ports.data.service.LocalSegmentService`` over the workers. The lines and ``rows`` are borrowed.
 
     A segment belongs to a container, by the hash of its name, and container ``n`` to worker ``n`` modulo their number: what
     is ever merged into a segment lives with it. While a worker is away, calls for its segments wait; the others' go on.
@@ -214,12 +208,12 @@ class WorkerSegments:
         await together([line.call("finish_lease_part", lease, part, parts, repeat=True) for line in self._lines])
 
     async def grant_import(self, name: str) -> ImportGrant:
-        """See ``ports.chunk_imports.ChunkImports``."""
+        """See ``ports.data.imports.ChunkImports``."""
         found: ImportGrant = await self._ask("grant_import", name)
         return found
 
     async def adopt_chunks(self, name: str, offset: int, chunks: Sequence[ImportedChunk]) -> int:
-        """See ``ports.chunk_imports.ChunkImports``."""
+        """See ``ports.data.imports.ChunkImports``."""
         return int(await self._ask("adopt_chunks", name, offset, list(chunks)))
 
     async def next_event_boundary(self, name: str, offset: int) -> int:

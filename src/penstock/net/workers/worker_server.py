@@ -8,7 +8,9 @@ from typing import Any, Protocol
 
 from penstock.model.errors import UnavailableError
 from penstock.net.workers.link import Answer, Handler, Taker
-from penstock.ports.segment_service import Append, AppendLimit, LocalSegmentService
+from penstock.ports.data.limits import AppendLimit
+from penstock.ports.data.segments import Append
+from penstock.ports.data.service import LocalSegmentService
 
 POSITIONAL = {
     "setup_append": (),

@@ -32,7 +32,7 @@ from penstock.model.errors import (
     VersionTooNewError,
     leaves,
 )
-from penstock.ports.chunk_imports import ADOPT_MAX_CHUNKS, ImportedChunk, ImportGrant
+from penstock.ports.data.imports import ADOPT_MAX_CHUNKS, ImportedChunk, ImportGrant
 from penstock.segmentstore.calls import segments as segment_calls
 from penstock.segmentstore.calls.segments import Operations
 from penstock.segmentstore.parts import StoreParts

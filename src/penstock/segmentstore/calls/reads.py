@@ -12,8 +12,9 @@ from penstock.model.errors import (
     ThrottledError,
     TruncatedError,
 )
+from penstock.ports.data.chunks import ChunkBlock, ChunkRange
+from penstock.ports.data.segments import READ_MAX_BYTES, SegmentRead
 from penstock.ports.files import Buffer
-from penstock.ports.segment_service import READ_MAX_BYTES, ChunkBlock, ChunkRange, SegmentRead
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.segment import Chunk, Segment, bytes_lost
 from penstock.segmentstore.state import ContainerState

@@ -22,7 +22,7 @@ from penstock.model.errors import (
     SegmentNotFoundError,
     SegmentSealedError,
 )
-from penstock.ports.segment_service import AttributeChange
+from penstock.ports.data.attributes import AttributeChange
 from penstock.segmentstore.mutations import Mutation, OperationMutation, refusal
 from penstock.segmentstore.segment import KIND_PLAIN, AttributeState, Segment
 from penstock.segmentstore.state import ContainerState

@@ -20,7 +20,8 @@ from penstock.model.errors import (
     ThrottledError,
     UnsupportedError,
 )
-from penstock.ports.segment_service import (
+from penstock.ports.data.segments import SegmentInfo
+from penstock.ports.data.tables import (
     ANY_VERSION,
     DAMAGED_VERSION,
     KEY_ABSENT,
@@ -28,7 +29,6 @@ from penstock.ports.segment_service import (
     TABLE_BATCH_MAX,
     VALUE_MAX_BYTES,
     DamagedEntry,
-    SegmentInfo,
     TableCheck,
     TableDelta,
     TableEntry,

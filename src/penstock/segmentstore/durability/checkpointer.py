@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from penstock.codec.store import rows as records
 from penstock.model.errors import PenstockError, StorageFullError, UnavailableError
-from penstock.ports.segment_service import NO_EVENT
+from penstock.ports.data.segments import NO_EVENT
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.state import ContainerState
 from penstock.segmentstore.tiering.catalogue import Catalogue

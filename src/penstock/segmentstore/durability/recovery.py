@@ -11,9 +11,9 @@ from penstock.codec.store import operation_frames as frames
 from penstock.codec.store import operations as codec
 from penstock.codec.store import rows as records
 from penstock.model.errors import CorruptDataError, DamagedRowError, InternalError, InvalidArgumentError
+from penstock.ports.data.segments import NO_EVENT
 from penstock.ports.durable_log import DurableLog
 from penstock.ports.keyvalue import KeyValueStore
-from penstock.ports.segment_service import NO_EVENT
 from penstock.segmentstore.container import Container
 from penstock.segmentstore.repair.chunk_gaps import missing_ranges
 from penstock.segmentstore.repair.set_aside import SetAside

@@ -38,7 +38,8 @@ from penstock.model.errors import (
     TruncatedError,
     UnavailableError,
 )
-from penstock.ports.segment_service import ChunkBlock, ErasedChunk
+from penstock.ports.data.chunks import ChunkBlock
+from penstock.ports.data.erasing import ErasedChunk
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.segment import Chunk, Segment, bytes_lost
 from penstock.segmentstore.state import ContainerState

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from penstock.codec.store import catalogue as codec
 from penstock.codec.store import rows as records
 from penstock.model.errors import CorruptDataError
+from penstock.ports.data.segments import NO_EVENT
 from penstock.ports.keyvalue import KeyValueStore
 from penstock.ports.objects import Objects
-from penstock.ports.segment_service import NO_EVENT
 from penstock.segmentstore.metadata import MetadataRows
 
 _PAGE = 1000

@@ -16,8 +16,8 @@ from penstock.codec.store.chunk_index import IndexRecord, encode_record, index_n
 from penstock.core.segments.garbage import ChunkName, gap_name
 from penstock.model.errors import CorruptDataError
 from penstock.ports.chunks import ChunkStorage
+from penstock.ports.data.segments import NO_EVENT
 from penstock.ports.keyvalue import KeyValueStore
-from penstock.ports.segment_service import NO_EVENT
 from penstock.segmentstore.metadata import MetadataRows
 
 _BLOCK_BYTES = 1 << 20

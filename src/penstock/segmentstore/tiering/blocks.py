@@ -13,9 +13,9 @@ from crc32c import crc32c
 from penstock.codec.store import rows as records
 from penstock.codec.store.chunk_index import IndexRecord, encode_record
 from penstock.model.errors import CorruptDataError
+from penstock.ports.data.chunks import ChunkBlock
 from penstock.ports.files import Buffer
 from penstock.ports.offload import Offload
-from penstock.ports.segment_service import ChunkBlock
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.segment import Chunk, Segment
 from penstock.segmentstore.state import ContainerState

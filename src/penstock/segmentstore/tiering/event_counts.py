@@ -20,8 +20,8 @@ from penstock.model.errors import (
     SegmentNotFoundError,
     TruncatedError,
 )
+from penstock.ports.data.chunks import ChunkBlock
 from penstock.ports.offload import Offload
-from penstock.ports.segment_service import ChunkBlock
 from penstock.segmentstore.segment import Chunk, Segment, bytes_lost
 from penstock.segmentstore.state import ContainerState
 from penstock.segmentstore.tiering.blocks import BlockReader, load_blocks, sum_of_events

@@ -10,7 +10,7 @@ from uuid import UUID
 from penstock.codec.store import rows as records
 from penstock.model.errors import InvalidArgumentError, ThrottledError
 from penstock.ports.clock import Clock
-from penstock.ports.segment_service import HOLDER_MAX_BYTES, Lease
+from penstock.ports.data.chunks import HOLDER_MAX_BYTES, Lease
 from penstock.segmentstore.segment import Segment
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.state import ContainerState

@@ -16,7 +16,8 @@ from penstock.model.errors import (
     DamagedRowError,
     UnavailableError,
 )
-from penstock.ports.segment_service import Lease, SegmentSpace
+from penstock.ports.data.chunks import Lease
+from penstock.ports.data.space import SegmentSpace
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.segment import Chunk, Segment
 from penstock.segmentstore.state import ContainerState

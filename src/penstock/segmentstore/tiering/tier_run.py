@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from penstock.codec.store.chunk_index import RECORD_BYTES, index_name
 from penstock.ports.chunks import ChunkWrite
-from penstock.ports.segment_service import ChunkBlock
+from penstock.ports.data.chunks import ChunkBlock
 from penstock.segmentstore.segment import Chunk, Segment
 from penstock.segmentstore.tiering.blocks import index_records
 

@@ -15,7 +15,7 @@ from crc32c import crc32c
 from penstock.codec.store.chunk_index import RECORD_BYTES, IndexRecord, decode_records, index_name
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, SegmentNotFoundError, TruncatedError
-from penstock.ports.segment_service import ChunkBlock, ChunkRange
+from penstock.ports.data.chunks import ChunkBlock, ChunkRange
 from penstock.spark.connect import Connector, Services, link
 
 RESULT = "finding string, events bigint, segment string, chunk_start bigint, checked string"

@@ -9,7 +9,9 @@ from penstock.codec.events import HEADER_BYTES, event_bounds, missing_bytes
 from penstock.model.errors import UnavailableError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import READ_MAX_BYTES, ChunkBlock, SegmentService
+from penstock.ports.data.chunks import ChunkBlock
+from penstock.ports.data.segments import READ_MAX_BYTES
+from penstock.ports.data.service import SegmentService
 from penstock.spark.reading.positions import Positions
 
 _LOOK_BYTES = 64 << 20

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 from uuid import uuid4
 
-from penstock.ports.segment_service import SegmentInfo
+from penstock.ports.data.segments import SegmentInfo
 from penstock.spark.worker.lifetime import is_source_runner
 
 log = logging.getLogger("penstock.spark")

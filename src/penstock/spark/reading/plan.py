@@ -14,7 +14,7 @@ from uuid import UUID
 
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import ChunkRange
+from penstock.ports.data.chunks import ChunkRange
 
 SHARE_MIN_BYTES = 8 << 20
 """No share is made smaller than this only to keep all cores busy."""

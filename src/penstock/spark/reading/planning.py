@@ -16,7 +16,8 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import InternalError, InvalidCutError, ThrottledError, TruncatedError, UnsupportedError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import HOLDER_MAX_BYTES, ChunkRange, SegmentInfo
+from penstock.ports.data.chunks import HOLDER_MAX_BYTES, ChunkRange
+from penstock.ports.data.segments import SegmentInfo
 from penstock.spark.connect import Services
 from penstock.spark.options import CutChoice, Moment, ReadOptions
 from penstock.spark.reading.losses import explained, say

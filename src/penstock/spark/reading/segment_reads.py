@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from penstock.model.errors import CorruptDataError, SegmentNotFoundError, UnavailableError, UnsupportedError
-from penstock.ports.segment_service import READ_MAX_BYTES
+from penstock.ports.data.segments import READ_MAX_BYTES
 from penstock.spark.connect import RETRY_S, Services
 
 

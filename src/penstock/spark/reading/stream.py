@@ -30,7 +30,7 @@ from penstock.model.names import segment_name
 from penstock.model.queries import QuerySource
 from penstock.model.segments import SegmentId
 from penstock.ports.controller_service import Successor
-from penstock.ports.segment_service import SegmentInfo
+from penstock.ports.data.segments import SegmentInfo
 from penstock.spark.connect import RETRY_S, Connector, Link, Services, link
 from penstock.spark.options import Moment, ReadOptions
 from penstock.spark.reading.bound import Bound

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.ports.segment_service import ChunkRange
+from penstock.ports.data.chunks import ChunkRange
 from penstock.spark.reading.plan import Times
 
 

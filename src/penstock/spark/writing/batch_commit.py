@@ -25,9 +25,9 @@ from penstock.model.errors import (
 )
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.queries import QuerySource
-from penstock.ports.chunk_imports import ADOPT_MAX_CHUNKS, ChunkImports, ImportedChunk
 from penstock.ports.controller_service import Transaction
-from penstock.ports.segment_service import Append
+from penstock.ports.data.imports import ADOPT_MAX_CHUNKS, ChunkImports, ImportedChunk
+from penstock.ports.data.segments import Append
 from penstock.spark.connect import Services
 from penstock.spark.options import WriteOptions
 from penstock.spark.writing.messages import TaskWritten

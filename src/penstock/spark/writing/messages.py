@@ -9,7 +9,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from penstock.model.queries import QuerySource
 from penstock.model.segments import SegmentId
-from penstock.ports.chunk_imports import ImportedChunk
+from penstock.ports.data.imports import ImportedChunk
 
 
 @dataclass(frozen=True)

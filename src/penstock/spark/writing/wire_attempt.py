@@ -11,7 +11,7 @@ from penstock.client.retry import RETRYABLE
 from penstock.model.errors import WriterFencedError
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.ports.controller_service import Transaction
-from penstock.ports.segment_service import Append
+from penstock.ports.data.segments import Append
 from penstock.spark.connect import RETRY_S, Services, patiently
 from penstock.spark.writing.frames import Framed
 

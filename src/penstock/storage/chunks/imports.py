@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl
 from penstock.codec.store.chunk_builder import BuiltChunk
 from penstock.codec.store.chunk_index import index_name
 from penstock.model.errors import StorageFullError, UnavailableError
-from penstock.ports.chunk_imports import ImportedChunk, ImportGrant
+from penstock.ports.data.imports import ImportedChunk, ImportGrant
 from penstock.storage.machine.calls import sync_directory, write_all
 from penstock.storage.machine.direct import DirectWriter
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.ports.data.space import DiskSpace
 from penstock.ports.files import Files
-from penstock.ports.segment_service import DiskSpace
 
 
 class FileDisk:

@@ -1,4 +1,4 @@
-"""Laws of ``ports.segment_service.LocalSegmentService`` about erasure."""
+"""Laws of ``ports.data.service.LocalSegmentService`` about erasure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from uuid import UUID
 
 from penstock.codec.events import frame_events
 from penstock.model.errors import InvalidArgumentError, PenstockError, SegmentNotFoundError, TruncatedError
-from penstock.ports.segment_service import NO_EVENT, Append, LocalSegmentService
+from penstock.ports.data.segments import NO_EVENT, Append
+from penstock.ports.data.service import LocalSegmentService
 from penstock.testing.conformance import check
 
 SEGMENT = "scope/stream/0.#epoch.0"

@@ -1,4 +1,4 @@
-"""Laws of ``ports.segment_service.LocalSegmentService`` about what retention asks of a store."""
+"""Laws of ``ports.data.service.LocalSegmentService`` about what retention asks of a store."""
 
 from __future__ import annotations
 
@@ -18,15 +18,9 @@ from penstock.model.errors import (
     SegmentNotFoundError,
     TruncatedError,
 )
-from penstock.ports.segment_service import (
-    Append,
-    Appended,
-    AppendLimit,
-    LimitAction,
-    LocalSegmentService,
-    SegmentInfo,
-    SegmentService,
-)
+from penstock.ports.data.limits import AppendLimit, LimitAction
+from penstock.ports.data.segments import Append, Appended, SegmentInfo
+from penstock.ports.data.service import LocalSegmentService, SegmentService
 from penstock.testing.conformance import check
 
 STREAM = "scope/stream"

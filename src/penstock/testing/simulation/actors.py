@@ -23,7 +23,8 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.ports.controller_service import ControllerService
-from penstock.ports.segment_service import NO_EVENT, Append, LocalSegmentService, SegmentRead, SegmentService
+from penstock.ports.data.segments import NO_EVENT, Append, SegmentRead
+from penstock.ports.data.service import LocalSegmentService, SegmentService
 from penstock.testing.simulation.config import SimConfig
 from penstock.testing.simulation.history import Group, History, Reading, Write
 from penstock.testing.simulation.machine.cluster import Cluster

@@ -23,7 +23,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import parse_segment_name
 from penstock.model.segments import SegmentId
-from penstock.ports.segment_service import LocalSegmentService
+from penstock.ports.data.service import LocalSegmentService
 from penstock.testing.simulation.actors import READ_BYTES, SCOPE, STREAM, Env
 from penstock.testing.simulation.history import Erasure
 

@@ -12,7 +12,8 @@ from uuid import UUID
 from penstock.client.retry import RETRYABLE
 from penstock.codec.events import frame_events
 from penstock.model.errors import TruncatedError
-from penstock.ports.segment_service import Append, ChunkRange
+from penstock.ports.data.chunks import ChunkRange
+from penstock.ports.data.segments import Append
 from penstock.testing.simulation.actors import READ_BYTES, SCOPE, Env, cancel
 from penstock.testing.simulation.erase_actors import persist
 from penstock.testing.simulation.segment_actors import create

@@ -23,8 +23,10 @@ from penstock.model.errors import (
     TruncatedError,
 )
 from penstock.model.names import transaction_segment_name
-from penstock.ports.chunk_imports import ChunkImports, ImportedChunk
-from penstock.ports.segment_service import KEY_ABSENT, NO_EVENT, Append, SegmentService, TableEntry, TablePut
+from penstock.ports.data.imports import ChunkImports, ImportedChunk
+from penstock.ports.data.segments import NO_EVENT, Append
+from penstock.ports.data.service import SegmentService
+from penstock.ports.data.tables import KEY_ABSENT, TableEntry, TablePut
 from penstock.testing.simulation.actors import SCOPE, Env, RawWriter, event, read_raw
 from penstock.testing.simulation.history import Increment, Outcome
 

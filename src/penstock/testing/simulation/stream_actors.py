@@ -32,9 +32,9 @@ from penstock.model.names import StreamName, segment_name, transaction_segment_n
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
 from penstock.model.queries import QuerySource
 from penstock.model.segments import KeyRange, SegmentRange
-from penstock.ports.chunk_imports import ChunkImports, ImportedChunk
 from penstock.ports.controller_service import ReaderGroupConfig, Transaction
-from penstock.ports.segment_service import SegmentService
+from penstock.ports.data.imports import ChunkImports, ImportedChunk
+from penstock.ports.data.service import SegmentService
 from penstock.testing.simulation.actors import SCOPE, STREAM, Env, RawWriter, event
 from penstock.testing.simulation.history import Group, Outcome, Reading, Write
 from penstock.testing.simulation.segment_actors import write_chunks

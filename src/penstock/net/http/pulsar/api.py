@@ -40,7 +40,7 @@ from penstock.net.http.pulsar.tenants import BINARY_PORT, Tenants
 from penstock.net.http.pulsar.topics import Topics
 from penstock.ports.clock import Clock
 from penstock.ports.controller_service import ControllerService
-from penstock.ports.segment_service import SegmentService
+from penstock.ports.data.service import SegmentService
 
 log = logging.getLogger(__name__)
 

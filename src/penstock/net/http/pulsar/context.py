@@ -31,7 +31,7 @@ from penstock.net.http.pulsar.positions import Positions
 from penstock.net.http.pulsar.records import STARTED, Record, Records, namespace_key, tenant_key, topic_key, topics_key
 from penstock.ports.clock import Clock
 from penstock.ports.controller_service import PAGE_MAX, ControllerService
-from penstock.ports.segment_service import SegmentService
+from penstock.ports.data.service import SegmentService
 
 CLUSTER = "standalone"
 _Section = TypeVar("_Section", Retain, Backlog, Idle)

@@ -18,7 +18,8 @@ from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId, epoch_of
 from penstock.net.http.pulsar.bodies import INT_MAX, LONG_MAX, AdminError, whole
 from penstock.ports.controller_service import ControllerService
-from penstock.ports.segment_service import SegmentInfo, SegmentService
+from penstock.ports.data.segments import SegmentInfo
+from penstock.ports.data.service import SegmentService
 
 _READ_BYTES = 1 << 20
 

@@ -18,7 +18,8 @@ from penstock.model.errors import (
 )
 from penstock.net.http.pulsar.bodies import AdminError
 from penstock.net.http.pulsar.names import NamespaceName, TopicName
-from penstock.ports.segment_service import KEY_ABSENT, SegmentService, TablePut, TableRemoval
+from penstock.ports.data.service import SegmentService
+from penstock.ports.data.tables import KEY_ABSENT, TablePut, TableRemoval
 
 TABLE = "_system/_tables/pulsar"
 _TRIES_MAX = 32

@@ -37,7 +37,8 @@ from penstock.model.policies import StreamConfig
 from penstock.model.retention import Idle, PolicyDocument, Retain, Unsubscribed
 from penstock.model.segments import SegmentId, even_ranges
 from penstock.ports.controller_service import PingStatus, TransactionStatus
-from penstock.ports.segment_service import KEY_ABSENT, Append, TableLength, TablePut
+from penstock.ports.data.segments import Append
+from penstock.ports.data.tables import KEY_ABSENT, TableLength, TablePut
 from penstock.testing.simulation.actors import Env, cancel, until_served
 
 PATIENCE_S = 60.0

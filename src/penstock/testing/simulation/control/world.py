@@ -11,7 +11,7 @@ from typing import Any
 from penstock.controller.retention_keys import GAPS, OUTBOX
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import StorageFullError
-from penstock.ports.segment_service import TablePut, TableRemoval
+from penstock.ports.data.tables import TablePut, TableRemoval
 from penstock.segmentstore.store import SegmentStore
 from penstock.testing.simulation.config import SimConfig, draw_config
 from penstock.testing.simulation.history import History

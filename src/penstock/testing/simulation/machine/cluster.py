@@ -20,7 +20,8 @@ from penstock.net.dial.segments import DialLimits, RemoteSegments
 from penstock.net.wire.wire_server import WireLimits, WireServer
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.controller_service import ControllerService, Endpoint
-from penstock.ports.segment_service import Append, AppendDone, Appended, SegmentService
+from penstock.ports.data.segments import Append, AppendDone, Appended
+from penstock.ports.data.service import SegmentService
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.chunks.file_chunks import FileChunks

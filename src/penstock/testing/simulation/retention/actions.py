@@ -41,7 +41,7 @@ from penstock.model.retention import (
 )
 from penstock.model.segments import SegmentId, even_ranges, make_segment_id
 from penstock.ports.controller_service import ReaderGroupConfig
-from penstock.ports.segment_service import Append
+from penstock.ports.data.segments import Append
 from penstock.testing.simulation.history import History
 from penstock.testing.simulation.machine.loop import SimLoop
 from penstock.testing.simulation.retention.model import Event, Forced, Held, Policied, Reading, Span, StreamModel

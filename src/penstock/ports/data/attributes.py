@@ -1,0 +1,28 @@
+"""Attributes of segments: numbers that change by compare and set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttributeChange:
+    """A change of one attribute, made only where it has the ``expected`` value (``NO_EVENT`` = absent; None = always)."""
+
+    attribute: UUID
+    value: int
+    expected: int | None = None
+
+
+class Attributes(Protocol):
+    """A 64-bit number for each UUID, of each segment."""
+
+    async def get_attribute(self, name: str, attribute: UUID) -> int:
+        """The value, or ``NO_EVENT`` where absent."""
+        ...
+
+    async def update_attribute(self, name: str, attribute: UUID, value: int, *, expected: int | None) -> bool:
+        """Compare and set (``NO_EVENT`` = absent; None = always). Returns whether it was set."""
+        ...

@@ -1,0 +1,80 @@
+"""The chunks of segments in tier 2, and leases that keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+HOLDER_MAX_BYTES = 512
+"""Of the words that say who took a lease."""
+
+
+LEASE_PARTS_MAX = 100_000
+"""The maximum number of tasks under one lease."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkBlock:
+    """A run of whole appends inside a chunk: its place in the segment, its checksum, how many events it holds.
+
+    ``first_ms`` and ``last_ms``: the store's wall clock, in milliseconds since the Unix epoch, when the segment got the first
+    and the last append of it; None where an earlier version wrote it.
+    """
+
+    start_offset: int
+    end_offset: int
+    crc32c: int
+    event_count: int
+    first_ms: int | None = None
+    last_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRange:
+    """A chunk that holds bytes of a segment. ``location`` is a path another process can read, or None.
+
+    The byte of segment offset ``o`` lies at ``o - start_offset`` in the chunk. ``blocks`` begin at event boundaries, except
+    for those that hold the beginning of no event (``event_count`` 0): they go on with a large one.
+    """
+
+    name: str
+    location: str | None
+    start_offset: int
+    end_offset: int
+    blocks: Sequence[ChunkBlock]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """A lease on a segment: until when, by the store's wall clock in milliseconds, and who took it, in words of its own;
+    empty where nobody said."""
+
+    id: UUID
+    until_ms: int
+    holder: str = ""
+
+
+class LeasedChunks(Protocol):
+    """Where the bytes of segments lie in tier 2, for callers who read them there."""
+
+    async def chunk_ranges(self, name: str, start: int, end: int) -> Sequence[ChunkRange]:
+        """The tiered part of ``start <= offset < end``, in order; what lies behind the last range is not tiered yet."""
+        ...
+
+    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int, holder: str = "") -> None:
+        """Keep the segment's chunks on disk until that wall time, whatever is truncated or deleted. Repeating extends.
+
+        ``holder``: who takes the lease, shown in reports of what holds space; if empty, the earlier one stays. A lease
+        counts once, however many segments it holds. Raises InvalidArgumentError (longer than a store allows, or
+        ``HOLDER_MAX_BYTES``), ThrottledError (``resource="leases"``: too many)."""
+        ...
+
+    async def release_lease(self, lease: UUID) -> None: ...
+
+    async def finish_lease_part(self, lease: UUID, part: int, parts: int) -> None:
+        """Note that task number ``part``, from 0, of the ``parts`` tasks under the lease is done. After the last one,
+        the lease is released. Repeating a task changes nothing. A restart of the store forgets the count, so the lease
+        may hold until its time ends. Raises InvalidArgumentError (not ``0 <= part < parts <= LEASE_PARTS_MAX``)."""
+        ...

@@ -1,0 +1,55 @@
+"""Erasure: ranges of bytes become zeros for good."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasedChunk:
+    """What an erasure made of a chunk: bytes of the segment with ``start_offset <= offset < end_offset``.
+
+    ``before`` and ``after`` are the SHA-256 of those bytes, ``kept`` that of the same bytes without the ranges of this
+    erasure, before as after. ``blanked_bytes``: those that it was the first to erase. ``name_before``: the chunk that was
+    replaced.
+    """
+
+    name_before: str
+    start_offset: int
+    end_offset: int
+    blanked_bytes: int
+    before: bytes
+    after: bytes
+    kept: bytes
+
+
+class Erasing(Protocol):
+    """Blanks ranges of bytes, and reports which are blank."""
+
+    async def event_ranges(self, name: str, offsets: Sequence[int]) -> Sequence[tuple[int, int]]:
+        """Where the payloads of the events lie that begin at the offsets: half-open, in order. Events without payload, and
+        offsets that come twice, give nothing. What the segment holds by now is tiered. Raises InvalidArgumentError (no event
+        begins there), TruncatedError."""
+        ...
+
+    async def erase(self, name: str, ranges: Sequence[tuple[int, int]], *, erasure: str) -> Sequence[ErasedChunk]:
+        """Blank ranges of bytes for good: zeros of the same length, at the same offsets, for whoever reads from here on.
+
+        When it returns, tier 2 and the caches hold none of them: what held them was overwritten where it can be, and deleted,
+        whatever leases it; the log may, until ``wipe_log``. Chunks of truncated data are wiped. A repeat with the same
+        ``erasure`` changes nothing and returns the same. Raises SegmentNotFoundError (the segment was deleted, and none of
+        its chunks is on disk, leased or not), InvalidArgumentError (ranges overlap or end after the segment),
+        CorruptDataError, UnavailableError, OSError. If cancelled or failed, some ranges may be blank; repeat the call.
+        """
+        ...
+
+    async def erased_ranges(self, name: str, start: int, end: int) -> Sequence[tuple[int, int]]:
+        """What was erased of ``start <= offset < end``: half-open, in order. Ranges that touch come as one."""
+        ...
+
+    async def wipe_log(self) -> None:
+        """Return once no file of any log, spare ones included, holds a byte that was erased before the call. Tiers and
+        checkpoints everything. Raises what the storage raises."""
+        ...

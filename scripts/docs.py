@@ -1,6 +1,7 @@
-"""Build the documentation site into ``build/site``; the reference of the command line comes from ``--help``.
+"""Build the documentation site into ``build/site``.
 
-``--reference`` writes the generated pages alone.
+The reference of the command line comes from ``--help``, docs/formats/metadata.md from the data dictionary. ``--reference``
+writes these generated pages alone.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from metadata_page import page
 
 from penstock.app.cli.main import app
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATED = ROOT / "build" / "docs"
+METADATA = ROOT / "docs" / "formats" / "metadata.md"
 WIDTH = 110
 
 
@@ -38,6 +41,7 @@ def command_reference() -> str:
 def main() -> int:
     GENERATED.mkdir(parents=True, exist_ok=True)
     (GENERATED / "cli.md").write_text(command_reference(), encoding="utf-8")
+    METADATA.write_text(page(), encoding="utf-8")
     if "--reference" in sys.argv:
         return 0
     return subprocess.run(

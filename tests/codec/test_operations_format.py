@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec.store import catalogue, chunk_index, erased
+from penstock.codec.dictionary import Layout
+from penstock.codec.store import catalogue, chunk_index, layouts
 from penstock.codec.store import operation_frames as frames
 from penstock.codec.store import operations as codec
 from penstock.codec.store import rows as records
@@ -56,17 +57,6 @@ def layout(page: str, heading: str) -> struct.Struct:
         ("operations.md", "ADOPT CHUNK", codec.ADOPT_CHUNK),
         ("operations.md", "ADOPT BLOCK", codec.ADOPT_BLOCK),
         ("chunk-index.md", "RECORD", chunk_index.RECORD),
-        ("records.md", "STORE", records._STORE),
-        ("records.md", "CONTAINER", records._CONTAINER),
-        ("records.md", "SEGMENT", records._SEGMENT),
-        ("records.md", "CHUNK", records._CHUNK),
-        ("records.md", "BLOCK", records._BLOCK),
-        ("records.md", "LEASE", records._LEASE),
-        ("records.md", "FREE", records._FREE),
-        ("records.md", "FLUSHED", records._FLUSHED),
-        ("records.md", "ERASED", erased.HEAD),
-        ("records.md", "ERASED CHANGE", erased.CHANGE),
-        ("records.md", "CATALOGUE", records._CATALOGUE),
         ("catalogue.md", "OBJECT", catalogue.OBJECT),
         ("catalogue.md", "BATCH", catalogue.BATCH),
         ("catalogue.md", "RANGE", catalogue.RANGE),
@@ -78,11 +68,31 @@ def test_the_page_tells_what_the_codec_writes(page: str, heading: str, used: str
     assert layout(page, heading).format == used.format
 
 
-def test_the_page_lists_every_tag() -> None:
-    listed = re.findall(r"^\| `(\w)` \|", (FORMATS / "records.md").read_text(), re.M)
-    tags = [value.decode() for name, value in vars(records).items() if name.startswith("TAG_")]
-    # A tag may have more than one kind of key, and then a line for each.
-    assert sorted(set(listed)) == sorted(tags)
+@pytest.mark.parametrize(
+    ("layout", "used"),
+    [
+        (layouts.STORE, ">BH"),
+        (layouts.CONTAINER, ">BQQ"),
+        (layouts.WRITERS, ">BQq"),
+        (layouts.SEGMENT, ">BBBHqqqqqqqq"),
+        (layouts.CHUNK, ">BqqIqq"),
+        (layouts.BLOCK, ">qqIqq"),
+        (layouts.LEASE, ">q"),
+        (layouts.FREE, ">Qq"),
+        (layouts.FLUSHED, ">Bq"),
+        (layouts.CATALOGUE, ">BQQQ"),
+        (layouts.ERASED, ">BII"),
+        (layouts.ERASED_CHANGE, ">qqq32s32s32sHH"),
+    ],
+    ids=lambda item: getattr(item, "name", ""),
+)
+def test_the_layouts_of_rows_are_pinned(layout: Layout, used: str) -> None:
+    assert layout.struct().format == used
+
+
+def test_rows_of_earlier_versions_have_fewer_fields() -> None:
+    found = (records._SEGMENT_1, records._CHUNK_2, records._CHUNK_1, records._BLOCK_1)
+    assert [item.format for item in found] == [">BBBHqqqqqqq", ">BqqIq", ">BqqI", ">qqI"]
 
 
 U64 = st.integers(0, (1 << 64) - 1)

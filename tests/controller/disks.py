@@ -25,6 +25,7 @@ from penstock.segmentstore.store import SegmentStore
 from penstock.storage.memory.memory_chunks import MemoryChunks
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
+from penstock.storage.memory.memory_objects import MemoryObjects
 
 WRITER = UUID(int=77)
 
@@ -39,6 +40,7 @@ class Disks:
     def __init__(self, settings: ControllerSettings = QUIET) -> None:
         self.settings = settings
         self.log, self.keyvalue, self.chunks = MemoryLogState(), MemoryKeyValue(), MemoryChunks()
+        self.catalogue: MemoryObjects | None = None
         self.clock = FakeClock()
         self.written: dict[str, int] = {}
 
@@ -55,6 +57,7 @@ class Disks:
                 offload=InlineOffload(),
                 telemetry=Counters(),
                 settings=StoreSettings(containers=4),
+                catalogue=self.catalogue,
             ),
         )
         await store.recover()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -56,7 +55,6 @@ from penstock.codec.control.truncations import (
     OutboxRecord,
     PointRecord,
 )
-from penstock.controller import keys, retention_keys
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
 from penstock.model.retention import Backlog, Idle, PolicyDocument, Retain
@@ -370,13 +368,3 @@ def test_past_truncations_stay_within_bounds_however_large_the_stream_is() -> No
     assert len(record.encode()) < VALUE_MAX_BYTES
     record = record.with_(PastTruncation(at_ms=301, rule="minimum", bytes=1, cut={**wide, make_segment_id(0, 0): 1}))
     assert [(item.at_ms, item.cut is None) for item in record.truncations] == [(300, False), (301, True)]
-
-
-def test_the_page_on_the_format_names_every_key() -> None:
-    page = (Path(__file__).parents[2] / "docs/formats/metadata.md").read_text()
-    rows = {row.split("|")[1] for row in page.splitlines() if row.startswith("| `")}
-    told = {name.split("/")[0] for row in rows for name in re.findall(r"`([^`]+)`", row)}
-    source = Path(keys.__file__).read_text() + Path(retention_keys.__file__).read_text()
-    written = {name.split("/")[0] for name in re.findall(r'[bf]"([a-z-]+(?:/[^"]*)?)"', source)}
-    assert written - told == set()
-    assert told - written == set()

@@ -1,6 +1,6 @@
 """What was erased in a chunk: the ranges that were blanked, and what each erasure made of it.
 
-Source: docs/formats/records.md, ERASED.
+Source: docs/formats/metadata.md, ERASED.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from penstock.codec.store import layouts
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 
 VERSION = 1
-HEAD = struct.Struct(">BII")
-CHANGE = struct.Struct(">qqq32s32s32sHH")
+HEAD = layouts.ERASED.struct()
+CHANGE = layouts.ERASED_CHANGE.struct()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

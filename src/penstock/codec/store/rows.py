@@ -1,7 +1,7 @@
 """Rows of a container in the key-value store: the keys, and the values behind them.
 
 Every key begins with a tag and the container, so that containers share one store. Integers in keys are big-endian and
-unsigned: key order is number order. Source: docs/formats/records.md.
+unsigned: key order is number order. Source: docs/formats/metadata.md.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from penstock.codec.store import layouts
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 
 VERSION = 1
@@ -49,22 +50,22 @@ STORE_COPY_KEY = TAG_STORE + b"+"
 
 _HEAD = struct.Struct(">cH")
 _UID = struct.Struct(">Q")
-_STORE = struct.Struct(">BH")
-_CONTAINER = struct.Struct(">BQQ")
-_SEGMENT = struct.Struct(">BBBHqqqqqqqq")
-_SEGMENT_1 = struct.Struct(">BBBHqqqqqqq")
-_CHUNK = struct.Struct(">BqqIqq")
-_CHUNK_2 = struct.Struct(">BqqIq")
-_CHUNK_1 = struct.Struct(">BqqI")
-_BLOCK = struct.Struct(">qqIqq")
-_BLOCK_1 = struct.Struct(">qqI")
-_LEASE = struct.Struct(">q")
-_FREE = struct.Struct(">Qq")
-_FLUSHED = struct.Struct(">Bq")
-_CATALOGUE = struct.Struct(">BQQQ")
+_STORE = layouts.STORE.struct()
+_CONTAINER = layouts.CONTAINER.struct()
+_SEGMENT = layouts.SEGMENT.struct()
+_SEGMENT_1 = layouts.SEGMENT.struct(11)
+_CHUNK = layouts.CHUNK.struct()
+_CHUNK_2 = layouts.CHUNK.struct(5)
+_CHUNK_1 = layouts.CHUNK.struct(4)
+_BLOCK = layouts.BLOCK.struct()
+_BLOCK_1 = layouts.BLOCK.struct(3)
+_LEASE = layouts.LEASE.struct()
+_FREE = layouts.FREE.struct()
+_FLUSHED = layouts.FLUSHED.struct()
+_CATALOGUE = layouts.CATALOGUE.struct()
 _INT = struct.Struct(">q")
 _WRITER = struct.Struct(">qI")
-_WRITERS = struct.Struct(">BQq")
+_WRITERS = layouts.WRITERS.struct()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

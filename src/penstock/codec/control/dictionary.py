@@ -1,0 +1,527 @@
+"""The rows of the controller's table, for the data dictionary. The fields of a record are annotated in its class."""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Mapping
+from typing import Any, get_args, get_origin
+from uuid import UUID
+
+from penstock.codec.control.erasures import (
+    ErasureChainRecord,
+    ErasureChunksRecord,
+    ErasureMarkRecord,
+    ErasurePartRecord,
+    ErasureRecord,
+)
+from penstock.codec.control.policies import HoldPlaceRecord, HoldRecord, PolicyRecord
+from penstock.codec.control.readers import (
+    EvictionsRecord,
+    GroupRecord,
+    PastTruncationsRecord,
+    RetentionSetRecord,
+    SubscriberRecord,
+    TailRecord,
+)
+from penstock.codec.control.record import JsonRecord, StoredField, record_form
+from penstock.codec.control.streams import (
+    BatchRecord,
+    CompletedRecord,
+    CounterRecord,
+    DecisionRecord,
+    EpochRecord,
+    ForgottenRecord,
+    HeadRecord,
+    JoinRecord,
+    LengthsRecord,
+    MarkerRecord,
+    ScopeRecord,
+    StreamRecord,
+    TransactionRecord,
+)
+from penstock.codec.control.truncations import (
+    BucketRecord,
+    ClockRecord,
+    DeletedRecord,
+    GapRecord,
+    GraceRecord,
+    HeartbeatRecord,
+    MovedRecord,
+    OutboxRecord,
+    PointRecord,
+)
+from penstock.codec.dictionary import Entry, JsonValue, Part
+
+PARTS = {
+    "scope": Part(pattern="[^/]+", meaning="name of a scope"),
+    "stream": Part(pattern="[^/]+", meaning="name of a stream in the scope"),
+    "group": Part(pattern="[^/]+/[^/]+", meaning="full name of a reader group: scope, slash, name"),
+    "epoch": Part(pattern=r"\d{10}", meaning="an epoch of the stream, 10 decimal digits"),
+    "txn": Part(pattern="[0-9a-f]{32}", meaning="a transaction, 32 hexadecimal digits"),
+    "share": Part(pattern="[0-9a-f]{32}", meaning="the key under which writers share a transaction, 32 hexadecimal digits"),
+    "time": Part(pattern="[0-9a-f]{16}", meaning="milliseconds by the retention clock, 16 hexadecimal digits"),
+    "newest": Part(
+        pattern="[0-9a-f]{16}", meaning="2^63 - 1 minus a wall clock time in milliseconds, 16 hexadecimal digits"
+    ),
+    "incarnation": Part(pattern="[0-9a-f]{16}", meaning="number of the stream's first segment, 16 hexadecimal digits"),
+    "place": Part(pattern="[0-9a-f]{16}", meaning="place in the queue, 16 hexadecimal digits"),
+    "writer": Part(pattern=".+", meaning="name of a writer; it may hold slashes"),
+    "byte": Part(pattern="[0-9a-f]{2}", meaning="first byte of the SHA-256 of the names, 2 hexadecimal digits"),
+    "hold": Part(pattern="[^/]+", meaning="id of a hold"),
+    "bucket": Part(pattern=r"\d{5}", meaning="number of a bucket, 5 decimal digits"),
+    "controller": Part(pattern="[^/]+", meaning="id of a controller"),
+    "life": Part(pattern="[0-9a-f]{32}", meaning="one run of a controller, 32 hexadecimal digits"),
+    "number": Part(pattern="[0-9a-f]{16}", meaning="number of an entry in that run, 16 hexadecimal digits"),
+    "erasure": Part(pattern="[^/]+", meaning="id of an erasure"),
+    "run": Part(
+        pattern="(?:[0-9a-f]{32}/)?", meaning="a run that gathers positions, 32 hexadecimal digits and a slash; none in"
+        " keys of earlier versions"
+    ),
+    "page": Part(pattern=r"\d{8}", meaning="number of a page, 8 decimal digits"),
+    "segment": Part(pattern="[0-9a-f]{16}", meaning="id of a segment, 16 hexadecimal digits"),
+    "row": Part(pattern=".+", meaning="the key that the row had, without the stream's name"),
+}  # fmt: skip
+"""Parts of keys. All numbers are padded, so that key order is numeric order."""
+
+
+def record_value(kind: type[JsonRecord]) -> JsonValue:
+    """The value of a record whose fields are annotated."""
+    fields = [
+        (item.key, _type_words(item.type) + (", or absent" if item.form.optional else ""), _meaning(item))
+        for item in record_form(kind).fields
+    ]
+    return JsonValue(name=kind.__name__, fields=fields)
+
+
+def _meaning(item: StoredField) -> str:
+    since = f" (version {item.form.version})" if item.form.version > 1 else ""
+    return item.form.text + since
+
+
+def _type_words(kind: Any) -> str:
+    if get_origin(kind) is types.UnionType:
+        return " or ".join(_type_words(one) for one in get_args(kind))
+    if (origin := get_origin(kind)) is not None:
+        is_map = isinstance(origin, type) and issubclass(origin, Mapping)
+        return "object" if is_map else "list"
+    plain = {int: "int", str: "text", bool: "bool", float: "number", UUID: "text", type(None): "null", Any: "object"}
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return "text"
+    return plain.get(kind, "object")
+
+
+_TRANSACTIONS = (
+    "controller.transactions.calls",
+    "controller.transactions.decisions",
+    "controller.transactions.commits",
+)
+_GROUPS = "controller.groups.reader_groups"
+_SUBSCRIBERS = "controller.groups.subscribers"
+_STEPS = "controller.retention.steps"
+_ERASURES = "controller.erasure.erasures"
+_DELETED = "controller.grace.deleted_records"
+_LIFECYCLE = "controller.streams.lifecycle"
+_EPOCHS = "controller.streams.epochs"
+_WITH_STREAM = "the deletion of the stream"
+
+TABLE = (
+    Entry(
+        key="scope/{scope}",
+        value=ScopeRecord,
+        one_for="each scope",
+        writers=("controller.streams.scopes", "controller.retention.policies", "controller.retention.holds"),
+        ends="the deletion of the scope",
+    ),
+    Entry(
+        key="stream/{scope}/{stream}",
+        value=StreamRecord,
+        one_for="each stream; every change of the stream is a compare-and-set on it",
+        writers=("controller.stream_view", _LIFECYCLE, _DELETED),
+        ends=f"{_WITH_STREAM}, as its last step",
+    ),
+    Entry(
+        key="epoch/{scope}/{stream}/{epoch}",
+        value=EpochRecord,
+        one_for="each epoch, also of a scale that is decided and not yet visible",
+        writers=(_LIFECYCLE, _EPOCHS, "controller.transactions.commits", _DELETED),
+        ends=_WITH_STREAM,
+    ),
+    Entry(
+        key="length/{scope}/{stream}/{epoch}",
+        value=LengthsRecord,
+        one_for="each epoch after 0: the segments that it sealed; the last epoch + 1: those that sealing the stream sealed",
+        writers=(_EPOCHS,),
+        ends=_WITH_STREAM,
+    ),
+    Entry(
+        key="head/{scope}/{stream}",
+        value=HeadRecord,
+        one_for="each stream that was ever truncated",
+        writers=("controller.streams.truncation", "controller.grace.undo"),
+        ends=_WITH_STREAM,
+    ),
+    Entry(
+        key="number/{scope}/{stream}",
+        value=CounterRecord,
+        one_for="each deleted name: the first segment number of the next stream of this name",
+        writers=(_LIFECYCLE, _DELETED),
+        ends="about 1,000 later deletions: the oldest become the floor `counter/number`",
+    ),
+    Entry(
+        key="counter/number",
+        value=CounterRecord,
+        one_for="the store: no new stream has a segment number below it",
+        writers=("controller.streams.numbers", "controller.streams.restored"),
+        ends="nothing",
+    ),
+    Entry(
+        key="counter/transaction",
+        value=CounterRecord,
+        one_for="the store: the first transaction number that no controller has reserved",
+        writers=("controller.transactions.calls",),
+        ends="nothing",
+    ),
+    Entry(
+        key="policy/{scope}/{stream}",
+        value=MarkerRecord,
+        one_for="each stream with a retention policy of its own",
+        writers=("controller.retention.policies", _LIFECYCLE),
+        ends=f"the policy is removed, or {_WITH_STREAM}",
+    ),
+    Entry(
+        key="scope-policy/{scope}",
+        value=PolicyRecord,
+        one_for="each scope with a policy document",
+        writers=("controller.retention.policies",),
+        ends="the policy is removed, or the deletion of the scope",
+    ),
+    Entry(
+        key="server-policy",
+        value=PolicyRecord,
+        one_for="the store, where the server level has a policy document",
+        writers=("controller.retention.policies",),
+        ends="the policy is removed",
+    ),
+    Entry(
+        key="quota/{scope}/{stream}",
+        value=MarkerRecord,
+        one_for="each stream whose appends are limited, so that a store knows the limit before it takes appends",
+        writers=("controller.retention.append_limits",),
+        ends=f"no rule limits the appends any more, or {_WITH_STREAM}",
+    ),
+    Entry(
+        key="hold/{scope}/{hold}",
+        value=HoldRecord,
+        one_for="each hold",
+        writers=("controller.retention.holds",),
+        ends="its release or its end, or the deletion of its stream or scope",
+    ),
+    Entry(
+        key="hold-id/{hold}",
+        value=HoldPlaceRecord,
+        one_for="each hold: no two have the same id",
+        writers=("controller.retention.holds",),
+        ends="the same step as the hold",
+    ),
+    Entry(
+        key="tail/{scope}/{stream}/{time}",
+        value=TailRecord,
+        one_for="each member of the stream's retention set",
+        writers=("controller.retention.sets",),
+        ends=f"no rule needs it any more, or {_WITH_STREAM}",
+    ),
+    Entry(
+        key="tails/{scope}/{stream}",
+        value=RetentionSetRecord,
+        one_for="each stream with a retention set; changed in every step that changes the set",
+        writers=(_STEPS,),
+        ends=_WITH_STREAM,
+    ),
+    Entry(
+        key="gone/{scope}/{stream}",
+        value=PastTruncationsRecord,
+        one_for="each stream that was ever truncated: the latest 100 truncations",
+        writers=("controller.retention.removals", "controller.grace.undo"),
+        ends=_WITH_STREAM,
+    ),
+    Entry(
+        key="left/{scope}/{stream}",
+        value=CounterRecord,
+        one_for="each stream that a subscriber ever left: when one left last, wall clock, ms",
+        writers=(_SUBSCRIBERS, _STEPS, _DELETED),
+        ends=_WITH_STREAM,
+    ),
+    Entry(
+        key="grace/{scope}/{stream}/{time}",
+        value=GraceRecord,
+        one_for="each truncation whose bytes are kept or were restored",
+        writers=("controller.streams.truncation", "controller.grace.undo", "controller.grace.kept"),
+        ends=f"the grace ends and its bytes are freed, or {_WITH_STREAM}",
+    ),
+    Entry(
+        key="deleted/{scope}/{stream}/{incarnation}",
+        value=DeletedRecord,
+        one_for="each deleted stream that can be restored, or whose data is still being deleted",
+        writers=(_DELETED, "controller.grace.deleted_streams"),
+        ends="the stream is restored, or its grace has ended and its data is deleted",
+    ),
+    Entry(
+        key="deleted-row/{scope}/{stream}/{incarnation}/{row}",
+        value="the record that had the key, unchanged; a `stream` record has the state that a restored stream begins with",
+        one_for="each record of such a stream, and of its mark stream, with the incarnation of the stream",
+        writers=(_DELETED,),
+        ends="the same as `deleted/`",
+    ),
+    Entry(
+        key="moved/{scope}/{stream}/{time}/{group}",
+        value=MovedRecord,
+        one_for="each subscriber that a rule moved or dropped after the truncation of that time (0: before any)",
+        writers=("controller.groups.moved_subscribers",),
+        ends=f"the bytes of the next truncation are freed or restored, or {_WITH_STREAM}",
+    ),
+    Entry(
+        key="point/{scope}/{stream}/{time}",
+        value=PointRecord,
+        one_for="points of the stream's history, for plots and forecasts",
+        writers=("controller.retention.points",),
+        ends=f"it is thinned out as it grows older, or {_WITH_STREAM}",
+    ),
+    Entry(
+        key="evicted/{scope}/{stream}",
+        value=EvictionsRecord,
+        one_for="each stream whose rules removed unread data: the latest 100 times",
+        writers=(_STEPS,),
+        ends=_WITH_STREAM,
+    ),
+    Entry(
+        key="txn/{scope}/{stream}/{txn}",
+        value=TransactionRecord,
+        one_for="each transaction that is not completed",
+        writers=(*_TRANSACTIONS, "controller.streams.repair"),
+        ends="its commit or abort, or the deletion of the stream",
+    ),
+    Entry(
+        key="txn-kept/{scope}/{stream}/{txn}",
+        value=MarkerRecord,
+        one_for="each transaction whose record a repair removed, but not its segments",
+        writers=("controller.streams.repair",),
+        ends=_WITH_STREAM,
+    ),
+    Entry(
+        key="join/{scope}/{stream}/{share}",
+        value=JoinRecord,
+        one_for="each transaction that is shared under a key and not completed",
+        writers=("controller.transactions.calls",),
+        ends="the same as the transaction",
+    ),
+    Entry(
+        key="queue/{scope}/{stream}/{place}",
+        value=DecisionRecord,
+        one_for="each decision that is not performed, in order",
+        writers=("controller.transactions.decisions",),
+        ends="it is performed",
+    ),
+    Entry(
+        key="done/{scope}/{stream}/{txn}",
+        value=CompletedRecord,
+        one_for="each completed transaction",
+        writers=("controller.transactions.commits",),
+        ends=f"24 hours pass, or {_WITH_STREAM}",
+    ),
+    Entry(
+        key="done-at/{scope}/{stream}/{newest}/{txn}",
+        value=MarkerRecord,
+        one_for="the same, newest first",
+        writers=("controller.transactions.commits",),
+        ends="the same step",
+    ),
+    Entry(
+        key="batch/{scope}/{stream}/{writer}",
+        value=BatchRecord,
+        one_for="each writer that commits by batch number",
+        writers=("controller.transactions.batches", "controller.transactions.decisions"),
+        ends=f"long silence: then `forgotten/` keeps its digest; or {_WITH_STREAM}",
+    ),
+    Entry(
+        key="forgotten/{scope}/{stream}/{byte}",
+        value=ForgottenRecord,
+        one_for="each first byte of the digests of writers whose `batch/` records were deleted because of silence",
+        writers=("controller.transactions.writer_names",),
+        ends=_WITH_STREAM,
+    ),
+    Entry(
+        key="group/{group}",
+        value=GroupRecord,
+        one_for="each reader group",
+        writers=(_GROUPS,),
+        ends="the deletion of the group",
+    ),
+    Entry(
+        key="subscriber/{scope}/{stream}/{group}",
+        value=SubscriberRecord,
+        one_for="each subscription of a reader group to a stream",
+        writers=(_SUBSCRIBERS, _STEPS, "controller.groups.moved_subscribers", _DELETED),
+        ends="the group leaves the stream or is deleted, a rule drops it, or the deletion of the stream",
+    ),
+    Entry(
+        key="work/{scope}/{stream}",
+        value=MarkerRecord,
+        one_for="each workflow of a stream that has begun and not ended; stale ones are harmless",
+        writers=("controller.context", _EPOCHS),
+        ends="the end of the workflow, or the next sweep",
+    ),
+    Entry(
+        key="group-work/{group}",
+        value=MarkerRecord,
+        one_for="each workflow of a reader group that has begun and not ended",
+        writers=(_GROUPS,),
+        ends="the end of the workflow, or the next sweep",
+    ),
+    Entry(
+        key="scope-work/{scope}",
+        value=MarkerRecord,
+        one_for="each deletion of a scope that has begun and not ended",
+        writers=("controller.streams.scopes",),
+        ends="the end of the deletion, or the next sweep",
+    ),
+    Entry(
+        key="clock/retention",
+        value=ClockRecord,
+        one_for="the store: the clock by which data ages",
+        writers=("controller.retention.clock",),
+        ends="nothing",
+    ),
+    Entry(
+        key="buckets/count",
+        value=CounterRecord,
+        one_for="the store: into how many buckets streams are spread",
+        writers=("controller.buckets",),
+        ends="nothing",
+    ),
+    Entry(
+        key="bucket/{bucket}",
+        value=BucketRecord,
+        one_for="each bucket: the controller that looks after it",
+        writers=("controller.buckets",),
+        ends="nothing",
+    ),
+    Entry(
+        key="controller/{controller}",
+        value=HeartbeatRecord,
+        one_for="each controller that shares the store with others",
+        writers=("controller.buckets",),
+        ends="the controller closes, or another one finds that it sends no heartbeats",
+    ),
+    Entry(
+        key="audit/{life}/{number}",
+        value=OutboxRecord,
+        one_for="each audit entry that is decided and not appended to the audit stream",
+        writers=("controller.retention.audit",),
+        ends="its append",
+    ),
+    Entry(
+        key="audit-gap/{life}",
+        value=GapRecord,
+        one_for="each life of a controller with entries that found no room",
+        writers=("controller.retention.audit",),
+        ends="the audit stream reports all of them, and the life has ended",
+    ),
+    Entry(
+        key="audit-told/{life}",
+        value=GapRecord,
+        one_for="the same: those that the audit stream reports",
+        writers=("controller.retention.audit",),
+        ends="the same step",
+    ),
+    Entry(
+        key="erasure/{erasure}",
+        value=ErasureRecord,
+        one_for="each erasure; it outlives its stream",
+        writers=(_ERASURES, "controller.erasure.deferral"),
+        ends="it is given up before the request is complete; else nothing",
+    ),
+    Entry(
+        key="erasure-part/{erasure}/{run}{page}/{segment}",
+        value=ErasurePartRecord,
+        one_for="each page of positions of a run, and segment in it",
+        writers=(_ERASURES,),
+        ends="another run is decided, or the erasure is withdrawn",
+    ),
+    Entry(
+        key="erasure-chunks/{erasure}/{page}",
+        value=ErasureChunksRecord,
+        one_for="each thousand chunks that an erasure wrote anew",
+        writers=("controller.erasure.parts",),
+        ends="nothing",
+    ),
+    Entry(
+        key="erasure-work/{erasure}",
+        value=ErasureMarkRecord,
+        one_for="each erasure that is neither done nor withdrawn",
+        writers=(_ERASURES, "controller.erasure.deferral"),
+        ends="its receipt or its withdrawal",
+    ),
+    Entry(
+        key="erasure-chain",
+        value=ErasureChainRecord,
+        one_for="the store: the last receipt",
+        writers=(_ERASURES,),
+        ends="nothing",
+    ),
+)
+"""All rows of the table, as the page lists them."""
+
+WITHOUT_ANNOTATIONS: Mapping[type, JsonValue] = {
+    ErasureRecord: JsonValue(
+        name="ErasureRecord",
+        fields=(
+            ("stream", "text", "scope and name of the stream"),
+            ("incarnation", "int", "incarnation of the stream"),
+            ("state", "text", "`gathering`, `deferred`, `asked`, `done` or `withdrawn`"),
+            ("asked", "object", "who requested it, why, and the search"),
+            ("asked_ms", "int", "wall clock, ms"),
+            ("receipt", "object or null", "the receipt (erasure.md)"),
+            ("run", "text", "the run whose parts were decided; empty before the decision and in older records"),
+            ("request", "object or null", "digest of the decided request (erasure.md); null in older records"),
+            (
+                "deferred",
+                "object",
+                "why it waits (erasure.md), and `ends`: by segment, where the last range ends; in the state `deferred` only",
+            ),
+            ("withdrawn", "object", "`who`, `why`, `at_ms` of the withdrawal; in the state `withdrawn` only"),
+        ),
+    ),
+    ErasurePartRecord: JsonValue(
+        name="ErasurePartRecord",
+        fields=(
+            ("segment", "int", "the segment"),
+            ("events", "int", "how many events were requested, those without payload included"),
+            ("count", "int", "how many ranges there are"),
+            ("ranges", "text", "base64 of ERASED RANGES: the payloads of the events"),
+            ("empty", "list", "offsets of events without payload; absent: there are none"),
+        ),
+    ),
+    ErasureChunksRecord: JsonValue(
+        name="ErasureChunksRecord",
+        fields=(
+            ("segment", "int", "the segment of the first chunk"),
+            ("chunks", "list", "an object for each chunk, as in the receipt (erasure.md)"),
+        ),
+    ),
+    ErasureMarkRecord: JsonValue(name="ErasureMarkRecord", fields=()),
+    ErasureChainRecord: JsonValue(
+        name="ErasureChainRecord",
+        fields=(
+            ("sequence", "int", "number of the receipt"),
+            ("erasure", "text", "id of its erasure"),
+            ("sha256", "text", "its digest, which the next receipt continues"),
+        ),
+    ),
+}
+"""The fields of records whose classes do not annotate them."""
+
+
+def value_of(kind: type) -> JsonValue:
+    """The fields of a record type."""
+    return WITHOUT_ANNOTATIONS[kind] if kind in WITHOUT_ANNOTATIONS else record_value(kind)

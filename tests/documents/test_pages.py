@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ GENERATED = {"sources.md", "metadata.md"}
 """Pages made by scripts from code."""
 
 LINK = re.compile(r"\]\(([^()\s]+)\)")
-FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?:^ {4}\S.*\n(?: {4}.*\n|\n(?= {4}))*)", re.MULTILINE)
 NAMED = re.compile(r"(?<![\w/])docs/[\w./-]+\.(?:md|png)(?:, \"([^\"\n]+)\")?")
 
@@ -52,7 +53,9 @@ def anchors(path: Path) -> set[str]:
 
 
 def code_of(path: Path, language: str) -> list[str]:
-    return [body for _, found, body in FENCE.findall(path.read_text(encoding="utf-8")) if found == language]
+    return [
+        textwrap.dedent(body) for _, found, body in FENCE.findall(path.read_text(encoding="utf-8")) if found == language
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES + FRONT, ids=name_of)

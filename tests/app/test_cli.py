@@ -171,7 +171,7 @@ def test_a_deleted_stream_is_listed_and_restored(penstock):
 
 def test_retention_is_set_shown_explained_and_run(penstock):
     penstock("stream", "create", "s/t")
-    assert "for ever" in penstock("retention", "show", "s/t")[1]
+    assert "kept forever" in penstock("retention", "show", "s/t")[1]
     assert penstock("retention", "set", "s/t", "--type", "size", "--min", "0")[0] == 0
     penstock("write", "s/t", stdin=b"abc\n" * 100)
     decision = json.loads(penstock("retention", "explain", "s/t", "--json")[1])
@@ -181,7 +181,7 @@ def test_retention_is_set_shown_explained_and_run(penstock):
     assert penstock("retention", "run", "s/t", "--json")[0] == 0
     assert json.loads(penstock("stream", "describe", "s/t", "--json")[1])["size_bytes"] == 0
     assert penstock("retention", "set", "s/t", "--none")[0] == 0
-    assert "for ever" in penstock("retention", "show", "s/t")[1]
+    assert "kept forever" in penstock("retention", "show", "s/t")[1]
 
 
 @pytest.mark.parametrize(

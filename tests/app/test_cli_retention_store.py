@@ -54,11 +54,11 @@ def test_a_limit_is_planned_refused_confirmed_run_audited_and_undone(penstock: R
     status, _, err = penstock("retention", "set", "s/t", "--max-bytes", "0B")
     assert status == 2
     assert "events=100" in err
-    assert "for ever" in penstock("retention", "show", "s/t")[1]
+    assert "kept forever" in penstock("retention", "show", "s/t")[1]
 
     status, out, _ = penstock("retention", "set", "s/t", "--max-bytes", "0B", "--grace", "1h", "--yes")
     assert status == 0
-    assert "not kept: data goes" in out
+    assert "not kept: data is deleted" in out
     ran = json.loads(penstock("retention", "run", "s/t", "--json")[1])
     assert ran["truncate"] == planned["truncate"]
     assert size_of(penstock) == 0

@@ -79,7 +79,7 @@ def test_a_line_gives_a_whole_decision() -> None:
         "writers": OPEN,
         "frees_bytes": 5,
         "next_due_ms": None,
-        "why": "Truncation frees 5 bytes: all subscribers have acknowledged what lies before the cut.",
+        "why": "Deletes 5 B. All subscribers have acknowledged this data.",
         "events": None,
         "time_range_ms": [None, 1000],
         "subscribers": [],
@@ -92,20 +92,20 @@ def test_a_line_gives_a_whole_decision() -> None:
         (
             {"subscribers": {"fast": {"cut": {"0#0": 20}}, "slow": {"cut": {"0#0": 5}}},
              "policy": {"type": "size", "min": 10, "max": 100}},
-            "the slowest subscriber, slow, has acknowledged nothing beyond the head",
+            "the slowest subscriber, slow, has acknowledged none of the data that is left",
         ),
         (
             {"tail": {"time_ms": 7000, "size_bytes": 10, "cut": {"0#0": 10}}, "truncated_at": {"0#0": 10},
              "policy": {"type": "size", "min": 0, "max": 50}},
-            "the stream holds nothing",
+            "the stream is empty",
         ),
-        ({"policy": None}, "no rule of retention truncates the stream"),
+        ({"policy": None}, "no retention rule applies"),
     ],
 )  # fmt: skip
 def test_where_nothing_goes_the_reason_says_so(changes: dict[str, Any], why: str) -> None:
     found = answer(**changes)
     assert found["frees_bytes"] == 0
-    assert found["why"] == f"Nothing is truncated: {why}."
+    assert found["why"] == f"Nothing is deleted: {why}."
 
 
 def test_an_eviction_names_who_lost_what_by_which_rule() -> None:

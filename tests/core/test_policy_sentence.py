@@ -37,100 +37,99 @@ R7D50 = {"min_age_s": 7 * DAY, "min_bytes": 50 * GB}
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({}, "kept for ever"),
-        ({"retain": {"min_bytes": None}}, "kept for ever"),
-        ({"retain": {"min_bytes": None, "max_age_s": DAY}}, "kept for ever"),
-        ({"retain": {"combine": "all", "min_bytes": None, "min_age_s": 5}}, "kept for ever"),
+        ({}, "kept forever"),
+        ({"retain": {"min_bytes": None}}, "kept forever"),
+        ({"retain": {"min_bytes": None, "max_age_s": DAY}}, "kept forever"),
+        ({"retain": {"combine": "all", "min_bytes": None, "min_age_s": 5}}, "kept forever"),
         (
             {"retain": {"min_bytes": 0}},
-            "kept until consumed; consumed data goes within a second, and while nobody subscribes all data counts as "
-            "consumed; what a subscriber has not read stays",
+            "kept until consumed; consumed data is deleted within a second, and while nobody subscribes all data counts as "
+            "consumed; unread data is kept",
         ),
         (
             {"retain": {"min_bytes": 0}, "unsubscribed": "keep"},
-            "kept until consumed; consumed data goes within a second, but while nobody subscribes nothing goes; "
-            "what a subscriber has not read stays",
+            "kept until consumed; consumed data is deleted within a second, but while nobody subscribes nothing is deleted; "
+            "unread data is kept",
         ),
         (
             {"retain": {"min_age_s": 7 * DAY}},
-            "kept at least 7 d; consumed data older than that goes within 11 min; what a subscriber has not read stays",
+            "kept at least 7 d; consumed data older than that is deleted within 11 min; unread data is kept",
         ),
         (
             {"retain": {"min_bytes": 50 * GB}},
-            "kept at least 50 GB; consumed data beyond that goes within 3 s; what a subscriber has not read stays",
+            "kept at least 50 GB; consumed data beyond that is deleted within 3 s; unread data is kept",
         ),
         (
             {"retain": R7D50},
-            "kept at least 7 d or 50 GB; consumed data older than that goes within 3 s; what a subscriber has not read stays",
+            "kept at least 7 d or 50 GB; consumed data older than that is deleted within 3 s; unread data is kept",
         ),
         (
             {"retain": {**R7D50, "combine": "all"}},
-            "kept at least 7 d and 50 GB; consumed data beyond both goes within 3 s; what a subscriber has not read stays",
+            "kept at least 7 d and 50 GB; consumed data beyond both is deleted within 3 s; unread data is kept",
         ),
         (
             {"retain": {**R7D50, "max_age_s": 30 * DAY}},
-            "kept at least 7 d or 50 GB, at most 30 d, even if unread; consumed data older than that goes within 3 s",
+            "kept at least 7 d or 50 GB, at most 30 d, even if unread; consumed data older than that is deleted within 3 s",
         ),
         (
             {"retain": {**R7D50, "max_age_s": 30 * DAY, "combine": "all"}},
             "kept at least 7 d and 50 GB, at most 30 d where the minimum allows it, even if unread; "
-            "consumed data beyond both goes within 3 s",
+            "consumed data beyond both is deleted within 3 s",
         ),
         (
             {"retain": {"min_bytes": GB, "max_bytes": 2 * GB, "max_age_s": DAY}},
             "kept at least 1 GB, at most 2 GB, and at most 1 d where the minimum allows it, even if unread; "
-            "consumed data beyond that goes within 3 s",
+            "consumed data beyond that is deleted within 3 s",
         ),
         (
             {"retain": {"max_bytes": 2 * GB, "max_age_s": DAY}, "unsubscribed": "keep"},
-            "kept until consumed, at most 1 d and 2 GB, even if unread; consumed data goes within 3 s, but while nobody "
-            "subscribes only the maximum removes data",
+            "kept until consumed, at most 1 d and 2 GB, even if unread; consumed data is deleted within 3 s, but while nobody "
+            "subscribes only the maximum deletes data",
         ),
-        ({"retain": {"max_bytes": 0}}, "not kept: data goes within 3 s, even if unread"),
+        ({"retain": {"max_bytes": 0}}, "not kept: data is deleted within 3 s, even if unread"),
         (
             {"retain": {"max_bytes": 0, "min_age_s": 60}},
             "kept at least 1 min, at most 0 B where the minimum allows it, even if unread; "
-            "consumed data older than that goes within 3 s",
+            "consumed data older than that is deleted within 3 s",
         ),
         (
             {"retain": {"measure": "segment", "min_bytes": 1 << 30}},
-            "kept in each segment at least 1 GiB; consumed data beyond that goes within 3 s; "
-            "what a subscriber has not read stays",
+            "kept in each segment at least 1 GiB; consumed data beyond that is deleted within 3 s; unread data is kept",
         ),
-        ({"backlog": {"ttl_s": 14 * DAY}}, "kept for ever; unread data counts as consumed after 14 d"),
+        ({"backlog": {"ttl_s": 14 * DAY}}, "kept forever; unread data counts as consumed after 14 d"),
         (
             {"retain": {"min_bytes": GB}, "backlog": {"ttl_s": DAY}},
-            "kept at least 1 GB; consumed data beyond that goes within 3 s; unread data counts as consumed after 1 d",
+            "kept at least 1 GB; consumed data beyond that is deleted within 3 s; unread data counts as consumed after 1 d",
         ),
         (
             {"retain": {"max_age_s": DAY}, "backlog": {"ttl_s": 2 * DAY}},
-            "kept until consumed, at most 1 d; consumed data goes within 2 min, but while nobody subscribes only the "
-            "maximum removes data; unread data goes with the maximum, before its time to live of 2 d",
+            "kept until consumed, at most 1 d; consumed data is deleted within 2 min, but while nobody subscribes only the "
+            "maximum deletes data; the maximum deletes unread data before its time to live of 2 d",
         ),
-        ({"backlog": {"max_bytes": 10 * GB}}, "kept for ever; writers wait once 10 GB are unread"),
+        ({"backlog": {"max_bytes": 10 * GB}}, "kept forever; writers wait once 10 GB are unread"),
         (
             {"backlog": {"max_events": 1, "max_age_s": 90, "on_exceed": "reject"}},
-            "kept for ever; writers are refused once 1 event is unread or unread data is 1.5 min old",
+            "kept forever; writers are refused once 1 event is unread or unread data is 1.5 min old",
         ),
         (
             {"backlog": {"max_bytes": GB, "max_age_s": 60, "max_events": 9, "on_exceed_bytes": "evict"}},
-            "kept for ever; writers wait once 9 events are unread or unread data is 1 min old; the slowest subscribers "
+            "kept forever; writers wait once 9 events are unread or unread data is 1 min old; the slowest subscribers "
             "are moved past unread data once 1 GB are unread, down to 90 %",
         ),
         (
             {"retain": {"min_bytes": 5}, "backlog": {"max_bytes": GB, "max_events": 1000, "on_exceed": "evict"}},
-            "kept at least 5 B; consumed data beyond that goes within 3 s; the slowest subscribers are moved past unread "
+            "kept at least 5 B; consumed data beyond that is deleted within 3 s; the slowest subscribers are moved past unread "
             "data once 1 GB are unread or 1,000 events are unread, down to 90 %",
         ),
         (
             {"idle": {"subscriber_s": 7 * DAY, "stream_s": 30 * DAY}},
-            "kept as long as the stream exists; a subscriber silent for 7 d is dropped; "
+            "kept as long as the stream exists; a subscriber that acknowledges nothing for 7 d is dropped; "
             "the stream is deleted after 30 d without use and subscribers",
         ),
         (
             {"idle": {"stream_s": 1, "stream_when": "caught_up"}, "grace_s": 3600},
             "kept as long as the stream exists; the stream is deleted after 1 s without use once all is read; "
-            "what was truncated can be brought back for 1 h",
+            "a deletion can be undone for 1 h",
         ),
     ],
 )
@@ -141,19 +140,19 @@ def test_what_is_said_of_a_policy(parts: dict[str, Any], words: str) -> None:
 def test_the_sentence_that_users_ask_for() -> None:
     parts = {"retain": {**R7D50, "max_age_s": 30 * DAY}, "backlog": {"ttl_s": 14 * DAY}}
     assert said(cycle_ms=20_000, **parts) == (
-        "kept at least 7 d or 50 GB, at most 30 d; consumed data older than that goes within a minute; "
-        "unread data goes after 14 d"
+        "kept at least 7 d or 50 GB, at most 30 d; consumed data older than that is deleted within a minute; "
+        "unread data is deleted after 14 d"
     )
-    assert "goes within 3 min" in said(cycle_ms=60_000, **parts)
+    assert "is deleted within 3 min" in said(cycle_ms=60_000, **parts)
 
 
 def test_where_the_cycle_is_not_known_the_sentence_speaks_of_cycles() -> None:
     def of(**retain: Any) -> str:
         return sentence(resolve(decode_document({"retain": retain}), EMPTY, EMPTY), cycle_ms=None)
 
-    assert "consumed data goes within a cycle, and" in of(min_bytes=0)
-    assert "goes within three cycles" in of(min_bytes=5)
-    assert "goes within 11 min and two cycles" in of(min_age_s=7 * DAY)
+    assert "consumed data is deleted within a cycle, and" in of(min_bytes=0)
+    assert "is deleted within three cycles" in of(min_bytes=5)
+    assert "is deleted within 11 min and two cycles" in of(min_age_s=7 * DAY)
 
 
 @pytest.mark.parametrize(
@@ -238,12 +237,12 @@ def test_every_policy_has_one_readable_sentence(policy: EffectivePolicy, cycle_m
 def test_it_says_that_data_goes_only_where_some_rule_removes_data(policy: EffectivePolicy) -> None:
     text = sentence(policy)
     floor = floor_of(policy)
-    assert text.startswith("kept for ever") == (floor.unlimited and policy.stream_idle_ms is None)
+    assert text.startswith("kept forever") == (floor.unlimited and policy.stream_idle_ms is None)
     if floor.unlimited:
-        assert "goes within" not in text
-        assert "unread data goes" not in text
+        assert "is deleted within" not in text
+        assert "unread data is deleted" not in text
         assert "at most" not in text
-    if policy.ttl_ms is not None and "unread data goes after" in text:
+    if policy.ttl_ms is not None and "unread data is deleted after" in text:
         # Then the floor lets go of it by its age alone, however little lies behind it.
         assert floor.lets_go_at(age_ms=policy.ttl_ms)
     actions = set(policy.quota_actions)
@@ -251,5 +250,5 @@ def test_it_says_that_data_goes_only_where_some_rule_removes_data(policy: Effect
     assert ("writers are refused" in text) == (OnExceed.REJECT in actions)
     assert ("are moved past unread data" in text) == (OnExceed.EVICT in actions)
     assert ("is dropped" in text) == (policy.subscriber_idle_ms is not None)
-    assert ("is deleted" in text) == (policy.stream_idle_ms is not None)
-    assert ("brought back" in text) == (policy.grace_ms > 0)
+    assert ("the stream is deleted" in text) == (policy.stream_idle_ms is not None)
+    assert ("undone" in text) == (policy.grace_ms > 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from random import Random
 
@@ -148,6 +149,17 @@ def test_the_same_facts_give_the_same_decision(situation: tuple[RetentionFacts, 
 
 
 @LAWS
+@given(situations())
+def test_every_decision_can_be_read_by_people(situation: tuple[RetentionFacts, int, Random]) -> None:
+    facts, now_ms, _ = situation
+    decision = decide(facts, now_ms=now_ms)
+    assert decision.why.startswith("Deletes " if decision.frees_bytes else "Nothing is deleted")
+    for text in (decision.why, decision.stays):
+        assert re.fullmatch(r"([A-Z0-9](?:[^.{}]|\.\d)*\. ?)*", text), text
+        assert "bytes" not in text, "a size has a unit that people read"
+    assert (decision.stays == "") == (decision.held_by == ())
+
+
 @given(situations())
 def test_the_head_never_moves_back_and_never_past_the_tail(situation: tuple[RetentionFacts, int, Random]) -> None:
     facts, now_ms, _ = situation

@@ -77,7 +77,7 @@ def test_records_out_of_order_are_refused() -> None:
 def test_if_the_size_is_less_than_min_limit_then_do_nothing() -> None:
     decision = decide(one_segment(size(100, 200), 10, 40, 99), now_ms=9000)
     assert (decision.candidate, decision.rule) == (None, RetentionRule.BELOW_MINIMUM)
-    assert decision.why.startswith("Nothing is truncated")
+    assert decision.why.startswith("Nothing is deleted")
 
 
 def test_if_max_is_not_set_find_the_cut_closest_to_but_greater_than_the_min_limit() -> None:

@@ -55,7 +55,7 @@ def sentence(policy: EffectivePolicy | RetentionPolicy | None) -> str:
     """What the policy does, for people. How often the store applies it is not known here."""
     effective = policy if isinstance(policy, EffectivePolicy) else effective_of(policy)
     said = policy_sentence.sentence(effective, cycle_ms=None)
-    return f"{said} (no retention policy)" if said == "kept for ever" and not effective.truncates else said
+    return f"{said} (no retention policy)" if said == "kept forever" and not effective.truncates else said
 
 
 def sentence_in_force(store: Store, stream: str) -> str:

@@ -29,7 +29,7 @@ def sentence(policy: EffectivePolicy, *, cycle_ms: int | None = DEFAULT_CYCLE_MS
     not known here, and the sentence speaks of cycles."""
     floor = floor_of(policy)
     if policy.truncates and _nothing_stays(policy, floor):
-        parts = [f"not kept: data goes within {_within(policy, cycle_ms)}, even if unread"]
+        parts = [f"not kept: data is deleted within {_within(policy, cycle_ms)}, even if unread"]
     else:
         parts = [_kept(policy, floor), _consumed(policy, floor, cycle_ms), _unread(policy, floor)]
     parts += [_quota(policy), _idle_subscriber(policy), _idle_stream(policy), _grace(policy)]
@@ -58,7 +58,7 @@ def _subject(policy: EffectivePolicy) -> str:
 
 def _kept(policy: EffectivePolicy, floor: Floor) -> str:
     if floor.unlimited:
-        return "kept for ever" if policy.stream_idle_ms is None else "kept as long as the stream exists"
+        return "kept forever" if policy.stream_idle_ms is None else "kept as long as the stream exists"
     subject = _subject(policy)
     if floor.is_none:
         least = f"{subject} until consumed"
@@ -93,10 +93,10 @@ def _consumed(policy: EffectivePolicy, floor: Floor, cycle_ms: int | None) -> st
     which = "" if floor.is_none else " beyond that" if floor.age_ms is None else " older than that"
     if floor.age_ms is not None and floor.size_bytes is not None and floor.combine is Combine.ALL:
         which = " beyond both"
-    said = f"consumed data{which} goes within {lag}"
+    said = f"consumed data{which} is deleted within {lag}"
     capped = policy.max_bytes is not None or policy.max_age_ms is not None
     if policy.unsubscribed is Unsubscribed.KEEP:
-        rest = "only the maximum removes data" if capped else "nothing goes"
+        rest = "only the maximum deletes data" if capped else "nothing is deleted"
         return f"{said}, but while nobody subscribes {rest}"
     return f"{said}, and while nobody subscribes all data counts as consumed" if floor.is_none else said
 
@@ -107,13 +107,13 @@ def _unread(policy: EffectivePolicy, floor: Floor) -> str:
     if ttl is None:
         evicts = OnExceed.EVICT in policy.quota_actions
         stays = not (floor.unlimited or capped or evicts)
-        return "what a subscriber has not read stays" if stays else ""
+        return "unread data is kept" if stays else ""
     shown = exact_duration(ttl)
     most = policy.max_age_ms
     if most is not None and ttl >= most and floor.lets_go_at(age_ms=most):
-        return f"unread data goes with the maximum, before its time to live of {shown}"
+        return f"the maximum deletes unread data before its time to live of {shown}"
     # Where a minimum may still hold it, passing the time to live takes it from the backlog and no more.
-    verb = "goes" if floor.lets_go_at(age_ms=ttl) else "counts as consumed"
+    verb = "is deleted" if floor.lets_go_at(age_ms=ttl) else "counts as consumed"
     return f"unread data {verb} after {shown}"
 
 
@@ -142,7 +142,7 @@ def _acts(action: OnExceed, once: str, policy: EffectivePolicy) -> str:
 
 def _idle_subscriber(policy: EffectivePolicy) -> str:
     idle = policy.subscriber_idle_ms
-    return "" if idle is None else f"a subscriber silent for {exact_duration(idle)} is dropped"
+    return "" if idle is None else f"a subscriber that acknowledges nothing for {exact_duration(idle)} is dropped"
 
 
 def _idle_stream(policy: EffectivePolicy) -> str:
@@ -154,4 +154,4 @@ def _idle_stream(policy: EffectivePolicy) -> str:
 
 
 def _grace(policy: EffectivePolicy) -> str:
-    return f"what was truncated can be brought back for {exact_duration(policy.grace_ms)}" if policy.grace_ms else ""
+    return f"a deletion can be undone for {exact_duration(policy.grace_ms)}" if policy.grace_ms else ""

@@ -22,6 +22,7 @@ from penstock.core.retention.facts import (
 )
 from penstock.core.retention.plan import PlanSummary, summary_of
 from penstock.core.retention.words import sentence
+from penstock.core.units import format_size
 
 
 def _most_bytes_first(item: tuple[tuple[HolderKind, str], int]) -> int:
@@ -112,9 +113,12 @@ class RetentionDecision:
         held = self.held_by
         if not held:
             return ""
-        total = sum(holder.bytes for holder in held)
-        parts = ", ".join(f"{holder.bytes} by {holder.in_words()}" for holder in held)
-        return f"{total} bytes stay: {parts}."
+        total = format_size(sum(holder.bytes for holder in held))
+        if len(held) > 1:
+            return f"{total} are kept: {', '.join(f'{format_size(item.bytes)} {item.in_words()}' for item in held)}."
+        # If no rule applies at all, ``why`` has said it.
+        alone = held[0].kind in (HolderKind.NO_POLICY, HolderKind.UNREADABLE_POLICY)
+        return f"All {total} are kept{'' if alone else f' {held[0].in_words()}'}."
 
     def ranges(self) -> tuple[HeldRange, ...]:
         """The stream from head to tail, as ``penstock.core.retention.planner.explain`` gives it."""

@@ -248,26 +248,37 @@ class Holder:
     bytes: int
 
     def in_words(self) -> str:
-        """The holder as people name it."""
-        return holder_in_words(f"{self.kind.value} {self.name}".strip())
+        """Why the bytes are kept, as the end of a sentence: ``by hold case-7``."""
+        return _KEPT[self.kind].format(name=self.name)
 
 
+_KEPT = {
+    HolderKind.DUE: "until the next cycle",
+    HolderKind.HOLD: "by hold {name}",
+    HolderKind.NO_POLICY: "because no retention rule applies",
+    HolderKind.UNREADABLE_POLICY: "because the policy cannot be read",
+    HolderKind.SUBSCRIBER: "until subscriber {name} acknowledges them",
+    HolderKind.MINIMUM: "by the retention minimum",
+    HolderKind.UNSUBSCRIBED: "because nobody subscribes",
+    HolderKind.TRUNCATING: "until the running truncation ends",
+    HolderKind.UNRECORDED: "by the retention minimum, up to the nearest recorded position",
+}
 _WORDS = {
-    "due": "nobody, it goes with the next cycle",
+    "due": "nobody: the next cycle deletes it",
     "minimum": "the retention minimum",
-    "no-policy": "no rule that truncates, so all is kept",
-    "unreadable-policy": "a policy that could not be read, so all is kept",
+    "no-policy": "no retention rule applies: everything is kept",
+    "unreadable-policy": "the policy cannot be read: everything is kept",
     "unsubscribed": "the policy, while nobody subscribes",
-    "due ttl": "nobody, it has expired unread and goes with the next cycle",
-    "due backlog-bytes": "nobody, the backlog quota takes it unread with the next cycle",
-    "due backlog-events": "nobody, the backlog quota takes it unread with the next cycle",
-    "due backlog-age": "nobody, the backlog quota takes it unread with the next cycle",
-    "due idle-subscriber": "nobody, its last subscriber is dropped with the next cycle",
-    "due subscribers-maximum": "nobody, the maximum takes it unread with the next cycle",
-    "due overlap-maximum": "nobody, the maximum takes it unread with the next cycle",
-    "truncating": "nobody, a truncation is under way",
-    "unrecorded": "the retention minimum, to the nearest cut",
-    "": "nobody, the stream is empty",
+    "due ttl": "nobody: it expired unread, and the next cycle deletes it",
+    "due backlog-bytes": "nobody: the backlog quota deletes it unread in the next cycle",
+    "due backlog-events": "nobody: the backlog quota deletes it unread in the next cycle",
+    "due backlog-age": "nobody: the backlog quota deletes it unread in the next cycle",
+    "due idle-subscriber": "nobody: the next cycle drops its last subscriber",
+    "due subscribers-maximum": "nobody: the maximum deletes it unread in the next cycle",
+    "due overlap-maximum": "nobody: the maximum deletes it unread in the next cycle",
+    "truncating": "nobody: a truncation is deleting it",
+    "unrecorded": "the retention minimum, up to the nearest recorded position",
+    "": "nobody: the stream is empty",
 }
 
 

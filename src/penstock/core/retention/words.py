@@ -2,97 +2,130 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from penstock.core.cuts.order import Positions, at_or_after, size_till
 from penstock.core.retention.explain import Situation
 from penstock.core.retention.facts import Advance, RetentionRule, WriterState, WriterVerdict
+from penstock.core.units import exact_duration, exact_size, format_size
 
-REASONS = {
-    RetentionRule.NO_POLICY: "no rule of retention truncates the stream",
-    RetentionRule.UNREADABLE_POLICY: "the stream's policy could not be read",
-    RetentionRule.NO_RECORD: "no cut has been recorded yet",
-    RetentionRule.BELOW_MINIMUM: "no cut leaves the policy's minimum",
-    RetentionRule.MINIMUM: "no subscriber has published, and this is the newest cut that leaves the minimum",
-    RetentionRule.MAXIMUM: "no subscriber has published, the stream is over its maximum, "
-    "and this cut leaves most within the limits",
-    RetentionRule.SUBSCRIBERS: "all subscribers have acknowledged what lies before the cut",
-    RetentionRule.SUBSCRIBERS_MINIMUM: "subscribers have acknowledged more, "
-    "and this is the newest cut that leaves the minimum",
-    RetentionRule.SUBSCRIBERS_MAXIMUM: "subscribers lag beyond the maximum, which overrules them",
-    RetentionRule.OVERLAP_MINIMUM: "the minimum falls across the subscribers' cut, "
-    "so that only a cut wholly before theirs will do",
-    RetentionRule.OVERLAP_MAXIMUM: "the maximum falls across the subscribers' cut, "
-    "so that the first cut wholly ahead of theirs is taken",
-    RetentionRule.UNSUBSCRIBED: "the policy keeps data while nobody subscribes",
+_IDLE = {
+    RetentionRule.NO_POLICY: "no retention rule applies",
+    RetentionRule.UNREADABLE_POLICY: "the policy cannot be read",
+    RetentionRule.NO_RECORD: "the store has not yet recorded a position up to which it could delete",
+    RetentionRule.BELOW_MINIMUM: "that would go below the {minimum}",
+    RetentionRule.UNSUBSCRIBED: "nobody subscribes, and the policy keeps data until somebody does",
+    RetentionRule.MINIMUM: "that would go below the {minimum}",
+    RetentionRule.MAXIMUM: "no recorded position would bring the stream within its {maximum}",
+    RetentionRule.SUBSCRIBERS: "subscribers have acknowledged none of the data that is left",
+    RetentionRule.SUBSCRIBERS_MINIMUM: "that would go below the {minimum}",
+    RetentionRule.OVERLAP_MINIMUM: "that would go below the {minimum} for some routing keys",
 }
-_AT_HEAD = {
-    RetentionRule.MINIMUM: "no cut beyond the head leaves the minimum",
-    RetentionRule.MAXIMUM: "no cut beyond the head brings the stream within its limits",
-    RetentionRule.SUBSCRIBERS: "subscribers together have acknowledged nothing beyond the head",
-    RetentionRule.SUBSCRIBERS_MINIMUM: "no cut beyond the head leaves the minimum",
+"""Why a rule chooses no position, or none after the head."""
+_UNSUITABLE = "no recorded position after the head satisfies the rules"
+_ACTS = {
+    RetentionRule.MINIMUM: ("Nobody subscribes", ". Trimming further would go below the {minimum}."),
+    RetentionRule.MAXIMUM: (
+        "The stream exceeds its {maximum} and nobody subscribes",
+        "; this trims it to the limit.",
+    ),
+    RetentionRule.SUBSCRIBERS: ("All subscribers have acknowledged this data", "."),
+    RetentionRule.SUBSCRIBERS_MINIMUM: (
+        "All subscribers have acknowledged this data",
+        ". Trimming further would go below the {minimum}.",
+    ),
+    RetentionRule.SUBSCRIBERS_MAXIMUM: (
+        "The stream exceeds its {maximum}",
+        "; this trims it to the limit, past data that subscribers have not acknowledged.",
+    ),
+    RetentionRule.OVERLAP_MINIMUM: (
+        "All subscribers have acknowledged this data",
+        ". Trimming further would go below the {minimum} for some routing keys.",
+    ),
+    RetentionRule.OVERLAP_MAXIMUM: (
+        "The stream exceeds its {maximum}",
+        "; this trims it past the positions of all subscribers.",
+    ),
 }
+"""Why a rule deletes, and how far it goes, unless something stops it before."""
 _WRITERS = {WriterState.HOLD: "wait", WriterState.REJECT: "are refused"}
 
 
 def sentence(situation: Situation, candidate: Positions | None, frees: int, verdict: WriterVerdict) -> str:
-    """What the decision does and why: the truncation first, then what befalls subscribers, writers and the stream."""
+    """What the decision does and why: the deletion first, then subscribers, writers and the stream."""
     said = _truncation(situation, candidate, frees)
     moves, shape = situation.moves, situation.outlook.shape
     if shape is None or not shape.moves:
         return said
-    more = [_moved("time-to-live", moves.expirations), _moved("the backlog quota", moves.evictions)]
+    more = [_moved("time to live", moves.expirations), _moved("backlog quota", moves.evictions)]
     if moves.drops:
-        more.append(f"Dropped for being silent: {', '.join(item.subscriber for item in moves.drops)}.")
+        more.append(f"Drops {', '.join(item.subscriber for item in moves.drops)}: no acknowledgement for too long.")
     if verdict.exceeded and verdict.state in _WRITERS:
-        more.append(f"Writers {_WRITERS[verdict.state]} for subscriber {verdict.subscriber}.")
+        more.append(f"Writers {_WRITERS[verdict.state]} until subscriber {verdict.subscriber} has caught up.")
     if moves.deletes_stream:
-        more.append("The stream is deleted for being unused.")
+        more.append("Deletes the stream because it is unused.")
     return " ".join([said, *(part for part in more if part)])
 
 
 def _moved(what: str, advances: Sequence[Advance]) -> str:
     if not advances:
         return ""
-    lost = ", ".join(f"{item.subscriber} past {item.bytes} unread bytes" for item in advances)
-    return f"Moved by {what}: {lost}."
+    skipped = " and ".join(f"{item.subscriber} past {format_size(item.bytes)}" for item in advances)
+    return f"The {what} moves {skipped} of unread data."
+
+
+def _limits(situation: Situation) -> Mapping[str, str]:
+    """The limits of the policy, with their numbers where it has any."""
+    shape = situation.outlook.shape
+    if shape is None:
+        return {"minimum": "minimum", "maximum": "maximum"}
+    floor, policy = shape.floor, shape.policy
+    return {
+        "minimum": _limit("minimum", floor.age_ms, floor.size_bytes),
+        "maximum": _limit("maximum", policy.max_age_ms, policy.max_bytes),
+    }
+
+
+def _limit(name: str, age_ms: int | None, size_bytes: int | None) -> str:
+    known = [] if age_ms is None else [exact_duration(age_ms)]
+    known += [] if size_bytes is None else [exact_size(size_bytes)]
+    return f"{known[0]} {name}" if len(known) == 1 else f"{name}{' of ' if known else ''}{' or '.join(known)}"
 
 
 def _truncation(situation: Situation, candidate: Positions | None, frees: int) -> str:
-    outlook, truncate = situation.outlook, situation.truncate
-    reason = REASONS[situation.rule]
+    outlook, truncate, limits = situation.outlook, situation.truncate, _limits(situation)
     if candidate is None:
-        if outlook.facts.unreadable:
-            return f"Nothing is truncated: {reason} ({outlook.facts.unreadable})."
-        return f"Nothing is truncated: {reason}."
+        detail = f" ({outlook.facts.unreadable})" if outlook.facts.unreadable else ""
+        return f"Nothing is deleted: {_IDLE.get(situation.rule, _UNSUITABLE).format_map(limits)}{detail}."
     if truncate is not None and not frees:
-        return f"Nothing is truncated: {_nothing_gone(situation, held=truncate is not candidate)}."
+        return f"Nothing is deleted: {_nothing_left(situation, held=truncate is not candidate).format_map(limits)}."
+    why, extent = (text.format_map(limits) for text in _ACTS[situation.rule])
     if truncate is candidate:
-        return f"Truncation frees {frees} bytes: {reason}."
+        return f"Deletes {format_size(frees)}. {why}{extent}"
     if truncate is not None:
-        return f"Truncation before that cut, at a hold or the tail, frees {frees} bytes: {reason}."
+        return f"Deletes {format_size(frees)}, up to a hold or the end of the stream. {why}."
     if outlook.facts.truncating:
-        return f"Nothing is truncated while a truncation is in flight, though {reason}."
+        return "Nothing is deleted now: an earlier truncation is still running."
     if at_or_after(outlook.history, candidate, outlook.head):
-        return f"Nothing is truncated, because a hold forbids it, though {reason}."
-    return f"Nothing is truncated, because the chosen cut is not wholly at or after the head, though {reason}."
+        return "Nothing is deleted: a hold keeps what the retention rules would delete."
+    return "Nothing is deleted: for some routing keys, the position that the rules choose is before the head."
 
 
-def _nothing_gone(situation: Situation, *, held: bool) -> str:
+def _nothing_left(situation: Situation, *, held: bool) -> str:
     """Why the new head is the old one. ``held``: a hold or the tail has stopped it there."""
     outlook, rule = situation.outlook, situation.rule
     if outlook.tail is not None and _at_head(situation, outlook.tail.positions):
-        return "the stream holds nothing"
+        return "the stream is empty"
     if held:
-        return f"a hold forbids it, though {REASONS[rule]}"
+        return "a hold keeps what the retention rules would delete"
     if rule is RetentionRule.SUBSCRIBERS:
         moves = situation.moves
         moved = {item.subscriber for item in (*moves.expirations, *moves.evictions)}
         moved.update(item.subscriber for item in moves.drops)
         for name, cut in sorted(outlook.published.items()):
             if name not in moved and _at_head(situation, cut):
-                return f"the slowest subscriber, {name}, has acknowledged nothing beyond the head"
-    return _AT_HEAD.get(rule, f"the cut that the rules choose lies at the head: {REASONS[rule]}")
+                return f"the slowest subscriber, {name}, has acknowledged none of the data that is left"
+    return _IDLE.get(rule, _UNSUITABLE)
 
 
 def _at_head(situation: Situation, cut: Positions) -> bool:

@@ -32,7 +32,7 @@ from penstock.model.names import StreamName, transaction_segment_name
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.queries import QuerySource
 from penstock.model.retention import Backlog, Idle, OnExceed, PolicyDocument, Retain
-from penstock.ports.segment_service import TablePut
+from penstock.ports.data.tables import TablePut
 from penstock.segmentstore.store import SegmentStore
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 from penstock.storage.memory.memory_objects import MemoryObjects
@@ -166,7 +166,7 @@ async def subscribers_and_truncations(controller: Controller, disks: Disks, stor
     await join(controller, "h")
     await controller.run_retention(STREAM)
     points = Points(controller._ctx)
-    await points.note(STREAM, {"time_ms": 1, "size_bytes": 2})
+    await points.note(STREAM, time_ms=1, size_bytes=2)
     await points.flush()
     await scale_to(controller, 2)
 

@@ -103,14 +103,14 @@ ROWS = (
         key="t{container}{uid}{key}",
         value="i64 version, then the value",
         one_for="each entry of a table segment",
-        writers=("segmentstore.tables", _TRANSITIONS),
+        writers=("segmentstore.calls.tables", _TRANSITIONS),
         ends="the removal of the entry, or the deletion of the table",
     ),
     Entry(
         key="v{container}{uid}{number}",
         value="the key",
         one_for="each version that a key of a hash table has: its last change",
-        writers=("segmentstore.tables", _TRANSITIONS),
+        writers=("segmentstore.calls.tables", _TRANSITIONS),
         ends="the next change of the key, or the deletion of the table",
     ),
     Entry(

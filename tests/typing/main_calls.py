@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, assert_type
+from typing import Any, Literal, assert_type, reveal_type
 from uuid import UUID
 
 import penstock
@@ -32,7 +32,8 @@ def streams(store: penstock.Store, stream: penstock.Stream) -> None:
     assert_type(stream.name, penstock.StreamName)
     assert_type(stream.exists(), bool)
     assert_type(stream.head(), penstock.StreamCut)
-    assert_type(stream.head, Callable[[], penstock.StreamCut])
+    wait: Callable[[], penstock.StreamCut] = stream.head
+    assert_type(wait(), penstock.StreamCut)
     assert_type(stream.config(), penstock.StreamConfig)
     assert_type(stream.update(tags=["billing"], retention=None), penstock.StreamConfig)
     stream.truncate(stream.tail())
@@ -153,6 +154,11 @@ async def asynchronous(directory: str) -> None:
         assert_type(stream.retention.holds, penstock.AsyncHolds)
         assert_type(stream.erasures, penstock.AsyncErasures)
         assert_type(await stream.tail(), penstock.StreamCut)
+
+
+def derived(store: penstock.Store, stream: penstock.Stream) -> None:
+    reveal_type(stream.scale)
+    reveal_type(store.create_stream)
 
 
 def same_names() -> None:

@@ -77,15 +77,26 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 def test_mypy_knows_the_types_of_all_that_users_call(files):
     done = run("mypy", "--strict", *files)
     assert done.returncode == 0, done.stdout + done.stderr
+    scale, create = [line.partition("Revealed type is ")[2] for line in done.stdout.splitlines() if "Revealed" in line]
+    assert scale.startswith('"def (segments: int | None =, *, sealed: ')
+    assert scale.endswith('ScaleResult"')
+    assert create.startswith('"def (name: str | penstock.model.names.StreamName, *, segments: int =, ')
+    assert create.endswith('penstock.client.blocking.stores.Stream"')
 
 
 def test_pyright_knows_the_types_of_all_that_users_call(files):
     done = run("pyright", "--pythonpath", sys.executable, "--outputjson", *files)
     assert done.stdout.startswith("{"), done.stderr + "\nrun `make setup`, which installs pyright"
     found = json.loads(done.stdout)
+    scale, create = [item["message"] for item in found["generalDiagnostics"] if item["severity"] == "information"]
+    assert 'Type of "stream.scale" is "(segments: int | None = None, *, sealed: Sequence[SegmentId] = (),' in scale
+    assert scale.endswith(') -> ScaleResult"')
+    assert 'is "(name: str | StreamName, *, segments: int = 1, retention: RetentionPolicy | None = None,' in create
+    assert create.endswith(') -> Stream"')
     lines = [
         f"{item['file']}:{item['range']['start']['line'] + 1}: {item['message']}"
         for item in found["generalDiagnostics"]
+        if item["severity"] != "information"
     ]
     assert not lines, "\n".join(lines)
     assert found["summary"]["filesAnalyzed"] == len(files)

@@ -165,12 +165,16 @@ class AsyncErasures:
         """Wait until a requested erasure is done and return its receipt. Waits also while holds defer it or attempts
         fail.
 
-        Cancelled: the erasure continues. Raises NotFoundError, ErasureWithdrawnError.
+        Interrupted or cancelled: the erasure continues. Raises NotFoundError, ErasureWithdrawnError.
         """
         return await self._receipt(erasure, progress, is_patient=True)
 
     async def withdraw(self, erasure: str, *, who: str, why: str) -> Mapping[str, Any]:
-        """Withdraw an erasure that is not decided yet, and return its state. See ``client.blocking.erasures``."""
+        """Withdraw an erasure that is not decided yet, because holds defer it or pages are missing; return its state.
+
+        It has erased nothing, and its id cannot be used again. ``who`` and ``why`` are recorded. A repeated call changes
+        nothing. Raises NotFoundError, ConflictError (it was decided: its events are erased), InvalidArgumentError.
+        """
         return await retrying(lambda: self._controller.withdraw_erasure(erasure, who=who, why=why), self._rng)
 
     async def _receipt(self, erasure: str, progress: Progress | None, *, is_patient: bool) -> Mapping[str, Any]:

@@ -74,7 +74,8 @@ class AsyncLevelPolicy:
         return await self._controller.get_policy(self._target)
 
     async def set(self, policy: Policy) -> None:
-        """Replace the document; None says nothing, so that the next level decides. In force when this returns.
+        """Replace the document: a ``PolicyDocument``, its JSON form, a ``RetentionPolicy``, or None, which says nothing and
+        leaves all to the next level. In force when this returns.
 
         Sizes are in bytes and ages in seconds (their names end in ``_s``). Of ``retain``: ``min_bytes``, ``min_age_s``,
         ``max_bytes``, ``max_age_s``, ``combine``, ``measure``; of ``backlog``: ``ttl_s``, ``max_bytes``, ``max_age_s``,
@@ -110,7 +111,8 @@ class AsyncHolds:
     ) -> HoldInfo:
         """Place a hold: from ``cut`` on (None: on all data), until then (None: until it is released).
 
-        The same id and content again: nothing happens. Raises AlreadyExistsError, InvalidArgumentError, InvalidCutError.
+        ``until``: a datetime with a time zone, or milliseconds since the Unix epoch. The same id and content again: nothing
+        happens. Raises AlreadyExistsError, InvalidArgumentError, InvalidCutError.
         """
         if self._target is None:
             raise InvalidArgumentError("a hold is placed on a stream or a scope")

@@ -66,7 +66,7 @@ class AsyncStream:
         self._clock = clock
         self._segments = segments
         self._controller = controller
-        self._rng = rng
+        self.rng = rng
 
     def __repr__(self) -> str:
         return f"<Stream {self.name}>"
@@ -84,15 +84,15 @@ class AsyncStream:
         return await self._controller.get_config(self.name)
 
     async def head(self) -> StreamCut:
-        """Where data begins."""
+        """Where data begins: the first position that was not truncated."""
         return await self._controller.head(self.name)
 
     async def tail(self) -> StreamCut:
-        """Where data ends now."""
+        """Where data ends now, behind the last durable event."""
         return await self._controller.tail(self.name)
 
     async def truncate(self, cut: StreamCut | str) -> None:
-        """Drop what lies before ``cut``, or the cut of which it is the text.
+        """Drop what lies before ``cut`` for good. It may be given as text (``StreamCut.to_text``).
 
         Raises InvalidArgumentError (not a cut), InvalidCutError (not one of this stream), StreamSealedError,
         RetentionHoldError.
@@ -118,7 +118,10 @@ class AsyncStream:
         segments: int | Unchanged = UNCHANGED,
         tags: Sequence[str] | Unchanged = UNCHANGED,
     ) -> StreamConfig:
-        """Change what is given, keep the rest; returns the new configuration. Raises StreamSealedError."""
+        """Change what is given, keep the rest; returns the new configuration. ``segments`` is the least number of them.
+
+        Raises InvalidArgumentError, StreamSealedError.
+        """
         config = await self._controller.get_config(self.name)
         if not isinstance(retention, Unchanged):
             config = replace(config, retention=retention)
@@ -149,7 +152,7 @@ class AsyncStream:
             sealed = [item.segment for item in current]
             new_ranges = even_ranges(segments)
         result = await self._controller.scale(self.name, sealed=sealed, new_ranges=new_ranges)
-        backoff = Backoff(self._rng)
+        backoff = Backoff(self.rng)
         while await self._controller.scale_status(self.name, result.epoch_before) is ScaleStatus.IN_PROGRESS:
             await backoff.sleep()
         return result
@@ -160,7 +163,8 @@ class AsyncStream:
         return AsyncRetention(self.name, self._controller)
 
     async def subscribers(self) -> Sequence[SubscriberInfo]:
-        """Reader groups, as ``scope/group``, whose progress holds the stream's data: where they are, what they keep."""
+        """Reader groups, as ``scope/group``, whose progress holds the stream's data: where they are, how far behind in
+        bytes, events and time, and what each keeps."""
         return await self._controller.describe_subscribers(self.name)
 
     async def set_acknowledged(
@@ -170,7 +174,12 @@ class AsyncStream:
         *,
         dry_run: bool = False,
     ) -> Mapping[str, Any]:
-        """See ``client.blocking.stores.Stream.set_acknowledged``."""
+        """Set the acknowledged position of a subscriber, and so what retention may release. It moves no reader:
+        ``Store.reset_reader_group`` moves both.
+
+        Returns the ``bytes`` and ``events`` between the old and the new position (negative: backwards). ``dry_run``
+        changes nothing. Raises SubscriberNotFoundError, InvalidCutError, TruncatedError (before the head).
+        """
         check_printable("name", name)
         position = position_of(to, name="to")
         if position == "head":
@@ -195,9 +204,33 @@ class AsyncStream:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Mapping[str, Any]:
-        """Blank events in place, for good, and return the receipt. Arguments and errors: ``blocking.stores.Stream.erase``.
+        """Blank events in place, for good, and return the receipt.
 
-        Cancelled: what was decided is performed all the same; ``erasures.wait`` gives the receipt.
+        The payload becomes zeros of the same length. Offsets, cuts and checkpoints stay valid. Penstock's readers skip the
+        event, other clients get the zeros. No cache, chunk or log file holds the old bytes when this returns.
+
+        Args:
+            positions: The events as they were read, or (segment, offset) pairs, or offsets by segment.
+            who: For the receipt: who requests it, in free text.
+            why: For the receipt: the reason, in free text.
+            erasure: Its id. A repeat of the same request, or of some of its events, returns the receipt. None: a new id.
+            looked_for: For the receipt: what the positions were found by. A JSON object, without the values themselves.
+            dry_run: Only count and change nothing; ``holds`` in the result names the holds that would defer the
+                erasure.
+            progress: Called with how far it is.
+        Raises:
+            ErasureDeferredError: A hold covers some of the events. The erasure is recorded, and continues once no hold
+                does.
+            InvalidArgumentError: No event begins there.
+            AlreadyExistsError: The id belongs to another request.
+            ErasureWaitsError: It is decided, but attempts fail for some seconds, for example for lack of space. The
+                store continues to try; call again with the same id to wait longer.
+            StorageFullError: There is no space to record it; nothing is decided.
+            ErasureWithdrawnError: It was cancelled.
+            TruncatedError: Some of the events were truncated.
+            StreamNotFoundError: There is no such stream.
+
+        Once decided it is performed, also after a crash or a cancellation; ``erasures.wait`` returns the receipt.
         """
         return await self.erasures.run(
             positions,
@@ -212,12 +245,16 @@ class AsyncStream:
     @property
     def erasures(self) -> AsyncErasures:
         """What was erased of the stream, with receipts."""
-        return AsyncErasures(self.name, self._segments, self._controller, self._rng)
+        return AsyncErasures(self.name, self._segments, self._controller, self.rng)
 
     def writer(self, settings: WriterSettings | None = None, **options: Unpack[WriterOptions]) -> AsyncWriter:
-        """A writer, not opened: use it with ``async with``. ``options`` are fields of ``WriterSettings``."""
+        """A writer: use it in an ``async with`` block; without one, the first write opens it, and you close it.
+
+        ``options`` are fields of ``WriterSettings``: ``block_bytes``, ``linger_s``, ``max_in_flight``, ``max_pending_bytes``,
+        ``deadline_s``. Raises InvalidArgumentError for others.
+        """
         chosen = settings or settings_of(WriterSettings, "a writer", options)
-        return AsyncWriter(self.layout(), self._segments, self._rng, chosen)
+        return AsyncWriter(self.layout(), self._segments, self.rng, chosen)
 
     def layout(self) -> StreamLayout:
         """Where writers of this stream write to."""
@@ -234,13 +271,13 @@ class AsyncStream:
         until_tail: bool = False,
         on_truncated: OnTruncated = "raise",
     ) -> AsyncReader:
-        """A reader, not opened: use it with ``async with``.
+        """A reader, not opened: use it in a ``with`` or ``async with`` block; without one, the first read opens it.
 
         Args:
             start: None or "earliest" (or "head"), "latest" (or "tail"), a cut of this stream, or its text.
             end: None (never), "latest" (or "tail"; as it is on opening), a cut, or its text.
             until_tail: The same as ``end="latest"``.
-            on_truncated: What to do where data was truncated before it was read: "raise", or "skip" it.
+            on_truncated: What to do where data was truncated before it was read: "raise" TruncatedError, or "skip" it.
         Raises:
             InvalidArgumentError: Anything else.
         """
@@ -248,7 +285,7 @@ class AsyncStream:
             self.name,
             self._segments,
             self._controller,
-            self._rng,
+            self.rng,
             start=start,
             end=end,
             until_tail=until_tail,
@@ -258,10 +295,14 @@ class AsyncStream:
     def transaction(
         self, *, lease_s: float = 30.0, settings: WriterSettings | None = None, **options: Unpack[WriterOptions]
     ) -> AsyncTransaction:
-        """A transaction, not begun: use it with ``async with``. ``lease_s``: 10 to 600; ``options`` are fields of
-        ``WriterSettings``. Raises InvalidArgumentError."""
+        """A transaction, not begun: use it in a ``with`` or ``async with`` block, or call ``open``,
+        then ``commit`` or ``abort``.
+
+        ``lease_s``, 10 to 600: how long after this process died the store aborts it. ``options`` are fields of
+        ``WriterSettings``. Raises InvalidArgumentError.
+        """
         chosen = settings or settings_of(WriterSettings, "a transaction", options)
-        return AsyncTransaction(self.name, self._segments, self._controller, self._rng, chosen, lease_s=lease_s)
+        return AsyncTransaction(self.name, self._segments, self._controller, self.rng, chosen, lease_s=lease_s)
 
 
 class AsyncStore:
@@ -274,7 +315,7 @@ class AsyncStore:
         self.rng = rng
 
     async def create_scope(self, scope: str, *, if_absent: bool = False) -> None:
-        """Raises AlreadyExistsError unless ``if_absent``, InvalidNameError."""
+        """Create an empty scope. Raises AlreadyExistsError unless ``if_absent``, InvalidNameError."""
         check_text(scope)
         try:
             await self.controller.create_scope(scope)
@@ -283,19 +324,20 @@ class AsyncStore:
                 raise
 
     async def delete_scope(self, scope: str) -> None:
-        """Raises ScopeNotFoundError, NotEmptyError, InvalidNameError (no text)."""
+        """Remove an empty scope. Raises ScopeNotFoundError, NotEmptyError, InvalidNameError (no text)."""
         check_text(scope)
         await self.controller.delete_scope(scope)
 
     async def scopes(self) -> list[str]:
-        """All scopes, sorted."""
+        """Names of all scopes, sorted."""
         found: list[str] = []
         while page := await self.controller.list_scopes(after=found[-1] if found else ""):
             found += page
         return found
 
     async def streams(self, scope: str, *, tag: str | None = None, internal: bool = False) -> list[str]:
-        """Names of the scope's streams, sorted; those of the system itself only with ``internal``."""
+        """Names of the scope's streams, sorted: those with the ``tag``, if one is given; those of the system itself only
+        with ``internal``. Raises ScopeNotFoundError."""
         check_text(scope)
         if tag is not None:
             check_printable("tag", tag)
@@ -311,7 +353,12 @@ class AsyncStore:
         return await self.controller.list_deleted_streams(scope)
 
     async def restore_stream(self, name: str | StreamName, *, incarnation: int | None = None) -> RestoredStream:
-        """Restore a deleted stream. See ``ControllerService.restore_stream`` for what is restored and raised."""
+        """Restore a deleted stream before its grace ends, with its events, policy and subscribers' positions.
+
+        ``incarnation``: which one, if several streams of this name were deleted; None: the last. A stream that was not
+        sealed accepts events again. Raises StreamNotFoundError, ConflictError (its grace has just ended),
+        AlreadyExistsError (another stream has the name), ScopeNotFoundError (create the scope first).
+        """
         return await self.controller.restore_stream(self.stream(name).name, incarnation=incarnation)
 
     async def create_stream(
@@ -325,11 +372,11 @@ class AsyncStore:
         if_absent: bool = False,
         create_scope: bool = False,
     ) -> AsyncStream:
-        """Create ``scope/stream``; ``segments`` is ignored where ``scaling`` is given. Without ``retention`` the
-        scope's policy applies, else the server's; where neither says anything all data is kept.
+        """Create ``scope/stream``. ``scaling`` replaces ``segments``. Without ``retention`` the scope's policy applies, else
+        the server's; where neither says anything all data is kept.
 
-        Raises: AlreadyExistsError unless ``if_absent`` (its configuration is then left as it is), ScopeNotFoundError unless
-        ``create_scope``, InvalidNameError.
+        Raises AlreadyExistsError unless ``if_absent`` (its configuration is then left as it is), ScopeNotFoundError unless
+        ``create_scope``, InvalidNameError, InvalidArgumentError.
         """
         stream = self.stream(name)
         stream.name.checked()
@@ -362,13 +409,21 @@ class AsyncStore:
     ) -> AsyncReaderGroup:
         """Create the group ``name`` or ``scope/name`` (else of the first stream's scope), or open it where it exists.
 
-        With ``retention`` manual or automatic it is a subscriber: registering publishes its start, so that the streams keep
-        what it has not done with, within their own limits. ``start`` is head, tail, a cut (or its text) of one of the
-        streams, or a mapping from stream to any of these; where it is silent, a stream is read from its head.
-
-        Raises: InvalidArgumentError; InvalidCutError (a start that is no position of its stream); AlreadyExistsError (the
-        group exists with other streams or another retention); StreamNotFoundError (neither a stream nor the group exists);
-        GenerationMismatchError (the group exists, and a stream was deleted and made anew since).
+        Args:
+            streams: The streams to read, as a list.
+            start: "earliest" (or "head"), "latest" (or "tail"), a cut (or its text) of one of the streams, or a mapping from
+                stream to any of these. Streams without one are read from their head. An existing group continues where
+                it is.
+            retention: When its progress releases data of its streams: "none" (never), "manual" (on ``publish``) or
+                "automatic" (at each checkpoint). With the last two the streams keep what the group has not done with, within
+                their own limits.
+            checkpoint_interval_s: How often readers begin a checkpoint while they read.
+            lease_s: After this long without a word a reader counts as dead, and others take over its segments.
+            refresh_s: How often readers report, and look for work; less than ``lease_s``.
+        Raises:
+            InvalidArgumentError, StreamNotFoundError; InvalidCutError: a start is no position of its stream;
+            AlreadyExistsError: the group exists with other streams or another retention;
+            GenerationMismatchError: it exists, and a stream was deleted and made anew since.
         """
         if isinstance(streams, str | StreamName):
             raise InvalidArgumentError("streams of a reader group are given as a list", streams=str(streams))
@@ -402,10 +457,9 @@ class AsyncStore:
         return await self._open(stored, lease_s=lease_s, refresh_s=refresh_s)
 
     async def open_reader_group(self, name: str, *, lease_s: float = 10.0, refresh_s: float = 1.0) -> AsyncReaderGroup:
-        """The group ``scope/name``. Its deleted streams leave it, which is logged.
+        """The group ``scope/name``; times as for ``reader_group``. Its deleted streams leave it, which is logged.
 
-        Raises ReaderGroupNotFoundError, GenerationMismatchError (a stream of it was deleted and made anew since),
-        InvalidArgumentError (a name of another form).
+        Raises ReaderGroupNotFoundError, GenerationMismatchError (a stream of it was deleted and made anew since).
         """
         check_times(lease_s, refresh_s)
         stored = await self._group_config(name)
@@ -420,8 +474,28 @@ class AsyncStore:
         lease_s: float = 10.0,
         dry_run: bool = False,
     ) -> Sequence[Mapping[str, Any]]:
-        """See ``blocking.stores.Store.reset_reader_group``. Cancelled: the data that the readers need is held, and the
-        same call completes the reset."""
+        """Move the readers and the acknowledged position of group ``scope/name`` to one place, while no reader is
+        online.
+
+        Args:
+            to: "earliest" (or "head"), "latest" (or "tail"), a time with a zone (the group reads what was appended from
+                then on), or a cut or its text, which moves only its own stream.
+            streams: Only these streams; empty: all that the group reads.
+            lease_s: A reader counts as offline after this time without a heartbeat. If the group lists readers, the call
+                waits this long to see whether they are online.
+            dry_run: Check everything and change nothing.
+        Returns:
+            A mapping for each stream: ``stream``, ``from`` and ``to`` (offsets by segment), and the ``bytes`` and ``events``
+            that the readers skip (negative: they read them again; None: unknown). For a subscriber also
+            ``acknowledged_bytes`` and ``acknowledged_events``.
+        Raises:
+            ConflictError: A reader is online (``readers`` names them), or another program keeps the positions: a Spark query
+                in its checkpoint, or Pravega's Java client. Nothing was changed.
+            ReaderGroupNotFoundError, SubscriberNotFoundError, InvalidArgumentError, InvalidCutError; TruncatedError (before
+            the head). Nothing was changed.
+
+        Cancelled: the data that the readers need is held, and the same call completes the reset.
+        """
         number("lease_s", lease_s, above=0)
         config = await self._group_config(name)
         names = [self.stream(item).name for item in streams] or sorted(config.start_cuts)
@@ -454,12 +528,12 @@ class AsyncStore:
         return AsyncHolds(chosen, self.controller)
 
     def erasures(self, stream: StreamName | str | None = None) -> AsyncErasures:
-        """Erasures of a stream (``scope/stream``), or (None) all of the store."""
+        """Erasures of a stream (``scope/stream``), or (None) all of the store, with their receipts."""
         name = StreamName.parse(stream) if isinstance(stream, str) else stream
         return AsyncErasures(name, self.segments, self.controller, self.rng)
 
     async def reader_groups(self, scope: str) -> Sequence[str]:
-        """Names of the scope's reader groups. Raises InvalidNameError (no text)."""
+        """Names of the scope's reader groups, sorted. Raises ScopeNotFoundError, InvalidNameError (no text)."""
         check_text(scope)
         return await self.controller.list_reader_groups(scope)
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from penstock.client.blocking.answer import Answer
+from penstock.client.blocking.derived import Blocking, blocking
 from penstock.client.blocking.loop_thread import LoopThread
 from penstock.client.options import timeout
 from penstock.client.reading.blocks import Block, Event
@@ -33,12 +34,11 @@ class _AnyReader(Protocol):
     async def take_block(self) -> Block | None: ...
 
 
-class _BlockReader(Generic[R]):
+class _BlockReader(Blocking[R]):
     """What both kinds of blocking readers share."""
 
     def __init__(self, thread: LoopThread, inner: R) -> None:
-        self._thread = thread
-        self._inner = inner
+        super().__init__(thread, inner)
         self._asked: Answer[Block | None] | None = None
         self._events: Iterator[Event] = iter(())
         self._opened = False
@@ -193,9 +193,7 @@ class GroupReader(_BlockReader[AsyncGroupReader]):
         """The segments that this reader reads now."""
         return self._inner.assigned()
 
-    def sync(self) -> None:
-        """Report to the group now, and take or give up segments. Raises ReaderGroupNotFoundError, UnavailableError."""
-        self._thread.call(self._inner.sync())
+    sync = blocking(AsyncGroupReader.sync)
 
     def close(self, *, clean: bool = True) -> None:
         """Leave the group. ``clean``: the program is done with everything that was returned to it.

@@ -9,7 +9,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
+from penstock.client.blocking.derived import Blocking, blocking
 from penstock.client.blocking.loop_thread import POLL_S, LoopThread
+from penstock.client.retry import DEADLINE_S
 from penstock.client.writing.lanes import ForkedLanes, WriterNotOpenError, check_key
 from penstock.client.writing.layout import Layout
 from penstock.client.writing.local_line import direct_lines
@@ -21,7 +23,6 @@ from penstock.client.writing.writer_core import WriterCore
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError, QuotaExceededError
 from penstock.ports import forks
-from penstock.ports.controller_service import TransactionStatus
 from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng
 
@@ -239,16 +240,15 @@ class Writer:
             self.abort()
 
 
-class Transaction:
+class Transaction(Blocking[AsyncTransaction]):
     """Events that become readable together, or not at all. For one thread at a time.
 
     ``with`` commits on success and aborts on an exception. While it is open its lease is renewed in the background.
     """
 
-    def __init__(self, thread: LoopThread, inner: AsyncTransaction, block_bytes: int) -> None:
-        self._thread = thread
-        self._inner = inner
-        self._block_bytes = block_bytes
+    def __init__(self, thread: LoopThread, inner: AsyncTransaction) -> None:
+        super().__init__(thread, inner)
+        self._block_bytes = inner.settings.block_bytes
         self._written: list[Any] = []
         """A list of key, event, key, event. One step adds both."""
         self._size = 0
@@ -316,39 +316,35 @@ class Transaction:
         self._hand_over()
         self._thread.call(self._inner.flush())
 
-    def ping(self) -> None:
-        """Renew the lease; done in the background too. Raises TransactionStateError, TransactionNotFoundError."""
-        self._thread.call(self._inner.ping())
+    ping = blocking(AsyncTransaction.ping)
+    status = blocking(AsyncTransaction.status)
 
-    def status(self) -> TransactionStatus:
-        """Where the transaction is now. Raises InvalidArgumentError before it is open."""
-        return self._thread.call(self._inner.status())
-
-    def commit(self, *, wait: bool = True) -> None:
+    def commit(self, *, wait: bool = True, deadline_s: float = DEADLINE_S) -> None:
         """Make all events readable at once. ``wait``: return when they are; else when it is decided.
 
         Raises TransactionStateError (decided before), TransactionNotFoundError (its lease ran out), DeadlineExceededError
-        (decided; readable later), InvalidArgumentError (not open), UnavailableError, StorageFullError. After the last two it
-        may be called again until the lease ends.
+        (after ``deadline_s``: decided, readable later), InvalidArgumentError (not open), UnavailableError,
+        StorageFullError. After the last two it may be called again until the lease ends.
         """
-        self._thread.call(self._commit(wait=wait))
+        self._thread.call(self._commit(wait=wait, deadline_s=deadline_s))
         self._thread.disown(self)
 
-    async def _commit(self, *, wait: bool) -> None:
+    async def _commit(self, *, wait: bool, deadline_s: float) -> None:
         await self._write_taken()
-        await self._inner.commit(wait=wait)
+        await self._inner.commit(wait=wait, deadline_s=deadline_s)
 
-    def abort(self, *, wait: bool = True) -> None:
+    def abort(self, *, wait: bool = True, deadline_s: float = DEADLINE_S) -> None:
         """Drop all events. ``wait``: return when the status is ABORTED; else when it is decided.
 
-        Raises TransactionStateError (committed), InvalidArgumentError (not open).
+        Raises TransactionStateError (committed), InvalidArgumentError (not open), DeadlineExceededError (after
+        ``deadline_s``: decided, the removal continues).
         """
-        self._thread.call(self._abort(wait=wait))
+        self._thread.call(self._abort(wait=wait, deadline_s=deadline_s))
         self._thread.disown(self)
 
-    async def _abort(self, *, wait: bool) -> None:
+    async def _abort(self, *, wait: bool, deadline_s: float) -> None:
         self._taken()
-        await self._inner.abort(wait=wait)
+        await self._inner.abort(wait=wait, deadline_s=deadline_s)
 
     def __enter__(self) -> Self:
         self.open()

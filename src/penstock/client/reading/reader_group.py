@@ -184,8 +184,11 @@ class AsyncReaderGroup:
         return found.id == config.id
 
     def reader(self, name: str, *, on_truncated: OnTruncated = "raise") -> AsyncGroupReader:
-        """A reader, not joined yet: use it with ``async with``. Names are unique among live readers: a second one of the
-        name takes the place of the first, which raises ReaderFencedError."""
+        """A reader that has not joined yet: use it in a ``with`` or ``async with`` block. A second reader of the
+        ``name`` replaces the first, which raises ReaderFencedError.
+
+        ``on_truncated``: if data was truncated before it was read, "raise" TruncatedError or "skip" it.
+        """
         if not name or not isinstance(name, str):
             raise InvalidArgumentError("a reader has a name", name=repr(name)[:60])
         check_printable("name", name)
@@ -205,23 +208,23 @@ class AsyncReaderGroup:
         )
 
     async def readers(self) -> list[str]:
-        """Names of the readers that are in the group, sorted; dead ones until their lease has run out."""
+        """Names of the readers in the group, sorted. Dead readers stay until their lease ends."""
         return sorted((await self._table.load()).members)
 
     async def remove_reader(self, name: str) -> None:
-        """Take what a dead reader held from it now, without waiting for its lease."""
+        """Release the segments of the dead reader ``name`` now, without waiting for the end of its lease."""
         check_printable("name", name)
         await self._table.update(lambda state: state.leave(name))
 
     async def positions(self) -> Mapping[StreamName, StreamCut]:
-        """How far the group is, as its readers reported last."""
+        """The position of the group, as its readers last reported it: one cut per stream."""
         return (await self._table.load()).cuts()
 
     async def checkpoint(self, *, deadline_s: float = DEADLINE_S) -> Mapping[StreamName, StreamCut]:
-        """Collect positions of all readers, one consistent cut per stream, and return them.
+        """Collect the positions of all readers, one consistent cut per stream. They must stay open during the call.
 
-        Each reader contributes what it is done with when it next reports. Raises DeadlineExceededError, naming the readers
-        that did not. Under automatic retention, the cuts are published.
+        Raises DeadlineExceededError after ``deadline_s``, naming the readers that did not take part. Under automatic
+        retention the cuts are published.
         """
         number("deadline_s", deadline_s, least=0)
         _, wanted = await self._table.update(lambda state: state.start_checkpoint(self._clock.now_ms()))
@@ -239,13 +242,11 @@ class AsyncReaderGroup:
             await backoff.sleep()
 
     async def publish(self, cuts: StreamCut | str | Mapping[StreamName, StreamCut]) -> None:
-        """Tell the streams that everything before the cuts is done with, so that retention may release it.
+        """Acknowledge everything before the cuts, so that retention may release it.
 
-        ``cuts``: one cut, its text, or a mapping as ``positions`` gives it. Cuts of deleted streams of the group are ignored:
-        they have nothing to release.
-
-        Raises: UnsupportedError (retention is not manual), InvalidCutError (behind the last one, or no cut of its stream),
-        SubscriberNotFoundError, GenerationMismatchError.
+        ``cuts``: one cut, its text, or a mapping as ``positions`` returns it. Raises UnsupportedError (retention is not
+        manual), InvalidCutError (behind the last one, or no position of its stream), SubscriberNotFoundError,
+        GenerationMismatchError. Cuts of deleted streams of the group are ignored: they have nothing to release.
         """
         if self.retention is not ReaderGroupRetention.MANUAL:
             raise UnsupportedError("only a group with manual retention publishes cuts", retention=self.retention.name)
@@ -344,4 +345,4 @@ class AsyncReaderGroup:
         await self._table.delete()
 
     async def close(self) -> None:
-        """Nothing is held open: readers close on their own. Present so that both faces look alike."""
+        """Does nothing: a group holds no resources; its readers are closed by themselves."""

@@ -126,7 +126,7 @@ class AsyncTransaction:
         self._segments = segments
         self._controller = controller
         self._rng = rng
-        self._settings = settings
+        self.settings = settings
         self._transaction: Transaction | None = None
         self._writer: AsyncWriter | None = None
         self._held: _Held | None = _Held()
@@ -165,7 +165,7 @@ class AsyncTransaction:
             lambda: self._controller.create_transaction(self.stream, lease_ms=self.lease_ms), self._rng
         )
         layout = _TransactionLayout(self.stream, self._transaction)
-        self._writer = AsyncWriter(layout, self._segments, self._rng, self._settings)
+        self._writer = AsyncWriter(layout, self._segments, self._rng, self.settings)
         await self._writer.open()
         # A task that sleeps until then would cost a small transaction as much as its events.
         self._renewal = asyncio.get_running_loop().call_later(self.lease_ms / 3000, self._renew)
@@ -190,7 +190,7 @@ class AsyncTransaction:
         await self._tasks.close()
 
     async def ping(self) -> None:
-        """Renew the lease.
+        """Renew the lease; done in the background too.
 
         Raises TransactionStateError (decided, or open for too long), TransactionNotFoundError, UnavailableError,
         StorageFullError (within seconds).
@@ -385,7 +385,7 @@ class AsyncTransaction:
         await self._end_lease()
 
     async def status(self) -> TransactionStatus:
-        """Where the transaction is now."""
+        """Where the transaction is now. Raises InvalidArgumentError before it is open."""
         txn = self.id
         return await retrying(lambda: self._controller.transaction_status(self.stream, txn), self._rng)
 
